@@ -1,0 +1,1 @@
+"""The asset graph, one file per noun in flow order, and its Spark side."""

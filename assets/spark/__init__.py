@@ -1,0 +1,1 @@
+"""DataFrame functions: changelog sources, fold, snapshot, fingerprint. No Dagster inside."""

@@ -1,0 +1,1 @@
+"""The registry: incidents, deployments, actions, snapshot claims; the only home of SQLAlchemy."""

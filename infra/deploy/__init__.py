@@ -1,0 +1,1 @@
+"""Supervisors that run processors and outlive the rest."""

@@ -1,0 +1,1 @@
+"""The Iceberg catalog for readers without a JVM."""

@@ -1,0 +1,1 @@
+"""The control room: who calls what, and when."""
