@@ -1,0 +1,50 @@
+"""Makes the engine's Kafka clients for one cluster: the production side of ``processors.runtime.ports.Cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from infra.kafka.consumer import ChangelogConsumer, GroupConsumer
+from infra.kafka.producer import EngineProducer
+from infra.kafka.topics import Topics
+
+
+class KafkaCluster:
+    """One Kafka cluster as the engine sees it.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        client_config: Settings for every client (security).
+        consumer_config: Further settings for the group member.
+        producer_config: Further settings for the producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_config: Mapping[str, Any] | None = None,
+        consumer_config: Mapping[str, Any] | None = None,
+        producer_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.bootstrap = bootstrap
+        self._client = dict(client_config or {})
+        self._consumer = {**self._client, **(consumer_config or {})}
+        self._producer = {**self._client, **(producer_config or {})}
+
+    def topics(self, timeout_s: float = 20.0) -> Topics:
+        """The administrative view."""
+        return Topics(self.bootstrap, self._client, timeout_s=timeout_s)
+
+    def group_consumer(self, group: str, offset_reset: str) -> GroupConsumer:
+        """A new member of ``group``, not subscribed yet."""
+        return GroupConsumer(self.bootstrap, group, offset_reset=offset_reset, config=self._consumer)
+
+    def changelog_consumer(self) -> ChangelogConsumer:
+        """A new restorer."""
+        return ChangelogConsumer(self.bootstrap, config=self._client)
+
+    def producer(self, transactional_id: str | None) -> EngineProducer:
+        """A new producer, not initialised yet."""
+        return EngineProducer(self.bootstrap, transactional_id, config=self._producer)

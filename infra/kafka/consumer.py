@@ -1,0 +1,314 @@
+"""The engine's two consumers: the group member that reads the inputs, and the restorer that replays changelogs.
+
+Invariants:
+    - Records leave here as batches per partition, in offset order; library errors leave as ours.
+    - Nothing commits or stores offsets by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from infra.kafka.client import library_logger
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed, TopicUnusable
+from infra.kafka.records import Batch, GroupMetadata, Partition
+
+_log = structlog.get_logger("kafka.consumer")
+
+RebalanceCallback = Callable[[list[Partition]], None]
+
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+#: How long an offset look-up or a seek may take, in seconds.
+LOOKUP_TIMEOUT_S = 60.0
+
+
+def _batches(messages: Iterable[Message], on_error: Callable[[Message], None]) -> list[Batch]:
+    """Group messages by partition, keeping the order within each."""
+    grouped: dict[tuple[str, int], Batch] = {}
+    for message in messages:
+        if message.error() is not None:
+            on_error(message)
+            continue
+        place = (message.topic(), message.partition())
+        batch = grouped.get(place)
+        if batch is None:
+            batch = grouped[place] = Batch(Partition(*place))
+        batch.keys.append(message.key())
+        batch.values.append(message.value())
+        batch.timestamps.append(message.timestamp()[1])
+        batch.offsets.append(message.offset())
+        batch.headers.append(message.headers())
+    return list(grouped.values())
+
+
+def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    return [TopicPartition(partition.topic, partition.number) for partition in partitions]
+
+
+class GroupConsumer:
+    """A member of the processor's consumer group.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        group: The consumer group.
+        offset_reset: ``earliest`` or ``latest``: where a partition begins that has no committed offset.
+        config: Further library settings; they win over ours.
+    """
+
+    def __init__(
+        self, bootstrap: str, group: str, *, offset_reset: str, config: Mapping[str, Any] | None = None
+    ) -> None:
+        self._brokers_down_since: float | None = None
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": offset_reset,
+            "isolation.level": "read_committed",
+            "partition.assignment.strategy": "range",
+            "fetch.wait.max.ms": 50,
+            "queued.min.messages": 100_000,
+            "queued.max.messages.kbytes": 65_536,
+            "reconnect.backoff.max.ms": 1000,
+            "topic.metadata.refresh.interval.ms": 10_000,
+            **(config or {}),
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "error_cb": self._on_library_error,
+        }
+        self._consumer = Consumer(settings, logger=library_logger())
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assign: RebalanceCallback,
+        on_revoke: RebalanceCallback,
+        on_lost: RebalanceCallback,
+    ) -> None:
+        """Join the group. Newly assigned partitions start paused; ``resume`` lets them flow.
+
+        The callbacks run inside ``poll``, on the polling thread.
+        """
+
+        def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
+            consumer.assign(places)
+            consumer.pause(places)
+            on_assign([Partition(place.topic, place.partition) for place in places])
+
+        def revoked(_: Consumer, places: list[TopicPartition]) -> None:
+            on_revoke([Partition(place.topic, place.partition) for place in places])
+
+        def lost(_: Consumer, places: list[TopicPartition]) -> None:
+            on_lost([Partition(place.topic, place.partition) for place in places])
+
+        self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
+        """Up to ``records_max`` records, waiting at most ``timeout_s`` for the first and not at all for more.
+
+        Raises:
+            TopicUnusable: An input topic does not exist.
+            KafkaFailed: The cluster refuses this member.
+        """
+        messages = self._consumer.consume(1, timeout_s)
+        if not messages:
+            return []
+        self._brokers_down_since = None
+        if records_max > 1:
+            messages += self._consumer.consume(records_max - 1, 0)
+        return _batches(messages, self._raise_or_log)
+
+    @property
+    def brokers_down_s(self) -> float:
+        """For how many seconds no broker could be reached; 0 when all is well."""
+        return 0.0 if self._brokers_down_since is None else time.monotonic() - self._brokers_down_since
+
+    def broker_answered(self) -> None:
+        """Note that a broker was heard from by other means."""
+        self._brokers_down_since = None
+
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
+        """The group's committed offsets, after any pending transactional commit of them has ended.
+
+        Raises:
+            BrokerUnreachable: No answer in time.
+        """
+        try:
+            places = self._consumer.committed(_places(partitions), timeout=LOOKUP_TIMEOUT_S)
+        except KafkaException as failure:
+            raise BrokerUnreachable(
+                f"The committed offsets of {len(partitions)} partitions could not be read: {failure.args[0].str()}.",
+                action="Check that the broker runs; the processor goes on where it was when it is back.",
+            ) from failure
+        for place in places:
+            if place.error is not None:
+                raise KafkaFailed(
+                    f"The committed offset of {place.topic}[{place.partition}] can't be read: {place.error.str()}.",
+                    action="Check the rights of this client on its consumer group.",
+                    topic=place.topic,
+                    partition=place.partition,
+                )
+        return {
+            Partition(place.topic, place.partition): place.offset if place.offset >= 0 else None
+            for place in places
+        }
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """Stop fetching these partitions."""
+        self._consumer.pause(_places(partitions))
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        """Let these partitions flow."""
+        self._consumer.resume(_places(partitions))
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Read on from ``offset``; retried while the library is still setting the partition up."""
+        deadline = time.monotonic() + LOOKUP_TIMEOUT_S
+        while True:
+            try:
+                self._consumer.seek(TopicPartition(partition.topic, partition.number, offset))
+                return
+            except KafkaException as failure:
+                if failure.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                    raise KafkaFailed(
+                        f"Seeking {partition.topic}[{partition.number}] to {offset} failed: {failure.args[0].str()}.",
+                        action="Restart the processor.",
+                        topic=partition.topic,
+                        partition=partition.number,
+                    ) from failure
+                time.sleep(0.02)
+
+    def high_watermark(self, partition: Partition) -> int | None:
+        """The end of the partition as of the last fetch; None before the first."""
+        try:
+            _, high = self._consumer.get_watermark_offsets(
+                TopicPartition(partition.topic, partition.number), cached=True
+            )
+        except KafkaException:
+            return None
+        return int(high) if high >= 0 else None
+
+    def group_metadata(self) -> GroupMetadata:
+        """This member's identity and generation as of now; never keep it."""
+        return self._consumer.consumer_group_metadata()
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit next offsets outside of transactions (at-least-once), and wait for the answer.
+
+        Raises:
+            KafkaFailed: The group refused (this member no longer owns the partitions, or no broker answers).
+        """
+        places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
+        try:
+            results = self._consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as failure:
+            raise KafkaFailed(
+                f"Committing offsets was refused: {failure.args[0].str()}.",
+                action="Nothing is lost: the records are processed again by the partition's owner.",
+            ) from failure
+        for place in results or []:
+            if place.error is not None:
+                raise KafkaFailed(
+                    f"Committing the offset of {place.topic}[{place.partition}] was refused: {place.error.str()}.",
+                    action="Nothing is lost: the records are processed again by the partition's owner.",
+                )
+
+    def close(self) -> None:
+        """Leave the group at once."""
+        self._consumer.close()
+
+    def _on_library_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._brokers_down_since is None:
+            self._brokers_down_since = time.monotonic()
+            _log.warning("no broker reachable", error=error.str(), next="waiting for the broker to come back")
+
+    def _raise_or_log(self, message: Message) -> None:
+        error = message.error()
+        if error.code() in _MISSING:
+            raise TopicUnusable(
+                f"Input topic {message.topic()} is not there: {error.str()}.",
+                action="Create the topic, or let Holdfast create it (auto_create_topics=True).",
+                topic=message.topic(),
+            )
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._on_library_error(error)
+        elif error.fatal() or error.code() in (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError._AUTO_OFFSET_RESET,
+        ):
+            raise KafkaFailed(
+                f"Reading the inputs was refused: {error.name()} ({error.str()}).",
+                action="Check the rights of this client, and that the committed offsets are still in the topic.",
+                error=error.name(),
+            )
+        elif error.code() != KafkaError._PARTITION_EOF:
+            _log.warning("input error", error=error.str(), next="the client library retries")
+
+
+class ChangelogConsumer:
+    """Replays changelog partitions under read_committed; belongs to no group."""
+
+    def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                **(config or {}),
+                "group.id": "holdfast-restore",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+                "queued.max.messages.kbytes": 65_536,
+                "reconnect.backoff.max.ms": 1000,
+            },
+            logger=library_logger(),
+        )
+
+    def assign(self, starts: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets, instead of what was read before."""
+        self._consumer.assign(
+            [TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()]
+        )
+
+    def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
+        """Records, and for each partition whose end was met the offset of that end.
+
+        Raises:
+            KafkaFailed: A changelog can't be read from where we are (truncated, deleted, refused).
+        """
+        ends: dict[Partition, int] = {}
+
+        def note(message: Message) -> None:
+            error = message.error()
+            if error.code() == KafkaError._PARTITION_EOF:
+                ends[Partition(message.topic(), message.partition())] = message.offset()
+            elif not (error.retriable() or error.code() in _AWAY):
+                raise KafkaFailed(
+                    f"Changelog {message.topic()}[{message.partition()}] can't be read on: {error.str()}.",
+                    action="See `holdfast status`; the changelog may have been truncated or deleted.",
+                    topic=message.topic(),
+                    partition=message.partition(),
+                )
+
+        batches = _batches(self._consumer.consume(records_max, timeout_s), note)
+        return batches, ends
+
+    def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The next offset to be handed out, control records counted; absent before the first record."""
+        places = self._consumer.position(_places(partitions))
+        return {
+            Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0
+        }
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._consumer.close()

@@ -1,0 +1,42 @@
+"""What can go wrong between us and Kafka, by what the engine has to do about it.
+
+HoldfastError
+└── KafkaFailed                 something the cluster refused; stop and say so
+    ├── BrokerUnreachable       no answer in time; wait, or stop with the exit code for it
+    ├── TopicUnusable           a topic is missing, or has the wrong shape
+    ├── TransactionAborted      the transaction must be aborted; drop the uncommitted writes and go on
+    ├── ProducerFenced          a newer owner took over; drop everything and rejoin
+    └── OutcomeUnknown          a commit may or may not have happened; find out before going on
+"""
+
+from __future__ import annotations
+
+from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, HoldfastError
+
+
+class KafkaFailed(HoldfastError):
+    """The cluster refused something."""
+
+
+class BrokerUnreachable(KafkaFailed):
+    """No broker answered in time."""
+
+    exit_code = EXIT_BROKER_UNAVAILABLE
+
+
+class TopicUnusable(KafkaFailed):
+    """A topic is missing, or is not as it has to be."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class TransactionAborted(KafkaFailed):
+    """The open transaction can only be aborted."""
+
+
+class ProducerFenced(KafkaFailed):
+    """Another producer with the same transactional id, or the next owner of the partitions, took over."""
+
+
+class OutcomeUnknown(KafkaFailed):
+    """A commit got no answer: it may have happened or not."""

@@ -1,0 +1,251 @@
+"""The engine's producer: transactional for exactly-once, idempotent for at-least-once.
+
+Invariants:
+    - Every failure leaves here as one of: TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed.
+    - After OutcomeUnknown this producer is of no more use: make a new one with the same transactional id
+      (a delayed EndTxn of the first protocol version could end a later transaction).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from infra.kafka.client import library_logger
+from infra.kafka.errors import (
+    BrokerUnreachable,
+    KafkaFailed,
+    OutcomeUnknown,
+    ProducerFenced,
+    TransactionAborted,
+)
+from infra.kafka.records import GroupMetadata, Headers, Partition
+
+#: Told with the offset that a record got.
+OnDelivered = Callable[[int], None]
+
+_FENCED = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.FENCED_INSTANCE_ID,
+)
+
+
+class EngineProducer:
+    """Sends outputs, changelog records and offsets.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        transactional_id: Stable for one worker slot; None for at-least-once.
+        config: Further library settings; they win over ours.
+        transaction_timeout_s: The broker aborts a transaction that is open for longer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str | None,
+        *,
+        config: Mapping[str, Any] | None = None,
+        transaction_timeout_s: float = 15.0,
+    ) -> None:
+        self._transactional = transactional_id is not None
+        self._timeout_s = transaction_timeout_s
+        self._failed: KafkaError | None = None
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "batch.num.messages": 10_000,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 500_000,
+            "compression.type": "lz4",
+            "partitioner": "murmur2_random",
+            "reconnect.backoff.max.ms": 1000,
+            **(config or {}),
+        }
+        if transactional_id is not None:
+            settings["transactional.id"] = transactional_id
+            settings.setdefault("transaction.timeout.ms", int(transaction_timeout_s * 1000))
+        else:
+            settings["on_delivery"] = self._on_delivery
+        self._producer = Producer(settings, logger=library_logger())
+
+    def init(self, timeout_s: float) -> None:
+        """Abort what a former holder of this transactional id left open, and fence it.
+
+        Raises:
+            BrokerUnreachable: No answer within ``timeout_s``.
+        """
+        if not self._transactional:
+            return
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._producer.init_transactions(max(1.0, min(10.0, deadline - time.monotonic())))
+                return
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.retriable() and time.monotonic() < deadline:
+                    continue
+                if error.retriable() or error.code() == KafkaError._TIMED_OUT:
+                    raise BrokerUnreachable(
+                        f"The transaction coordinator did not answer within {timeout_s:g} s: {error.str()}.",
+                        action="Check that the broker runs and is reachable.",
+                    ) from failure
+                raise self._translate(error, "start the transactional producer") from failure
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as failure:
+            raise self._translate(failure.args[0], "begin a transaction") from failure
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        *,
+        partition: int = -1,
+        timestamp_ms: int = 0,
+        headers: Headers = None,
+        on_delivered: OnDelivered | None = None,
+    ) -> None:
+        """Queue one record; partition -1 leaves the choice to the key (murmur2, as Java and Spark do).
+
+        Raises:
+            KafkaFailed: The record can't be sent at all (too large, topic unknown).
+        """
+        options: dict[str, Any] = {}
+        if timestamp_ms:
+            options["timestamp"] = timestamp_ms
+        if headers:
+            options["headers"] = headers
+        if on_delivered is not None:
+            options["on_delivery"] = _offset_of(on_delivered, self._on_delivery)
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, **options)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+            except KafkaException as failure:
+                raise self._translate(failure.args[0], f"send a record to {topic}") from failure
+
+    def poll(self) -> None:
+        """Serve delivery reports."""
+        self._producer.poll(0)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until every queued record is acknowledged.
+
+        Raises:
+            OutcomeUnknown: Some were not within ``timeout_s``.
+            TransactionAborted: At-least-once: a record was refused.
+        """
+        left = self._producer.flush(timeout_s)
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            if self._transactional and not failed.fatal():
+                raise TransactionAborted(
+                    f"A record was not delivered: {failed.name()} ({failed.str()}).",
+                    action="The batch is processed again.",
+                    error=failed.name(),
+                )
+            raise KafkaFailed(
+                f"A record was not delivered: {failed.name()} ({failed.str()}).",
+                action="Check the topic's limits and the rights of this client, then restart the processor.",
+                error=failed.name(),
+            )
+        if left:
+            raise OutcomeUnknown(
+                f"{left} records were not acknowledged within {timeout_s:g} s.",
+                action="The engine finds out what was committed and goes on from there.",
+            )
+
+    def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
+        """Make the inputs' next offsets part of the open transaction."""
+        places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
+        self._until_answered(
+            lambda: self._producer.send_offsets_to_transaction(places, metadata, 10.0), "send offsets"
+        )
+
+    def commit(self) -> None:
+        """Commit the open transaction.
+
+        Raises:
+            TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
+        """
+        self._until_answered(lambda: self._producer.commit_transaction(10.0), "commit")
+
+    def abort(self) -> None:
+        """Abort the open transaction."""
+        self._until_answered(lambda: self._producer.abort_transaction(10.0), "abort")
+        self._failed = None
+
+    def close(self) -> None:
+        """Drop what is queued and go."""
+        self._producer.purge()
+        self._producer.flush(0.2)
+
+    def _until_answered(self, call: Callable[[], None], what: str) -> None:
+        deadline = time.monotonic() + 2 * self._timeout_s
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as failure:
+                error = failure.args[0]
+                if error.retriable() and not error.txn_requires_abort() and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                    continue
+                raise self._translate(error, what) from failure
+
+    def _translate(self, error: KafkaError, what: str) -> KafkaFailed:
+        seen = f"{error.name()} ({error.str()})"
+        if error.code() in _FENCED:
+            return ProducerFenced(
+                f"Told to {what}, Kafka answered that a newer producer took over: {seen}.",
+                action="Nothing is lost. Make sure that no two processes run with the same slot.",
+                error=error.name(),
+            )
+        if error.txn_requires_abort():
+            return TransactionAborted(
+                f"Told to {what}, Kafka answered {seen}; the transaction must be aborted.",
+                action="Nothing is lost: the batch is processed again.",
+                error=error.name(),
+            )
+        if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
+            return OutcomeUnknown(
+                f"Told to {what}, Kafka gave no answer in time: {seen}.",
+                action="The engine finds out what was committed and goes on from there.",
+                error=error.name(),
+            )
+        return KafkaFailed(
+            f"Told to {what}, Kafka refused: {seen}.",
+            action="Check the record's size against the topic's limit, and the rights of this client.",
+            error=error.name(),
+        )
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            self._failed = error
+
+
+def _offset_of(
+    told: OnDelivered, failed: Callable[[KafkaError | None, Message], None]
+) -> Callable[[KafkaError | None, Message], None]:
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            told(message.offset())
+        else:
+            failed(error, message)
+
+    return delivered

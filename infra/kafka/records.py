@@ -1,0 +1,65 @@
+"""The values that cross the border between Kafka and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+#: Record headers as Kafka has them: a list of (name, bytes) pairs, or None.
+Headers = list[tuple[str, bytes]] | None
+
+
+class Partition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    number: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """Consecutive records of one partition, as parallel lists of one length (offsets ascending)."""
+
+    partition: Partition
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record; ``timestamp_ms`` is milliseconds since 1970 UTC."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    timestamp_ms: int
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as it should be; None leaves a number to the cluster or to what the topic derives from."""
+
+    name: str
+    partitions: int | None = None
+    replication: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the cluster has it; ``topic_id`` changes when a topic is deleted and made again."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replication: int
+    config: Mapping[str, str]
+
+
+#: Group metadata as the client library hands it out; opaque to everybody else.
+GroupMetadata = Any

@@ -1,0 +1,205 @@
+"""What the cluster says of topics and groups, and the few changes made to them.
+
+Invariants:
+    - Reading changes nothing; a topic that is not there is absent from the answer, never an empty fact.
+    - End offsets say which end they mean: the high watermark, or the last stable offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from infra.kafka.client import admin_client
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from infra.kafka.records import Partition, TopicFacts, TopicSpec
+
+#: How long one administrative request may take, in seconds.
+REQUEST_TIMEOUT_S = 20.0
+
+_ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+_AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
+
+
+class Topics:
+    """Facts about topics and groups of one cluster, and the changes to topics.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        extra_config: Security settings for the client.
+        timeout_s: How long one request may take.
+
+    All methods raise BrokerUnreachable when nobody answers, and KafkaFailed when the cluster refuses.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        extra_config: Mapping[str, str | int | float | bool] | None = None,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self.bootstrap = bootstrap
+        self._timeout_s = timeout_s
+        self._admin = admin_client(bootstrap, extra_config)
+
+    def ping(self) -> int:
+        """The number of brokers that the cluster says it has."""
+        try:
+            return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
+        except KafkaException as failure:
+            raise self._failure(failure, "list the brokers") from failure
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        found: dict[str, Any] = {}
+        futures = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout_s)
+        for name, future in futures.items():
+            description = self._result(future, f"describe topic {name}", absent_is_none=True)
+            if description is not None:
+                found[name] = description
+        if not found:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+        configs: dict[str, dict[str, str]] = {}
+        for resource, future in self._admin.describe_configs(
+            resources, request_timeout=self._timeout_s
+        ).items():
+            entries = (
+                self._result(future, f"read the config of topic {resource.name}", absent_is_none=True) or {}
+            )
+            configs[resource.name] = {name: entry.value for name, entry in entries.items()}
+        return {
+            name: TopicFacts(
+                name=name,
+                topic_id=str(description.topic_id),
+                partitions=len(description.partitions),
+                replication=min((len(part.replicas) for part in description.partitions), default=0),
+                config=configs.get(name, {}),
+            )
+            for name, description in found.items()
+        }
+
+    def create(self, spec: TopicSpec) -> bool:
+        """Create a topic; False when it was there already."""
+        topic = NewTopic(
+            spec.name,
+            num_partitions=spec.partitions or 1,
+            replication_factor=spec.replication if spec.replication is not None else -1,
+            config=dict(spec.config),
+        )
+        future = self._admin.create_topics([topic], request_timeout=self._timeout_s)[spec.name]
+        try:
+            future.result(self._timeout_s)
+        except KafkaException as failure:
+            if failure.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise self._failure(failure, f"create topic {spec.name}") from failure
+        return True
+
+    def alter(self, name: str, config: Mapping[str, str]) -> None:
+        """Set the given config entries of a topic; others stay as they are."""
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        for future in self._admin.incremental_alter_configs([resource]).values():
+            self._result(future, f"alter the config of topic {name}")
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with all its records."""
+        for future in self._admin.delete_topics([name], request_timeout=self._timeout_s).values():
+            self._result(future, f"delete topic {name}", absent_is_none=True)
+
+    def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
+        """Per partition, the last stable offset (``committed``) or the high watermark."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self._offsets(topic, OffsetSpec.latest(), level)
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """Per partition, the first offset that is still there."""
+        return self._offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
+
+    def committed_offsets(self, group: str) -> dict[Partition, int]:
+        """The offsets that a group has committed, pending transactions waited for."""
+        request = [ConsumerGroupTopicPartitions(group)]
+        future = self._admin.list_consumer_group_offsets(
+            request, require_stable=True, request_timeout=self._timeout_s
+        )[group]
+        answer = self._result(future, f"read the offsets of group {group}", absent_is_none=True)
+        if answer is None:
+            return {}
+        return {
+            Partition(entry.topic, entry.partition): entry.offset
+            for entry in answer.topic_partitions
+            if entry.error is None and entry.offset >= 0
+        }
+
+    def members(self, group: str) -> int:
+        """How many members a group has now."""
+        future = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s)[group]
+        try:
+            return len(future.result(self._timeout_s).members)
+        except KafkaException as failure:
+            if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            raise self._failure(failure, f"describe group {group}") from failure
+
+    def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
+        facts = self._admin.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
+        if facts is None or facts.error is not None:
+            raise KafkaFailed(
+                f"Topic {topic} can't be read: {facts.error if facts is not None else 'it is not there'}.",
+                action="Create the topic, or correct its name.",
+                topic=topic,
+            )
+        request = {TopicPartition(topic, number): spec for number in facts.partitions}
+        futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
+        return {
+            partition.partition: self._result(future, f"list the offsets of {topic}").offset
+            for partition, future in futures.items()
+        }
+
+    def _result(self, future: Future[Any], what: str, *, absent_is_none: bool = False) -> Any:
+        try:
+            return future.result(self._timeout_s + 5)
+        except KafkaException as failure:
+            if absent_is_none and failure.args[0].code() in _ABSENT:
+                return None
+            raise self._failure(failure, what) from failure
+
+    def _failure(self, failure: KafkaException, what: str) -> KafkaFailed:
+        error = failure.args[0]
+        if error.code() in _AWAY:
+            return BrokerUnreachable(
+                f"No answer from Kafka at {self.bootstrap} within {self._timeout_s:g} s, asked to {what}: {error.str()}.",
+                action="Check that the broker runs and that address, security settings and network are right.",
+                bootstrap=self.bootstrap,
+            )
+        return KafkaFailed(
+            f"Kafka refused to {what}: {error.name()} ({error.str()}).",
+            action="Check the name and the rights of this client.",
+            error=error.name(),
+        )

@@ -1,0 +1,1 @@
+"""Changelogs: their names and the format of their records."""

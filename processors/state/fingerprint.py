@@ -1,0 +1,55 @@
+"""Order-free fingerprints: equal sets of (key, value) pairs have equal fingerprints, whoever computes them.
+
+For each pair ``h = xxh64(value, seed=xxh64(key, seed=42))``, over the changelog's key and value bytes; a set is
+its count, the xor of all h, and their sum modulo 2^64 (the xor alone would miss pairs that occur twice).
+Spark's ``xxhash64(key, value)`` gives the same h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xxhash import xxh64_intdigest
+
+SEED = 42
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """``xor`` and ``total`` are unsigned 64-bit integers."""
+
+    count: int = 0
+    xor: int = 0
+    total: int = 0
+
+    def add(self, key: bytes, value: bytes) -> Fingerprint:
+        """The fingerprint with one more pair."""
+        hashed = pair_hash(key, value)
+        return Fingerprint(self.count + 1, self.xor ^ hashed, (self.total + hashed) & _MASK)
+
+    def __add__(self, other: Fingerprint) -> Fingerprint:
+        """The fingerprint of two disjoint sets together."""
+        return Fingerprint(self.count + other.count, self.xor ^ other.xor, (self.total + other.total) & _MASK)
+
+    @property
+    def hex(self) -> str:
+        """A short text form: count, xor and sum."""
+        return f"{self.count}-{self.xor:016x}-{self.total:016x}"
+
+
+def pair_hash(key: bytes, value: bytes) -> int:
+    """The hash of one pair, unsigned 64 bits."""
+    return int(xxh64_intdigest(value, xxh64_intdigest(key, SEED)))
+
+
+def fingerprint_of(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:
+    """The fingerprint of a set of pairs."""
+    count = xor = total = 0
+    for key, value in pairs:
+        hashed = pair_hash(key, value)
+        count += 1
+        xor ^= hashed
+        total += hashed
+    return Fingerprint(count, xor, total & _MASK)
