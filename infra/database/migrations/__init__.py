@@ -1,0 +1,1 @@
+"""Alembic's folder: how the registry's schema came to be, step by step; see ``infra.database.schema``."""

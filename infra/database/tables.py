@@ -1,0 +1,136 @@
+"""The registry's tables.
+
+Invariants:
+    - At most one open incident per processor: the database itself refuses a second (partial unique index).
+    - Times are stored in UTC and are timezone-aware on the way in and out; a naive time is refused.
+    - A change here comes with a migration in ``migrations/versions``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A timezone-aware moment; databases without time zones hold it in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """To the database: UTC, without its zone where the database knows none."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"the registry stores timezone-aware times only; {value!r} has no zone")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """From the database: always UTC and aware."""
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+incidents = Table(
+    "incidents",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("processor", String(255), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("detail", JSON, nullable=False),
+    Column("opened_at", UtcDateTime, nullable=False),
+    Column("claimed_by", String(255)),
+    Column("claimed_at", UtcDateTime),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("closed_at", UtcDateTime),
+    Column("outcome", String(16)),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    sqlite_autoincrement=True,
+)
+
+#: The rule "one open incident per processor", kept by the database.
+one_open_incident = Index(
+    "ux_incidents_one_open",
+    incidents.c.processor,
+    unique=True,
+    sqlite_where=incidents.c.closed_at.is_(None),
+    postgresql_where=incidents.c.closed_at.is_(None),
+)
+
+incident_notes = Table(
+    "incident_notes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column(
+        "incident_id", Integer, ForeignKey("incidents.id", ondelete="CASCADE"), nullable=False, index=True
+    ),
+    Column("step", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("seconds", Float),
+)
+
+deployments = Table(
+    "deployments",
+    metadata,
+    Column("processor", String(255), primary_key=True),
+    Column("code_version", String(255), nullable=False),
+    Column("slots", JSON, nullable=False),
+    Column("desired", String(16), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+)
+
+actions = Table(
+    "actions",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("verb", String(64), nullable=False),
+    Column("subject", String(512), nullable=False),
+    Column("who", String(255), nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime, nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("snapshot_id", String(255), primary_key=True),
+    Column("table", String(512), nullable=False),
+    Column("detail", JSON, nullable=False),
+    Column("claimed_at", UtcDateTime, nullable=False),
+    Column("iceberg_snapshot_id", BigInteger),
+    Column("finished_at", UtcDateTime),
+)
