@@ -48,11 +48,13 @@ _shared_cache: Cache | None = None
 
 @dataclass(frozen=True, slots=True)
 class StoreOffset:
-    """How far a store has its changelog: the next offset to replay, and which topic that is about."""
+    """How far a store has its changelog: the next offset to replay, which topic that is about, and the input
+    offsets of the last meta record before it."""
 
     topic: str
     topic_id: str
     offset: int
+    inputs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,9 @@ class TaskMeta:
             {
                 "version": META_VERSION,
                 "inputs": dict(self.inputs),
-                "stores": {name: [at.topic, at.topic_id, at.offset] for name, at in self.stores.items()},
+                "stores": {
+                    name: [at.topic, at.topic_id, at.offset, dict(at.inputs)] for name, at in self.stores.items()
+                },
                 "transaction": self.transaction,
                 "restoring": self.restoring,
                 "written_at": self.written_at,

@@ -1,0 +1,172 @@
+"""Steps into one function: closures, innermost last, so that a message runs through with no dispatch.
+
+The compiled function takes ``(value, key, timestamp_ms, headers)`` with value and key as deserialized. It is
+made for each task anew, because stateful steps hold on to that task's stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra.errors import HoldfastError
+from infra.kafka.records import Headers
+from processors.dataframe.dataframe import Node
+from processors.dataframe.serialization import ValueUnwritable
+from processors.dataframe.topic import Topic
+from processors.state.store import StoreState
+
+Step = Callable[[Any, Any, int, Headers], None]
+
+
+class NullKey(HoldfastError):
+    """A message without a key came to a stateful step."""
+
+
+@dataclass(slots=True)
+class CurrentMessage:
+    """The raw key of the message that is being processed."""
+
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One record to send; partition is chosen by the key."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = None
+
+
+def compile_steps(
+    source: Node, stores: Mapping[str, StoreState], current: CurrentMessage, emit: Callable[[Output], None]
+) -> Step:
+    """Compile all steps of one stream.
+
+    Args:
+        source: The stream's root.
+        stores: The task's stores by name.
+        current: Set by the task before each message.
+        emit: Called with each output, in order.
+    """
+    return _children(source, stores, current, emit)
+
+
+def _children(
+    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage, emit: Callable[[Output], None]
+) -> Step:
+    steps = [_compile(child, stores, current, emit) for child in node.children]
+    if not steps:
+        return lambda value, key, timestamp, headers: None
+    if len(steps) == 1:
+        return steps[0]
+
+    def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        for step in steps:
+            step(value, key, timestamp, headers)
+
+    return branch
+
+
+def _compile(
+    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage, emit: Callable[[Output], None]
+) -> Step:
+    child = _children(node, stores, current, emit)
+    if node.kind == "to_topic":
+        assert node.topic is not None
+        return _sink(node.topic, node.function, current, emit, child)
+    call = _call(node, stores, current)
+    if node.kind == "filter":
+
+        def keep(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            if call(value, key, timestamp, headers):
+                child(value, key, timestamp, headers)
+
+        return keep
+    if node.kind == "update":
+
+        def touch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            call(value, key, timestamp, headers)
+            child(value, key, timestamp, headers)
+
+        return touch
+    if node.expand:
+
+        def spread(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            for item in call(value, key, timestamp, headers):
+                child(item, key, timestamp, headers)
+
+        return spread
+
+    def replace(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        child(call(value, key, timestamp, headers), key, timestamp, headers)
+
+    return replace
+
+
+def _call(
+    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage
+) -> Callable[[Any, Any, int, Headers], Any]:
+    """The user's function behind one signature."""
+    function = node.function
+    assert function is not None
+    if node.store is None:
+        if node.metadata:
+            return function
+        return lambda value, key, timestamp, headers: function(value)
+    state = stores[node.store]
+    point_at = state.point_at
+    name = getattr(function, "__name__", repr(function))
+
+    def point(timestamp: int) -> None:
+        raw = current.key
+        if raw is None:
+            raise NullKey(
+                f"A message without a key came to the stateful step {name!r}: its state has no place.",
+                action="Give the messages keys, filter those without, or set dead_letter_topic.",
+                step=name,
+            )
+        point_at(raw, timestamp)
+
+    if node.metadata:
+
+        def with_metadata(value: Any, key: Any, timestamp: int, headers: Headers) -> Any:
+            point(timestamp)
+            return function(value, key, timestamp, headers, state)
+
+        return with_metadata
+
+    def with_state(value: Any, key: Any, timestamp: int, headers: Headers) -> Any:
+        point(timestamp)
+        return function(value, state)
+
+    return with_state
+
+
+def _sink(
+    topic: Topic,
+    key_of: Callable[..., Any] | None,
+    current: CurrentMessage,
+    emit: Callable[[Output], None],
+    child: Step,
+) -> Step:
+    serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
+
+    def send(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            raw = None if value is None else serialize(value)
+            raw_key = current.key if key_of is None else serialize_key(key_of(value))
+        except (TypeError, ValueError, OverflowError) as failure:
+            raise ValueUnwritable(
+                f"A value of type {type(value).__name__} can't be written to topic {name}: {failure}.",
+                action="Give the topic a serializer that fits its values.",
+                topic=name,
+            ) from failure
+        emit(Output(name, raw_key, raw, timestamp))
+        child(value, key, timestamp, headers)
+
+    return send

@@ -1,0 +1,1 @@
+"""The running engine: loop, tasks, commit, assignment, restore, coherence."""

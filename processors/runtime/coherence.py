@@ -1,0 +1,170 @@
+"""The coherence guard: may this state run on, from where is it replayed, and does it fit the input offsets?
+
+Pure functions over facts that were read in this order (anything else can miss the last batch of a former owner):
+the group's committed offsets with pending transactions waited for, *then* the changelogs' high watermarks.
+
+Invariants:
+    - State that does not belong to the committed input offsets never runs; the error says which command mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from processors.state.errors import StateIncoherent
+from processors.state.rocksdb import TaskMeta
+
+#: Local state may be older than this part of delete.retention.ms before its deletes may be missing.
+RETENTION_PART_SAFE = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogFacts:
+    """One partition of a changelog: ``end`` is the high watermark, ``delete_retention_s`` how long deletes stay."""
+
+    topic: str
+    topic_id: str
+    start: int
+    end: int
+    delete_retention_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """From which offset each store's changelog is replayed; ``wipe`` says to start from nothing, and why."""
+
+    starts: Mapping[str, int]
+    wipe: str | None = None
+
+
+def plan_restore(
+    task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float
+) -> RestorePlan:
+    """Decide the replay of one task (store name -> first offset).
+
+    Args:
+        task: The task's name, for messages.
+        meta: The offsets in the local store; None when it is new.
+        changelogs: Facts by store name.
+        now: Wall-clock seconds since 1970.
+
+    Raises:
+        StateIncoherent: A changelog was recreated or truncated behind the local state.
+    """
+    starts: dict[str, int] = {}
+    for store, facts in changelogs.items():
+        at = meta.stores.get(store) if meta is not None else None
+        if at is None:
+            if facts.start > 0:
+                raise _truncated(task, store, facts, 0)
+            starts[store] = facts.start
+            continue
+        if at.topic_id != facts.topic_id:
+            raise StateIncoherent(
+                f"Task {task}: changelog {facts.topic} was recreated (topic id {facts.topic_id}, the state of store "
+                f"{store} belongs to {at.topic_id}).",
+                action="If the local state is right, re-seed the changelog from it; else delete the task's state "
+                "folder and reset the group's input offsets, so that state is built anew.",
+                task=task,
+                store=store,
+                seen=facts.topic_id,
+                expected=at.topic_id,
+            )
+        if at.offset > facts.end or at.offset < facts.start:
+            raise _truncated(task, store, facts, at.offset)
+        age = now - (meta.written_at if meta is not None else now)
+        if at.offset < facts.end and age > facts.delete_retention_s * RETENTION_PART_SAFE:
+            whole = {name: known.start for name, known in changelogs.items()}
+            return RestorePlan(
+                whole,
+                wipe=f"the local state is {age:.0f} s old, and deletes older than {facts.delete_retention_s:.0f} s "
+                f"may be gone from {facts.topic}",
+            )
+        starts[store] = at.offset
+    return RestorePlan(starts)
+
+
+def check_inputs(
+    task: str,
+    state_inputs: Mapping[str, Mapping[str, int]],
+    committed: Mapping[str, int | None],
+    *,
+    exactly_once: bool,
+) -> dict[str, int]:
+    """Compare what the state holds with what the group committed; return where to read on (topic -> offset).
+
+    Args:
+        task: The task's name, for messages.
+        state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
+        committed: The group's committed offset of each input topic; None when there is none.
+        exactly_once: At-least-once allows the changelog to be ahead of the committed offsets.
+
+    Raises:
+        StateIncoherent: State and offsets do not belong together.
+    """
+    resume = {topic: offset for topic, offset in committed.items() if offset is not None}
+    for store, inputs in state_inputs.items():
+        for topic, offset in committed.items():
+            held = inputs.get(topic)
+            if held == offset:
+                continue
+            if held is None or (offset is not None and held < offset):
+                raise StateIncoherent(
+                    f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds it only up "
+                    f"to {'nothing' if held is None else held}: its changelog lost records, or the store is new.",
+                    action=f"Reset the group's offsets of {topic} to the beginning and clear the store, "
+                    "to build its state anew from the source.",
+                    task=task,
+                    store=store,
+                    topic=topic,
+                    seen=held,
+                    expected=offset,
+                )
+            if exactly_once:
+                raise StateIncoherent(
+                    f"Task {task}: store {store} holds {topic} up to {held}, but the group's committed offset is "
+                    f"{'none' if offset is None else offset}: the offsets were reset, or they expired. Reading on "
+                    "would count twice.",
+                    action=f"Set the group's offset of {topic} back to {held}, or clear the store before reading the "
+                    "input again.",
+                    task=task,
+                    store=store,
+                    topic=topic,
+                    seen=offset,
+                    expected=held,
+                )
+            resume[topic] = max(held, resume.get(topic, 0))
+    return resume
+
+
+def check_source(topic: str, partition: int, committed: int | None, start: int) -> None:
+    """Refuse to skip input that is gone.
+
+    Raises:
+        StateIncoherent: The source topic no longer has the committed offset.
+    """
+    if committed is not None and committed < start:
+        raise StateIncoherent(
+            f"Source {topic}[{partition}] begins at offset {start}, but only {committed} is processed: "
+            f"{start - committed} records are gone.",
+            action=f"To go on without them, set the group's offset of {topic}[{partition}] to {start} by hand, "
+            "knowing that the state lacks them.",
+            topic=topic,
+            partition=partition,
+            seen=start,
+            expected=committed,
+        )
+
+
+def _truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
+    return StateIncoherent(
+        f"Task {task}: changelog {facts.topic} has offsets {facts.start} to {facts.end}, but store {store} would be "
+        f"replayed from {held}: the changelog was truncated.",
+        action="If the local state is right, re-seed the changelog from it; else clear the store and reset the "
+        "group's input offsets, so that state is built anew.",
+        task=task,
+        store=store,
+        seen=facts.start,
+        expected=held,
+    )

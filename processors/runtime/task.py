@@ -1,0 +1,227 @@
+"""A task: one processor's work on one partition of a subtopology — its stores, input positions and pending outputs.
+
+    CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
+                          └───────────────close──────────────────►┘
+
+Moved only by ``Task.move``; an illegal move raises.
+
+Invariants:
+    - A message changes state, outputs and position together or not at all.
+    - ``positions`` runs ahead of ``committed`` only by what is in the overlay and in the open transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from infra.errors import HoldfastError
+from infra.kafka.records import Batch, Headers, Partition
+from processors.dataframe.compilation import CurrentMessage, Output, Step, compile_steps
+from processors.dataframe.dataframe import StreamingDataFrame
+from processors.dataframe.serialization import Deserializer, ValueUnreadable
+from processors.state.rocksdb import TaskMeta, TaskStore
+from processors.state.store import StoreState
+
+
+class TaskPhase(Enum):
+    """Where a task is in its life."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+
+_MOVES = {
+    TaskPhase.CREATED: {TaskPhase.RESTORING, TaskPhase.CLOSED},
+    TaskPhase.RESTORING: {TaskPhase.RUNNING, TaskPhase.CLOSED},
+    TaskPhase.RUNNING: {TaskPhase.CLOSED},
+    TaskPhase.CLOSED: set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message whose processing raised; its writes and outputs are undone already."""
+
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+    error: Exception
+
+
+#: Decides about a failed message: an output that stands for it, None to skip it; raises to stop.
+OnFailure = Callable[[FailedMessage], Output | None]
+
+
+@dataclass(slots=True)
+class _Stream:
+    step: Step
+    deserialize: Deserializer
+    deserialize_key: Deserializer
+
+
+class Task:
+    """One task.
+
+    Args:
+        name: ``<subtopology>-<partition>``.
+        subtopology: The subtopology's name.
+        partition: The partition number.
+        inputs: The input topics.
+    """
+
+    def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
+        self.name = name
+        self.subtopology = subtopology
+        self.partition = partition
+        self.inputs = inputs
+        self.phase = TaskPhase.CREATED
+        self.store: TaskStore | None = None
+        self.states: dict[str, StoreState] = {}
+        self.meta = TaskMeta()
+        self.committed: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
+        self.first_seen: dict[str, int] = {}
+        self.outputs: list[Output] = []
+        self._streams: dict[str, _Stream] = {}
+        self._current = CurrentMessage()
+
+    def move(self, to: TaskPhase) -> None:
+        """Go to the next phase.
+
+        Raises:
+            RuntimeError: The move is not in the drawing above.
+        """
+        if to not in _MOVES[self.phase]:
+            raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
+        self.phase = to
+
+    def open(self, store: TaskStore | None, store_names: tuple[str, ...]) -> None:
+        """Take the task's RocksDB (None for a task without stores) and start restoring."""
+        self.store = store
+        if store is not None:
+            self.meta = store.meta() or TaskMeta()
+            self.states = {name: StoreState(name, store) for name in store_names}
+        self.move(TaskPhase.RESTORING)
+
+    def start(self, frames: Mapping[str, StreamingDataFrame], resume: Mapping[str, int]) -> None:
+        """State is restored: compile the steps and be ready for messages from ``resume`` on."""
+        for topic in self.inputs:
+            frame = frames[topic]
+            step = compile_steps(frame.source, self.states, self._current, self.outputs.append)
+            self._streams[topic] = _Stream(step, frame.topic.deserialize_value, frame.topic.deserialize_key)
+        self.committed = dict(resume)
+        self.positions = dict(resume)
+        self.move(TaskPhase.RUNNING)
+
+    def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process records ``first`` to ``last`` (indices into the batch); return how many were new.
+
+        Raises:
+            Exception: ``on_failure`` chose to stop; the records before the failed one are processed.
+        """
+        topic = batch.partition.topic
+        stream = self._streams[topic]
+        keys = batch.keys[first:last]
+        if self.states:
+            distinct = {key for key in keys if key is not None}
+            for state in self.states.values():
+                state.prefetch(distinct)
+        states = tuple(self.states.values())
+        position = self.positions.get(topic, -1)
+        if topic not in self.first_seen:
+            self.first_seen[topic] = batch.offsets[first]
+        outputs, current, done = self.outputs, self._current, 0
+        for index, key in enumerate(keys, first):
+            offset = batch.offsets[index]
+            if offset < position:
+                continue
+            mark = len(outputs)
+            current.key = key
+            try:
+                value = _read(stream, key, batch.values[index], batch.partition, offset)
+                stream.step(value[0], value[1], batch.timestamps[index], batch.headers[index])
+            except Exception as error:
+                for state in states:
+                    state.undo_message()
+                del outputs[mark:]
+                instead = on_failure(_failed(batch, index, error))
+                if instead is not None:
+                    outputs.append(instead)
+            else:
+                for state in states:
+                    state.keep_message()
+            self.positions[topic] = position = offset + 1
+            done += 1
+        return done
+
+    @property
+    def progressed(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.positions != self.committed
+
+    def dirty_bytes(self) -> int:
+        """Roughly how much memory the uncommitted writes hold."""
+        return sum(state.dirty_bytes() for state in self.states.values())
+
+    def drop(self) -> dict[str, int]:
+        """Forget everything uncommitted; return where to read again (topic -> offset)."""
+        for state in self.states.values():
+            state.drop()
+        self.outputs.clear()
+        again = {topic: self.committed.get(topic, self.first_seen.get(topic, 0)) for topic in self.positions}
+        again |= {topic: self.first_seen[topic] for topic in self.first_seen if topic not in again}
+        self.positions = dict(self.committed)
+        return again
+
+    def close(self) -> None:
+        """Drop what is uncommitted and release the RocksDB."""
+        if self.phase is TaskPhase.CLOSED:
+            return
+        for state in self.states.values():
+            state.drop()
+        self.states.clear()
+        self._streams.clear()
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+        self.move(TaskPhase.CLOSED)
+
+
+def _read(stream: _Stream, key: bytes | None, raw: bytes | None, partition: Partition, offset: int) -> tuple[Any, Any]:
+    try:
+        return (
+            None if raw is None else stream.deserialize(raw),
+            None if key is None else stream.deserialize_key(key),
+        )
+    except HoldfastError:
+        raise
+    except Exception as failure:
+        shown = raw[:40] if raw is not None else b""
+        raise ValueUnreadable(
+            f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+            f"(it begins with {shown!r}).",
+            action="Correct the producer or the topic's deserializer, or set dead_letter_topic.",
+            topic=partition.topic,
+            partition=partition.number,
+            offset=offset,
+        ) from failure
+
+
+def _failed(batch: Batch, index: int, error: Exception) -> FailedMessage:
+    return FailedMessage(
+        batch.partition,
+        batch.offsets[index],
+        batch.keys[index],
+        batch.values[index],
+        batch.timestamps[index],
+        batch.headers[index],
+        error,
+    )
