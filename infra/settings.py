@@ -64,6 +64,9 @@ class Settings(BaseSettings):
         default=Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "holdfast",
         description="The folder of downloaded jars, shared by clones.",
     )
+    ivy_settings: Path | None = Field(
+        default=None, description="Ivy settings file that names the team's own mirror of jars. Unset: Ivy's default."
+    )
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
     processors: tuple[str, ...] = Field(

@@ -1,0 +1,50 @@
+"""What can go wrong with the embedded broker itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
+from infra.kafka.errors import KafkaFailed
+
+
+class BrokerAlreadyRunning(KafkaFailed):
+    """A broker runs on this folder; a second one would destroy its data."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+    def __init__(self, folder: Path, pid: int, bootstrap: str) -> None:
+        super().__init__(
+            f"A broker with process id {pid} already runs on {folder}, at {bootstrap}.",
+            action="Use that one, or stop it first with `holdfast down`.",
+            folder=str(folder),
+            pid=pid,
+            bootstrap=bootstrap,
+        )
+
+
+class PortTaken(KafkaFailed):
+    """The configured port of the embedded broker is in use."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+    def __init__(self, port: int) -> None:
+        super().__init__(
+            f"Port {port} on 127.0.0.1 is in use by another program; the embedded broker needs it free.",
+            action="Stop that program, set HOLDFAST_KAFKA__EMBEDDED_PORT to another port, or unset it for a free one.",
+            port=port,
+        )
+
+
+class BrokerDidNotStart(KafkaFailed):
+    """The embedded broker ended, or did not answer in time."""
+
+    exit_code = EXIT_BROKER_UNAVAILABLE
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"The embedded broker of {folder} did not start: {reason}",
+            action=f"Read {folder / 'broker.log'} and broker.out beside it, mend what they name, and start it again.",
+            folder=str(folder),
+            reason=reason,
+        )
