@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from infra.kafka.records import TopicSpec
 
-__all__ = ["ChangelogSpec", "StoreSpec", "Subtopology", "Topology", "TopicSpec"]
+__all__ = ["ChangelogSpec", "StoreSpec", "Subtopology", "TopicSpec", "Topology"]
 
 #: Why each entry: compact keeps the newest value of each key; the lag keeps the last hour whole, so that an
 #: exact range can still be read by a snapshot; tombstones live a day, longer than any restore may take.

@@ -155,8 +155,7 @@ class GroupConsumer:
                     partition=place.partition,
                 )
         return {
-            Partition(place.topic, place.partition): place.offset if place.offset >= 0 else None
-            for place in places
+            Partition(place.topic, place.partition): place.offset if place.offset >= 0 else None for place in places
         }
 
     def pause(self, partitions: Sequence[Partition]) -> None:
@@ -275,9 +274,7 @@ class ChangelogConsumer:
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets, instead of what was read before."""
-        self._consumer.assign(
-            [TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()]
-        )
+        self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
         """Records, and for each partition whose end was met the offset of that end.
@@ -305,9 +302,7 @@ class ChangelogConsumer:
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """The next offset to be handed out, control records counted; absent before the first record."""
         places = self._consumer.position(_places(partitions))
-        return {
-            Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0
-        }
+        return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 
     def close(self) -> None:
         """Release the connection."""

@@ -173,9 +173,7 @@ class EngineProducer:
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
         """Make the inputs' next offsets part of the open transaction."""
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
-        self._until_answered(
-            lambda: self._producer.send_offsets_to_transaction(places, metadata, 10.0), "send offsets"
-        )
+        self._until_answered(lambda: self._producer.send_offsets_to_transaction(places, metadata, 10.0), "send offsets")
 
     def commit(self) -> None:
         """Commit the open transaction.

@@ -83,12 +83,8 @@ class Topics:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         configs: dict[str, dict[str, str]] = {}
-        for resource, future in self._admin.describe_configs(
-            resources, request_timeout=self._timeout_s
-        ).items():
-            entries = (
-                self._result(future, f"read the config of topic {resource.name}", absent_is_none=True) or {}
-            )
+        for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout_s).items():
+            entries = self._result(future, f"read the config of topic {resource.name}", absent_is_none=True) or {}
             configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         return {
             name: TopicFacts(
@@ -121,8 +117,7 @@ class Topics:
     def alter(self, name: str, config: Mapping[str, str]) -> None:
         """Set the given config entries of a topic; others stay as they are."""
         entries = [
-            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in config.items()
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         for future in self._admin.incremental_alter_configs([resource]).values():
@@ -145,9 +140,9 @@ class Topics:
     def committed_offsets(self, group: str) -> dict[Partition, int]:
         """The offsets that a group has committed, pending transactions waited for."""
         request = [ConsumerGroupTopicPartitions(group)]
-        future = self._admin.list_consumer_group_offsets(
-            request, require_stable=True, request_timeout=self._timeout_s
-        )[group]
+        future = self._admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=self._timeout_s)[
+            group
+        ]
         answer = self._result(future, f"read the offsets of group {group}", absent_is_none=True)
         if answer is None:
             return {}
@@ -194,7 +189,7 @@ class Topics:
         error = failure.args[0]
         if error.code() in _AWAY:
             return BrokerUnreachable(
-                f"No answer from Kafka at {self.bootstrap} within {self._timeout_s:g} s, asked to {what}: {error.str()}.",
+                f"No answer from Kafka at {self.bootstrap} within {self._timeout_s:g} s, to {what}: {error.str()}.",
                 action="Check that the broker runs and that address, security settings and network are right.",
                 bootstrap=self.bootstrap,
             )

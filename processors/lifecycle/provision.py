@@ -48,9 +48,7 @@ class CreateTopic:
         """What this stage does."""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
         config = ", ".join(f"{name}={value}" for name, value in self.spec.config.items()) or "cluster defaults"
-        return (
-            f"create {self.role} {self.spec.name} with {self.spec.partitions} partitions, replication {copies}, {config}"
-        )
+        return f"create {self.role} {self.spec.name} with {self.spec.partitions} partitions, replication {copies}, {config}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +112,7 @@ def resolve(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, tu
     for changelog in topology.changelogs:
         store = next(store for store in topology.stores if store.name == changelog.store)
         count = max(resolved[name][1].partitions or 1 for name in store.inputs)
-        replication = max(
-            (resolved[name][1].replication or 0 for name in store.inputs if name in resolved), default=0
-        )
+        replication = max((resolved[name][1].replication or 0 for name in store.inputs if name in resolved), default=0)
         resolved[changelog.topic.name] = (
             "changelog",
             TopicSpec(changelog.topic.name, count, replication or None, changelog.topic.config),
@@ -185,7 +181,7 @@ def check_before_start(topology: Topology, facts: Mapping[str, TopicFacts], *, m
     decided = plan(topology, facts)
     decided.raise_refusals()
     for stage in decided.stages:
-        if isinstance(stage, RepairConfig) and "compact" != stage.seen.get("cleanup.policy", "compact"):
+        if isinstance(stage, RepairConfig) and stage.seen.get("cleanup.policy", "compact") != "compact":
             raise TopicUnusable(
                 f"Changelog {stage.topic} has cleanup.policy={stage.seen['cleanup.policy']}, expected compact: "
                 "Kafka would delete state.",

@@ -38,9 +38,7 @@ class RestorePlan:
     wipe: str | None = None
 
 
-def plan_restore(
-    task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float
-) -> RestorePlan:
+def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:
     """Decide the replay of one task (store name -> first offset).
 
     Args:

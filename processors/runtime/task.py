@@ -176,8 +176,7 @@ class Task:
         for state in self.states.values():
             state.drop()
         self.outputs.clear()
-        again = {topic: self.committed.get(topic, self.first_seen.get(topic, 0)) for topic in self.positions}
-        again |= {topic: self.first_seen[topic] for topic in self.first_seen if topic not in again}
+        again = {topic: self.committed.get(topic, first) for topic, first in self.first_seen.items()}
         self.positions = dict(self.committed)
         return again
 

@@ -1,11 +1,11 @@
 """What can go wrong with state on disk.
 
-    HoldfastError
-    └── StateFailed
-        ├── StateFolderTaken      another process holds the folder
-        ├── StateFolderForeign    the folder belongs to another application or partition layout
-        ├── StateDiskFailed       the disk refused a write: full, read-only, broken
-        └── StateIncoherent       state, changelog and input offsets do not belong together
+HoldfastError
+└── StateFailed
+    ├── StateFolderTaken      another process holds the folder
+    ├── StateFolderForeign    the folder belongs to another application or partition layout
+    ├── StateDiskFailed       the disk refused a write: full, read-only, broken
+    └── StateIncoherent       state, changelog and input offsets do not belong together
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 from processors.changelog.format import decode_value, encode_bytes, encode_value, key_prefix
@@ -63,7 +64,18 @@ class State(Protocol):
 class StoreState:
     """One store of one task; the runtime points it at each message's key in turn."""
 
-    __slots__ = ("_backend", "_bytes", "_clean", "_dirty", "_known", "_prefix", "_rocks_prefix", "_timestamp", "_undo", "name")
+    __slots__ = (
+        "_backend",
+        "_bytes",
+        "_clean",
+        "_dirty",
+        "_known",
+        "_prefix",
+        "_rocks_prefix",
+        "_timestamp",
+        "_undo",
+        "name",
+    )
 
     def __init__(self, name: str, backend: TaskStore) -> None:
         self.name = name
@@ -71,7 +83,7 @@ class StoreState:
         self._rocks_prefix = store_prefix(name)
         self._dirty: dict[bytes, bytes | None] = {}
         self._clean: dict[bytes, bytes | None] = {}
-        self._undo: list[tuple[bytes, bytes | None | _Missing]] = []
+        self._undo: list[tuple[bytes, bytes | _Missing | None]] = []
         self._known: dict[bytes, None] = {}
         self._prefix = b""
         self._timestamp = 0
@@ -115,7 +127,7 @@ class StoreState:
         self._prefix = key_prefix(message_key)
         self._timestamp = timestamp_ms
 
-    def prefetch(self, message_keys: set[bytes]) -> None:
+    def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
         """Load, in one read, what a batch of messages will most likely ask for."""
         if not self._known:
             return

@@ -1,0 +1,380 @@
+"""Application: what users declare, and how it is run.
+
+Declaring touches neither Kafka nor the disk; ``topology()`` is the frozen description, ``run()`` the worker.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.kafka.client import bootstrap_servers, client_config
+from infra.kafka.cluster import KafkaCluster
+from infra.kafka.records import TopicSpec
+from infra.log import configure_logging
+from infra.settings import Settings, load_settings
+from processors.changelog.names import changelog_topic, check_name, transactional_id
+from processors.dataframe.dataframe import StreamingDataFrame
+from processors.dataframe.serialization import Deserializer, Serializer
+from processors.dataframe.topic import Topic, TopicConfig
+from processors.lifecycle import provision
+from processors.runtime.assignment import Assignment
+from processors.runtime.failures import FailurePolicy, OnProcessingError
+from processors.runtime.loop import Worker
+from processors.runtime.options import RuntimeOptions
+from processors.runtime.ports import Cluster
+from processors.serving.server import ControlServer
+from processors.state.folder import StateFolder
+from processors.topology import (
+    CHANGELOG_CONFIG,
+    ChangelogSpec,
+    StoreSpec,
+    Topology,
+    code_version_of,
+    subtopologies_of,
+)
+
+_log = structlog.get_logger("application")
+
+Guarantee = Literal["exactly-once", "at-least-once"]
+
+
+class ApplicationInvalid(HoldfastError):
+    """An application was declared in a way that can't run."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class Application:
+    """A stateful Kafka processor.
+
+    Args:
+        broker_address: Kafka's bootstrap servers; None takes the settings, or the embedded broker.
+        consumer_group: The consumer group; also the processor's name.
+        auto_offset_reset: Where a partition begins that has no committed offset: ``earliest`` or ``latest``.
+        commit_interval: Seconds between commits.
+        commit_every: Commit after so many messages; 0 for by time only.
+        processing_guarantee: ``exactly-once`` or ``at-least-once``.
+        state_dir: The root of local state; None takes the settings.
+        use_changelog_topics: Keep a changelog of each store. Without one, state is lost with the disk.
+        auto_create_topics: Create missing topics at the start.
+        consumer_extra_config: librdkafka settings for the consumer.
+        producer_extra_config: librdkafka settings for the producer.
+        on_processing_error: Called with (error, message); True skips the message.
+        dead_letter_topic: Where messages go that can't be processed; None stops at the first.
+        loglevel: Log level as text; None leaves logging to the caller.
+        broker_availability_timeout: Seconds without any broker before the worker gives up.
+        slot: The worker's slot on this machine; None takes the first free one.
+        description: One sentence for people.
+        owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
+    """
+
+    # The peers' users move by changing the import: one constructor with the names they know.
+    # tidy: allow-parameters because the constructor keeps the parameter names of the Python peer.
+    def __init__(
+        self,
+        broker_address: str | None = None,
+        *,
+        consumer_group: str = "holdfast",
+        auto_offset_reset: Literal["earliest", "latest"] = "latest",
+        commit_interval: float = 1.0,
+        commit_every: int = 0,
+        processing_guarantee: Guarantee = "exactly-once",
+        state_dir: str | Path | None = None,
+        use_changelog_topics: bool = True,
+        auto_create_topics: bool = True,
+        consumer_extra_config: Mapping[str, Any] | None = None,
+        producer_extra_config: Mapping[str, Any] | None = None,
+        on_processing_error: OnProcessingError | None = None,
+        dead_letter_topic: str | None = None,
+        loglevel: str | None = "INFO",
+        broker_availability_timeout: float = 120.0,
+        slot: str | None = None,
+        description: str = "",
+        owners: tuple[str, ...] = (),
+    ) -> None:
+        _one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
+        _one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
+        self.consumer_group = check_name(consumer_group, "consumer group")
+        self.broker_address = broker_address
+        self.description = description
+        self.owners = owners
+        self._offset_reset = auto_offset_reset
+        self._commit_interval_s = commit_interval
+        self._commit_every = commit_every
+        self._exactly_once = processing_guarantee == "exactly-once"
+        self._state_dir = state_dir
+        self._use_changelogs = use_changelog_topics
+        self._may_create = auto_create_topics
+        self._consumer_config = dict(consumer_extra_config or {})
+        self._producer_config = dict(producer_extra_config or {})
+        self._on_processing_error = on_processing_error
+        self._dead_letter_topic = dead_letter_topic
+        self._log_level = loglevel
+        self._broker_timeout_s = broker_availability_timeout
+        self._slot = slot
+        self._frames: dict[str, StreamingDataFrame] = {}
+        self._worker: Worker | None = None
+        self._stop_asked = False
+
+    # -- declaring -------------------------------------------------------------------------------------------------
+
+    # tidy: allow-parameters because the method keeps the parameter names of the Python peer.
+    def topic(
+        self,
+        name: str,
+        *,
+        value_deserializer: str | Deserializer = "json",
+        key_deserializer: str | Deserializer = "bytes",
+        value_serializer: str | Serializer = "json",
+        key_serializer: str | Serializer = "bytes",
+        config: TopicConfig | None = None,
+    ) -> Topic:
+        """Declare a topic; see ``Topic``."""
+        return Topic(
+            name,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            config=config,
+        )
+
+    def dataframe(self, topic: Topic) -> StreamingDataFrame:
+        """The stream of a topic; one for each topic.
+
+        Raises:
+            ApplicationInvalid: The topic has a stream already.
+        """
+        if topic.name in self._frames:
+            raise ApplicationInvalid(
+                f"Topic {topic.name} has a stream already in application {self.consumer_group}.",
+                action="Keep the first stream in a variable and branch from it.",
+                topic=topic.name,
+            )
+        frame = self._frames[topic.name] = StreamingDataFrame(topic)
+        return frame
+
+    def topology(self) -> Topology:
+        """The frozen description of the application."""
+        nodes = {name: frame.source.walk() for name, frame in self._frames.items()}
+        users: dict[str, list[str]] = {}
+        outputs: dict[str, TopicSpec] = {}
+        for name, steps in nodes.items():
+            for node in steps:
+                if node.store is not None and name not in users.setdefault(node.store, []):
+                    users[node.store].append(name)
+                if node.topic is not None:
+                    outputs[node.topic.name] = node.topic.spec()
+        inputs = tuple(frame.topic.spec() for frame in self._frames.values())
+        stores = tuple(StoreSpec(store, tuple(topics)) for store, topics in users.items())
+        changelogs = tuple(
+            ChangelogSpec(
+                store.name, TopicSpec(changelog_topic(self.consumer_group, store.name), config=dict(CHANGELOG_CONFIG))
+            )
+            for store in stores
+            if self._use_changelogs
+        )
+        described = Topology(
+            processor=self.consumer_group,
+            inputs=inputs,
+            outputs=tuple(outputs.values()),
+            dead_letter=None if self._dead_letter_topic is None else TopicSpec(self._dead_letter_topic),
+            stores=stores,
+            changelogs=changelogs,
+            subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
+        )
+        code = "".join(_source_of(node.function) for steps in nodes.values() for node in steps)
+        return replace(described, code_version=code_version_of(described, code))
+
+    # -- running ---------------------------------------------------------------------------------------------------
+
+    def run(self, dataframe: StreamingDataFrame | None = None, *, count: int = 0, timeout: float = 0.0) -> None:
+        """Work until SIGTERM, SIGINT or ``stop``.
+
+        Args:
+            dataframe: Accepted for the peers' users; all declared streams run in any case.
+            count: Stop after so many messages; 0 for no bound.
+            timeout: Stop when no message came for so many seconds; 0 for never.
+
+        Raises:
+            HoldfastError: What stopped the worker; everything before it is committed.
+        """
+        settings = load_settings()
+        if self._log_level is not None:
+            configure_logging(self._log_level.upper(), settings.log_format)
+        self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
+
+    def cluster(self, settings: Settings) -> KafkaCluster:
+        """The Kafka cluster that this application works on, with its own client settings."""
+        return KafkaCluster(
+            self.broker_address or bootstrap_servers(settings),
+            client_config=client_config(settings),
+            consumer_config=self._consumer_config,
+            producer_config=self._producer_config,
+        )
+
+    def run_on(
+        self, cluster: Cluster, settings: Settings, *, count: int = 0, timeout: float = 0.0, serve: bool = False
+    ) -> None:
+        """Work on a given cluster; with ``serve``, status and control over HTTP. See ``run``."""
+        topology = self.topology()
+        if not topology.inputs:
+            raise ApplicationInvalid(
+                f"Application {self.consumer_group} reads no topic.", action="Declare one with app.dataframe(topic)."
+            )
+        state_dir = Path(self._state_dir) if self._state_dir is not None else settings.paths.state
+        self._prepare_topics(topology, cluster)
+        folder = StateFolder(state_dir, self.consumer_group, self._slot)
+        try:
+            self._work(topology, cluster, settings, folder, count=count, timeout=timeout, serve=serve)
+        finally:
+            folder.release()
+
+    def stop(self) -> None:
+        """Ask a running worker to finish; safe from other threads."""
+        self._stop_asked = True
+        if self._worker is not None:
+            self._worker.stop()
+
+    def clear_state(self) -> None:
+        """Delete the local state of this application's slots on this machine.
+
+        The changelogs stay: the next start restores from them.
+
+        Raises:
+            StateFolderTaken: A live process uses the state.
+        """
+        root = (Path(self._state_dir) if self._state_dir is not None else load_settings().paths.state).resolve()
+        group = root / self.consumer_group
+        for slot in sorted(path.name for path in group.iterdir()) if group.is_dir() else []:
+            folder = StateFolder(root, self.consumer_group, slot)
+            shutil.rmtree(folder.path)
+            folder.release()
+
+    # tidy: allow-parameters because all come from one call and a bundle would only be taken apart again.
+    def _work(
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        settings: Settings,
+        folder: StateFolder,
+        *,
+        count: int,
+        timeout: float,
+        serve: bool,
+    ) -> None:
+        failures = FailurePolicy(
+            self._dead_letter_topic, self._on_processing_error, self.consumer_group, topology.code_version
+        )
+        worker = Worker(
+            topology,
+            self._frames,
+            cluster,
+            self._options(folder),
+            failures,
+            Assignment(topology, cluster, folder, exactly_once=self._exactly_once),
+            transactional_id(self.consumer_group, socket.gethostname(), folder.slot),
+        )
+        self._worker = worker
+        if self._stop_asked:
+            worker.stop()
+        restore_signals = _stop_on_signals(worker)
+        server = None
+        if serve:
+            paths = settings.paths
+            server = ControlServer(
+                worker,
+                self.consumer_group,
+                folder.slot,
+                paths.endpoint(self.consumer_group, folder.slot),
+                paths.checkpoints(self.consumer_group),
+            )
+            _log.info("status and control", url=server.start())
+        try:
+            worker.run(count=count, timeout_s=timeout)
+        except HoldfastError as error:
+            if server is not None:
+                server.failed(error.as_dict())
+            raise
+        finally:
+            if server is not None:
+                server.close()
+            restore_signals()
+            self._worker = None
+            self._stop_asked = False
+
+    def _options(self, folder: StateFolder) -> RuntimeOptions:
+        return RuntimeOptions(
+            group=self.consumer_group,
+            state_dir=folder.path,
+            slot=folder.slot,
+            exactly_once=self._exactly_once,
+            offset_reset=self._offset_reset,
+            commit_interval_s=self._commit_interval_s,
+            commit_every=self._commit_every,
+            may_create_topics=self._may_create,
+            dead_letter_topic=self._dead_letter_topic,
+            broker_timeout_s=self._broker_timeout_s,
+        )
+
+    def _prepare_topics(self, topology: Topology, cluster: Cluster) -> None:
+        topics = cluster.topics()
+        facts = provision.read_facts(topics, topology)
+        _log.info(f"topics required by application {self.consumer_group!r}:")
+        for name, (role, spec) in provision.resolve(topology, facts).items():
+            _log.info(
+                f"  {role} {name}",
+                partitions=spec.partitions,
+                replication=spec.replication or "cluster default",
+                config=dict(spec.config) or "cluster default",
+                there=name in facts,
+            )
+        missing = provision.check_before_start(topology, facts, may_create=self._may_create)
+        provision.apply(missing, topics)
+
+    def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool) -> None:
+        """How a deployed worker differs from the same application run by hand."""
+        self._slot = slot
+        self._may_create = auto_create_topics
+
+
+def _one_of(name: str, seen: str, allowed: tuple[str, ...]) -> None:
+    if seen not in allowed:
+        raise ApplicationInvalid(
+            f"{name} is {seen!r}, expected one of {', '.join(allowed)}.", action=f"Correct {name}.", seen=seen
+        )
+
+
+def _source_of(function: Any) -> str:
+    if function is None:
+        return ""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", "")
+
+
+def _stop_on_signals(worker: Worker) -> Any:
+    """Let SIGTERM and SIGINT finish the worker; returns what puts the former handlers back."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in former:
+        signal.signal(number, lambda *_: worker.stop())
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    return restore

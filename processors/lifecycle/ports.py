@@ -1,0 +1,226 @@
+"""What deployment and recovery need of the world, as protocols; ``infra`` and ``processors.serving`` fulfil them.
+
+Invariants:
+    - Everything here can be told apart from its implementation: no protocol names a supervisor, a database or
+      a transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from infra.database.records import Action, Deployment, Incident, Outcome
+from infra.deploy.programs import ProgramSpec, ProgramStatus
+from infra.paths import Paths
+
+
+class InputPosition(Protocol):
+    """Where a task stands in one input partition (offsets; None when not known yet)."""
+
+    @property
+    def committed(self) -> int | None:
+        """The next offset after the last commit."""
+        ...
+
+    @property
+    def position(self) -> int | None:
+        """The next offset to be processed."""
+        ...
+
+    @property
+    def end(self) -> int | None:
+        """The partition's end."""
+        ...
+
+    @property
+    def lag(self) -> int | None:
+        """Records between position and end."""
+        ...
+
+
+class TaskStatus(Protocol):
+    """One partition's work, as the processor tells it."""
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        ...
+
+    @property
+    def phase(self) -> str:
+        """``restoring`` or ``running``."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, InputPosition]:
+        """Positions by input topic."""
+        ...
+
+
+class ProcessorStatus(Protocol):
+    """One processor instance, as it tells about itself (times in epoch seconds)."""
+
+    @property
+    def phase(self) -> str:
+        """starting, joining, restoring, running, waiting, stopping or failed."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def code_version(self) -> str:
+        """The version of the topology that it runs."""
+        ...
+
+    @property
+    def heartbeat_at(self) -> float:
+        """When its loop last went round."""
+        ...
+
+    @property
+    def error(self) -> Mapping[str, Any] | None:
+        """Why it failed: type, message, action."""
+        ...
+
+    @property
+    def tasks(self) -> Sequence[TaskStatus]:
+        """The tasks assigned to it."""
+        ...
+
+
+class ProcessorStatusSource(Protocol):
+    """One way to ask one processor instance."""
+
+    def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
+        """What it says; None when it doesn't answer within the time."""
+        ...
+
+
+class Deployer(Protocol):
+    """What runs programs and outlives whoever asks: a supervisor on one machine, or a cluster."""
+
+    def start(self, timeout_s: float = ...) -> int:
+        """Make sure that it runs itself."""
+        ...
+
+    def running(self) -> bool:
+        """Whether it runs itself."""
+        ...
+
+    def apply(self, spec: ProgramSpec) -> bool:
+        """Make a program known; whether anything changed. A changed program is left stopped."""
+        ...
+
+    def start_program(self, name: str) -> None:
+        """Start a program unless it runs."""
+        ...
+
+    def stop_program(self, name: str) -> None:
+        """Stop a program gently; returns when it is gone."""
+        ...
+
+    def kill_program(self, name: str) -> None:
+        """End a program at once; returns when it is gone."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Stop and forget a program."""
+        ...
+
+    def programs(self) -> dict[str, ProgramStatus]:
+        """Every known program by name."""
+        ...
+
+    def log_tail(self, name: str, lines: int = ...) -> tuple[str, ...]:
+        """The last lines of a program's output."""
+        ...
+
+
+class Deployments(Protocol):
+    """The memory of what processors are meant to be, and of what was done."""
+
+    def deployment(self, processor: str) -> Deployment | None:
+        """What a processor is meant to be; None when it was never deployed."""
+        ...
+
+    def record_deployment(
+        self,
+        processor: str,
+        code_version: str,
+        slots: Sequence[str],
+        now: datetime,
+        *,
+        desired: Literal["deploying", "deployed"] = ...,
+    ) -> Deployment:
+        """Set that a processor is meant to be up."""
+        ...
+
+    def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
+        """Set that a processor is meant to be down."""
+        ...
+
+    def record_action(
+        self,
+        verb: str,
+        subject: str,
+        who: str,
+        plan: str,
+        outcome: str,
+        started_at: datetime,
+        finished_at: datetime,
+    ) -> Action:
+        """Keep that a verb was applied."""
+        ...
+
+
+class Incidents(Protocol):
+    """The memory of failures and of what was done about them."""
+
+    def incident(self, incident_id: int) -> Incident | None:
+        """One incident with its timeline."""
+        ...
+
+    def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> bool:
+        """Take an open incident for one run; one run wins."""
+        ...
+
+    def begin_attempt(self, incident_id: int) -> int:
+        """Count one more attempt; its number."""
+        ...
+
+    def note_incident(
+        self, incident_id: int, step: str, text: str, now: datetime, *, seconds: float | None = None
+    ) -> None:
+        """Add a line to the timeline."""
+        ...
+
+    def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
+        """End an open incident."""
+        ...
+
+
+class Memory(Deployments, Incidents, Protocol):
+    """The registry, as the lifecycle sees it."""
+
+
+def now_utc() -> datetime:
+    """The present moment."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What deployment and recovery act through."""
+
+    deployer: Deployer
+    #: The way to ask one instance: processor, slot -> source.
+    statuses: Callable[[str, str], ProcessorStatusSource]
+    registry: Memory
+    paths: Paths
+    clock: Callable[[], datetime] = now_utc

@@ -1,0 +1,78 @@
+"""Which processors there are: the settings name them, this imports them, and one that fails hides no other."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.settings import Settings
+from processors.application import Application
+from processors.topology import Topology
+
+
+class ProcessorUnknown(HoldfastError):
+    """No definition has this name."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorDefinition:
+    """A processor that can be run; ``target`` is where it is defined, as module:attribute."""
+
+    name: str
+    application: Application
+    topology: Topology
+    description: str
+    owners: tuple[str, ...]
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenDefinition:
+    """A processor that can't be imported, and why."""
+
+    target: str
+    error: str
+
+
+def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
+    """Import every processor that the settings name."""
+    return tuple(_load(target) for target in settings.processors)
+
+
+def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
+    """The definition with this name.
+
+    Raises:
+        ProcessorUnknown: There is none, or it may be one that can't be imported.
+    """
+    loaded: Sequence[ProcessorDefinition | BrokenDefinition] = load_processors(settings)
+    for definition in loaded:
+        if isinstance(definition, ProcessorDefinition) and definition.name == name:
+            return definition
+    known = [definition.name for definition in loaded if isinstance(definition, ProcessorDefinition)]
+    broken = [definition for definition in loaded if isinstance(definition, BrokenDefinition)]
+    hint = "".join(f" {item.target} can't be imported: {item.error.splitlines()[-1]}." for item in broken)
+    raise ProcessorUnknown(
+        f"There is no processor named {name!r}; there are {', '.join(known) or 'none'}.{hint}",
+        action="Correct the name, or add its module:attribute to HOLDFAST_PROCESSORS.",
+        name=name,
+    )
+
+
+def _load(target: str) -> ProcessorDefinition | BrokenDefinition:
+    module, _, attribute = target.partition(":")
+    try:
+        application = getattr(importlib.import_module(module), attribute or "application")
+        if not isinstance(application, Application):
+            return BrokenDefinition(target, f"{target} is a {type(application).__name__}, expected an Application")
+        topology = application.topology()
+    except Exception:
+        return BrokenDefinition(target, traceback.format_exc(limit=-3))
+    return ProcessorDefinition(
+        application.consumer_group, application, topology, application.description, application.owners, target
+    )

@@ -1,0 +1,217 @@
+"""Assignment: which tasks this worker has, from being assigned to running, and back.
+
+Order on taking a partition (anything else can miss the last batch of a former owner): assigned; committed offsets
+read with pending transactions waited for; *then* the changelogs' high watermarks; replay up to them; coherence.
+
+Invariants:
+    - A task runs only after the coherence guard let it pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from infra.kafka.errors import BrokerUnreachable
+from infra.kafka.records import Partition, TopicFacts
+from processors.dataframe.dataframe import StreamingDataFrame
+from processors.runtime.coherence import ChangelogFacts, check_inputs, check_source, plan_restore
+from processors.runtime.ports import Cluster, GroupMember
+from processors.runtime.restore import Restorer, TaskRestore
+from processors.runtime.task import Task, TaskPhase
+from processors.state.errors import StateIncoherent
+from processors.state.folder import StateFolder
+from processors.state.rocksdb import TaskMeta, TaskStore
+from processors.topology import Topology
+
+_log = structlog.get_logger("runtime.assignment")
+
+#: Kafka's default of delete.retention.ms, for changelogs whose configuration can't be read.
+DELETE_RETENTION_MS_DEFAULT = 86_400_000
+
+
+class Assignment:
+    """The tasks of one worker.
+
+    Args:
+        topology: What is run.
+        cluster: For facts about changelogs, and the restore consumer.
+        folder: Where stores live; None when the topology has none.
+        exactly_once: Whether changelogs may never be ahead of committed offsets.
+    """
+
+    def __init__(self, topology: Topology, cluster: Cluster, folder: StateFolder | None, *, exactly_once: bool) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._folder = folder
+        self._exactly_once = exactly_once
+        self._restorer = Restorer(cluster)
+        self._tasks: dict[str, Task] = {}
+        self._by_partition: dict[Partition, Task] = {}
+        self.pending: list[Task] = []
+        self.joined = False
+        self.topic_ids: dict[str, str] = {}
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """All tasks that this worker has now."""
+        return list(self._tasks.values())
+
+    @property
+    def restoring(self) -> Mapping[str, TaskRestore]:
+        """Restores under way, by task name."""
+        return self._restorer.active
+
+    def running(self, partition: Partition) -> Task | None:
+        """The running task that reads a partition."""
+        task = self._by_partition.get(partition)
+        return task if task is not None and task.phase is TaskPhase.RUNNING else None
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """Note new partitions; their tasks are opened later, outside of the callback."""
+        self.joined = True
+        for partition in partitions:
+            subtopology = self._topology.subtopology_of(partition.topic)
+            name = f"{subtopology.name}-{partition.number}"
+            task = self._tasks.get(name)
+            if task is None:
+                task = Task(name, subtopology.name, partition.number, ())
+                self._tasks[name] = task
+                self.pending.append(task)
+            task.inputs = (*task.inputs, partition.topic)
+            self._by_partition[partition] = task
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """Close the tasks of these partitions."""
+        for partition in partitions:
+            task = self._by_partition.pop(partition, None)
+            if task is None or task.name not in self._tasks:
+                continue
+            self._restorer.forget(task)
+            if task in self.pending:
+                self.pending.remove(task)
+            task.close()
+            del self._tasks[task.name]
+
+    def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
+        """Open pending tasks, replay some records, and return the tasks that run now.
+
+        Raises:
+            StateIncoherent: The coherence guard refuses a task.
+        """
+        if self.pending:
+            try:
+                self._open_pending(member)
+            except BrokerUnreachable as away:
+                _log.warning("tasks wait for the broker", error=away.message)
+                return []
+        started = []
+        for restore in self._restorer.step(0.05):
+            self._finish(restore, frames)
+            started.append(restore.task)
+        return started
+
+    def close_all(self) -> None:
+        """Close every task and the restore consumer."""
+        self._restorer.close()
+        for task in self._tasks.values():
+            task.close()
+        self._tasks.clear()
+        self._by_partition.clear()
+        self.pending.clear()
+        self.joined = False
+
+    def _open_pending(self, member: GroupMember) -> None:
+        tasks = list(self.pending)
+        inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
+        committed = member.committed(inputs)
+        topics = self._cluster.topics()
+        for topic in sorted({partition.topic for partition in inputs}):
+            starts = topics.start_offsets(topic)
+            for partition in inputs:
+                if partition.topic == topic:
+                    check_source(topic, partition.number, committed[partition], starts.get(partition.number, 0))
+        changelogs = self._changelog_facts(tasks)
+        member.broker_answered()
+        for task in tasks:
+            self._open(task, changelogs, {topic: committed[Partition(topic, task.partition)] for topic in task.inputs})
+            self.pending.remove(task)
+
+    def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
+        """Facts of every changelog partition of these tasks, high watermarks read last."""
+        stores = {name for task in tasks for name in self._stores(task)}
+        names = [spec.topic.name for spec in self._topology.changelogs if spec.store in stores]
+        topics = self._cluster.topics()
+        described = topics.describe(names)
+        facts: dict[Partition, ChangelogFacts] = {}
+        for name in names:
+            seen = described.get(name)
+            if seen is None:
+                raise StateIncoherent(
+                    f"Changelog {name} is not there.",
+                    action="If the local state is right, re-seed the changelog from it; else create the topic, clear "
+                    "the store and reset the group's input offsets.",
+                    topic=name,
+                )
+            self.topic_ids[name] = seen.topic_id
+            starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
+            for number, end in ends.items():
+                facts[Partition(name, number)] = ChangelogFacts(
+                    name, seen.topic_id, starts[number], end, _delete_retention_s(seen)
+                )
+        return facts
+
+    def _open(
+        self, task: Task, changelogs: Mapping[Partition, ChangelogFacts], committed: Mapping[str, int | None]
+    ) -> None:
+        names = self._stores(task)
+        store = None
+        if names:
+            assert self._folder is not None
+            store = TaskStore(self._folder.task(task.name))
+        task.open(store, names)
+        facts = {
+            name: changelogs[Partition(spec.name, task.partition)]
+            for name in names
+            if (spec := self._topology.changelog_of(name)) is not None
+        }
+        meta = store.meta() if store is not None else None
+        decided = plan_restore(task.name, meta, facts, time.time())
+        self._restorer.begin(task, decided, facts, committed)
+
+    def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
+        task = restore.task
+        if restore.replays:
+            resume = check_inputs(task.name, restore.state_inputs(), restore.committed, exactly_once=self._exactly_once)
+        else:
+            resume = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
+            self._check_local_only(task, resume)
+        if task.store is not None and (task.meta.restoring or restore.records):
+            task.meta = replace(task.meta, inputs=resume, restoring=False, written_at=time.time())
+            task.store.write([], task.meta)
+        task.start(frames, resume)
+        _log.info("task runs", task=task.name, inputs=resume, **restore.progress())
+
+    def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
+        """Without changelogs the local state is all there is: it must be exactly at the committed offsets."""
+        if task.store is None or task.meta.inputs == committed:
+            return
+        if task.meta == TaskMeta():
+            _log.warning("the store keeps no changelog and starts empty", task=task.name, inputs=dict(committed))
+            return
+        raise StateIncoherent(
+            f"Task {task.name}: its state holds the inputs up to {dict(task.meta.inputs)}, the group committed "
+            f"{dict(committed)}, and there is no changelog to mend it from.",
+            action="Call clear_state() and reset the group's offsets to build the state anew; keep changelogs on.",
+            task=task.name,
+        )
+
+    def _stores(self, task: Task) -> tuple[str, ...]:
+        return next(sub.stores for sub in self._topology.subtopologies if sub.name == task.subtopology)
+
+
+def _delete_retention_s(facts: TopicFacts) -> float:
+    return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000

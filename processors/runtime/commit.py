@@ -1,0 +1,142 @@
+"""The commit cycle: what turns an overlay and pending outputs into committed state.
+
+Exactly-once, in order, and what is true if we die after each step:
+    1. produce each dirty key once, and one meta record for each changelog   - nothing is committed
+    2. flush                                                                  - nothing is committed
+    3. send the inputs' next offsets, with group metadata read now            - nothing is committed
+    4. commit the transaction                                                 - committed; the replay writes it locally
+    5. write overlay and offsets to RocksDB in one batch, offsets last        - committed and local
+At-least-once: 1, 2, commit offsets, 5; a crash between 2 and the offsets repeats outputs.
+
+Invariants:
+    - RocksDB never holds an uncommitted write.
+    - Every transaction carries offsets, so that the group's generation fences it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from infra.kafka.records import Partition
+from processors.changelog.format import META_KEY, ChangelogMeta
+from processors.runtime.ports import GroupMember, TransactionProducer
+from processors.runtime.task import Task
+from processors.state.rocksdb import StoreOffset
+from processors.topology import Topology
+
+#: How long records may take to be acknowledged before the outcome counts as unknown, in seconds.
+FLUSH_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True)
+class TaskCommit:
+    """One task's part of a commit: next input offsets, and by store the next changelog offset once known."""
+
+    task: Task
+    inputs: dict[str, int]
+    transaction: int
+    changelog_ends: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Commit:
+    """A commit under way."""
+
+    tasks: list[TaskCommit]
+
+    @property
+    def offsets(self) -> dict[Partition, int]:
+        """The inputs' next offsets, all tasks together."""
+        return {
+            Partition(topic, part.task.partition): offset
+            for part in self.tasks
+            for topic, offset in part.inputs.items()
+        }
+
+    @property
+    def before(self) -> dict[Partition, int | None]:
+        """What the group had committed before."""
+        return {
+            Partition(topic, part.task.partition): part.task.committed.get(topic)
+            for part in self.tasks
+            for topic in part.inputs
+        }
+
+
+def prepare(tasks: Sequence[Task]) -> Commit:
+    """Freeze what is to be committed of those tasks that have progressed."""
+    return Commit(
+        [TaskCommit(task, dict(task.positions), task.meta.transaction + 1) for task in tasks if task.progressed]
+    )
+
+
+def produce_changelogs(commit: Commit, topology: Topology, producer: TransactionProducer) -> None:
+    """Step 1: the overlay and the meta records into the changelogs."""
+    for part in commit.tasks:
+        meta = ChangelogMeta(part.inputs, part.transaction, topology.code_version).encode()
+        for name, state in part.task.states.items():
+            changelog = topology.changelog_of(name)
+            if changelog is None:
+                continue
+            topic, partition, produce = changelog.name, part.task.partition, producer.produce
+            for key, raw in state.dirty().items():
+                produce(topic, raw, key, partition=partition)
+            produce(topic, meta, META_KEY, partition=partition, on_delivered=_remember(part, name))
+        producer.poll()
+
+
+def commit_exactly_once(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
+    """Steps 2 to 4.
+
+    Raises:
+        TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed: As the producer says.
+    """
+    producer.flush(FLUSH_TIMEOUT_S)
+    producer.send_offsets(commit.offsets, member.group_metadata())
+    producer.commit()
+
+
+def commit_at_least_once(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
+    """Flush, then commit the offsets."""
+    producer.flush(FLUSH_TIMEOUT_S)
+    member.commit(commit.offsets)
+
+
+def write_local(commit: Commit, topology: Topology, topic_ids: dict[str, str]) -> None:
+    """Step 5.
+
+    Raises:
+        StateDiskFailed: The disk refused; the changelog has everything.
+    """
+    for part in commit.tasks:
+        task = part.task
+        if task.store is not None:
+            stores = {}
+            for name in task.states:
+                changelog = topology.changelog_of(name)
+                if changelog is not None:
+                    stores[name] = StoreOffset(
+                        changelog.name, topic_ids[changelog.name], part.changelog_ends[name], part.inputs
+                    )
+            task.meta = replace(
+                task.meta,
+                inputs=part.inputs,
+                stores=stores,
+                transaction=part.transaction,
+                restoring=False,
+                written_at=time.time(),
+            )
+            changes = [change for state in task.states.values() for change in state.rocks_changes()]
+            task.store.write(changes, task.meta)
+            for state in task.states.values():
+                state.committed()
+        task.committed = dict(part.inputs)
+
+
+def _remember(part: TaskCommit, store: str) -> Callable[[int], None]:
+    def delivered(offset: int) -> None:
+        part.changelog_ends[store] = offset + 1
+
+    return delivered

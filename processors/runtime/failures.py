@@ -1,0 +1,105 @@
+"""What becomes of a message whose processing raised: stop (the default), a dead-letter record, or a skip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from infra.errors import HoldfastError
+from infra.kafka.records import Headers
+from processors.dataframe.compilation import Output
+from processors.runtime.task import FailedMessage
+
+_log = structlog.get_logger("runtime.failures")
+
+#: The user's say: called with the error and the message; True skips the message.
+OnProcessingError = Callable[[Exception, FailedMessage], bool]
+
+#: Of the first failures each is logged, later ones every so many.
+LOG_FIRST = 5
+LOG_EVERY = 1000
+
+
+class ProcessingFailed(HoldfastError):
+    """A message could not be processed, and nothing says what to do with such messages."""
+
+
+class FailurePolicy:
+    """Decides about failed messages, and counts them.
+
+    Args:
+        dead_letter_topic: Where failed messages go; None to stop at the first.
+        on_processing_error: The user's callback, asked first.
+        processor: The processor's name, for the headers.
+        code_version: The processor's code version, for the headers.
+    """
+
+    def __init__(
+        self,
+        dead_letter_topic: str | None,
+        on_processing_error: OnProcessingError | None,
+        processor: str,
+        code_version: str,
+    ) -> None:
+        self._topic = dead_letter_topic
+        self._ask = on_processing_error
+        self._processor = processor
+        self._code_version = code_version
+        self.dead_lettered = 0
+        self.skipped = 0
+
+    def __call__(self, failed: FailedMessage) -> Output | None:
+        """Decide about one message.
+
+        Raises:
+            ProcessingFailed: Neither the callback nor a dead-letter topic takes it.
+        """
+        if self._ask is not None and self._ask(failed.error, failed):
+            self.skipped += 1
+            return None
+        if self._topic is None:
+            raise _failure(failed) from failed.error
+        self.dead_lettered += 1
+        if self.dead_lettered <= LOG_FIRST or self.dead_lettered % LOG_EVERY == 0:
+            _log.warning(
+                "message went to the dead-letter topic",
+                topic=failed.partition.topic,
+                partition=failed.partition.number,
+                offset=failed.offset,
+                error=type(failed.error).__name__,
+                reason=_reason(failed.error)[:200],
+                dead_letter_topic=self._topic,
+                total=self.dead_lettered,
+            )
+        return Output(self._topic, failed.key, failed.value, failed.timestamp_ms, self._headers(failed))
+
+    def _headers(self, failed: FailedMessage) -> Headers:
+        ours = {
+            "holdfast.error": _reason(failed.error),
+            "holdfast.error.type": type(failed.error).__name__,
+            "holdfast.topic": failed.partition.topic,
+            "holdfast.partition": str(failed.partition.number),
+            "holdfast.offset": str(failed.offset),
+            "holdfast.processor": self._processor,
+            "holdfast.code_version": self._code_version,
+        }
+        return [*(failed.headers or []), *((name, text.encode()) for name, text in ours.items())]
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, HoldfastError) else str(error)
+
+
+def _failure(failed: FailedMessage) -> ProcessingFailed:
+    place = f"{failed.partition.topic}[{failed.partition.number}] offset {failed.offset}"
+    return ProcessingFailed(
+        f"Processing the message at {place} raised {type(failed.error).__name__}: {_reason(failed.error)}. Its state "
+        "writes are undone; all before it is committed.",
+        action="Mend the function or the message and restart: processing goes on at this offset. Or set "
+        "dead_letter_topic to put such messages aside.",
+        topic=failed.partition.topic,
+        partition=failed.partition.number,
+        offset=failed.offset,
+        error=type(failed.error).__name__,
+    )

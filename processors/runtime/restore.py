@@ -1,0 +1,252 @@
+"""Restore: changelogs into stores, with a consumer of its own, in steps between polls of the group consumer.
+
+The target of each changelog partition is its high watermark, taken after the former owner was fenced; the read is
+read_committed. A partition is done when the position reaches the target, or when an end of partition is met at or
+after it: commit markers take offsets, and markers, too, can be cleaned away.
+
+Invariants:
+    - Data and offsets of the replay are written together; an interrupted restore goes on where it was.
+    - While a replay is under way the store says so, and never passes for the fold of its inputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from infra.kafka.records import Batch, Partition
+from processors.changelog.format import META_KEY, ChangelogMeta
+from processors.runtime.coherence import ChangelogFacts, RestorePlan
+from processors.runtime.ports import ChangelogReplayer, Cluster
+from processors.runtime.task import Task
+from processors.state.errors import StateIncoherent
+from processors.state.rocksdb import StoreOffset, TaskMeta, store_prefix
+
+_log = structlog.get_logger("runtime.restore")
+
+#: Records asked for in one step.
+RECORDS_PER_STEP = 10_000
+#: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
+NO_PROGRESS_S = 120.0
+
+
+@dataclass(slots=True)
+class _StoreReplay:
+    store: str
+    facts: ChangelogFacts
+    position: int
+    inputs: Mapping[str, int]
+    prefix: bytes
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.facts.end
+
+
+@dataclass(slots=True)
+class TaskRestore:
+    """The restore of one task: what is replayed, and how far it is."""
+
+    task: Task
+    replays: dict[Partition, _StoreReplay]
+    committed: Mapping[str, int | None]
+    started_at: float = field(default_factory=time.monotonic)
+    progress_at: float = field(default_factory=time.monotonic)
+    records: int = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether every changelog reached its target."""
+        return all(replay.done for replay in self.replays.values())
+
+    @property
+    def remaining(self) -> int:
+        """Offsets still to go, over all stores of the task."""
+        return sum(max(0, replay.facts.end - replay.position) for replay in self.replays.values())
+
+    def state_inputs(self) -> dict[str, Mapping[str, int]]:
+        """By store, the input offsets that its state holds."""
+        return {replay.store: replay.inputs for replay in self.replays.values()}
+
+    def progress(self) -> dict[str, float]:
+        """Records, rate and time for status and logs."""
+        seconds = max(time.monotonic() - self.started_at, 1e-3)
+        return {
+            "records": self.records,
+            "remaining": self.remaining,
+            "records_per_s": round(self.records / seconds, 1),
+            "seconds": round(seconds, 3),
+        }
+
+
+class Restorer:
+    """Restores any number of tasks at once; they come and go."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._consumer: ChangelogReplayer | None = None
+        self._tasks: dict[str, TaskRestore] = {}
+        self._logged_at = 0.0
+
+    @property
+    def active(self) -> Mapping[str, TaskRestore]:
+        """Restores under way, by task name."""
+        return self._tasks
+
+    def begin(
+        self,
+        task: Task,
+        decided: RestorePlan,
+        changelogs: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+    ) -> None:
+        """Start restoring a task as planned."""
+        assert task.store is not None or not changelogs
+        if decided.wipe is not None and task.store is not None:
+            _log.warning("local state is dropped and restored whole", task=task.name, why=decided.wipe)
+            task.store.wipe()
+            task.meta = TaskMeta()
+        replays = {}
+        for store, facts in changelogs.items():
+            at = task.meta.stores.get(store)
+            replays[Partition(facts.topic, task.partition)] = _StoreReplay(
+                store, facts, decided.starts[store], at.inputs if at is not None else {}, store_prefix(store)
+            )
+        self._tasks[task.name] = TaskRestore(task, replays, committed)
+        self._assign()
+
+    def forget(self, task: Task) -> None:
+        """The task was taken away; what is replayed so far stays for the next time."""
+        if self._tasks.pop(task.name, None) is not None:
+            self._assign()
+
+    def step(self, timeout_s: float) -> list[TaskRestore]:
+        """Replay some records; return the restores that are complete now.
+
+        Raises:
+            StateIncoherent: No progress for two minutes: a hanging transaction, or a truncated changelog.
+        """
+        if self._consumer is not None and any(not restore.done for restore in self._tasks.values()):
+            batches, ends = self._consumer.poll(RECORDS_PER_STEP, timeout_s)
+            self._apply(batches)
+            self._advance(ends)
+        complete = [restore for restore in self._tasks.values() if restore.done]
+        for restore in complete:
+            del self._tasks[restore.task.name]
+        if complete:
+            self._assign()
+        self._watch()
+        return complete
+
+    def close(self) -> None:
+        """Forget everything and release the consumer."""
+        self._tasks.clear()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _assign(self) -> None:
+        starts = {
+            partition: replay.position
+            for restore in self._tasks.values()
+            for partition, replay in restore.replays.items()
+            if not replay.done
+        }
+        if self._consumer is None:
+            if not starts:
+                return
+            self._consumer = self._cluster.changelog_consumer()
+        self._consumer.assign(starts)
+
+    def _apply(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            found = self._find(batch.partition)
+            if found is None:
+                continue
+            restore, replay = found
+            changes: list[tuple[bytes, bytes | None]] = []
+            for key, value in zip(batch.keys, batch.values, strict=True):
+                if key == META_KEY:
+                    if value is not None:
+                        replay.inputs = ChangelogMeta.decode(value).inputs
+                elif key is not None:
+                    changes.append((replay.prefix + key, value))
+            replay.position = batch.offsets[-1] + 1
+            restore.records += len(batch.keys)
+            restore.progress_at = time.monotonic()
+            self._write(restore, changes)
+
+    def _advance(self, ends: Mapping[Partition, int]) -> None:
+        """Count control and cleaned-away records at the end of a partition as read."""
+        assert self._consumer is not None
+        waiting = [
+            partition
+            for restore in self._tasks.values()
+            for partition, replay in restore.replays.items()
+            if not replay.done
+        ]
+        positions = self._consumer.positions(waiting) if waiting else {}
+        for partition in waiting:
+            found = self._find(partition)
+            assert found is not None
+            restore, replay = found
+            reached = max(positions.get(partition, 0), ends.get(partition, 0))
+            if reached >= replay.facts.end > replay.position:
+                replay.position = replay.facts.end
+                self._write(restore, [])
+
+    def _write(self, restore: TaskRestore, changes: list[tuple[bytes, bytes | None]]) -> None:
+        task = restore.task
+        assert task.store is not None
+        task.meta = replace(
+            task.meta,
+            restoring=True,
+            written_at=time.time(),
+            stores={
+                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
+                for replay in restore.replays.values()
+            },
+        )
+        task.store.write(changes, task.meta)
+
+    def _find(self, partition: Partition) -> tuple[TaskRestore, _StoreReplay] | None:
+        for restore in self._tasks.values():
+            replay = restore.replays.get(partition)
+            if replay is not None:
+                return restore, replay
+        return None
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        for restore in self._tasks.values():
+            if now - restore.progress_at > NO_PROGRESS_S:
+                raise self._stalled(restore)
+        if self._tasks and now - self._logged_at > 5.0:
+            self._logged_at = now
+            for restore in self._tasks.values():
+                _log.info("restoring", task=restore.task.name, **restore.progress())
+
+    def _stalled(self, restore: TaskRestore) -> StateIncoherent:
+        partition, replay = next((part, rep) for part, rep in restore.replays.items() if not rep.done)
+        end = self._cluster.topics().end_offsets(partition.topic, committed=False).get(partition.number, 0)
+        if end < replay.facts.end:
+            why, action = (
+                f"its end went back to {end}: it was truncated or recreated",
+                "Clear the store and reset the group's input offsets, or re-seed the changelog.",
+            )
+        else:
+            why, action = (
+                "an open transaction holds its committed records back",
+                "Find the hanging transaction on this partition and abort it (kafka-transactions.sh find-hanging).",
+            )
+        return StateIncoherent(
+            f"Restoring {partition.topic}[{partition.number}] got no further than offset {replay.position} of "
+            f"{replay.facts.end} in {NO_PROGRESS_S:.0f} s: {why}.",
+            action=action,
+            task=restore.task.name,
+            seen=replay.position,
+            expected=replay.facts.end,
+        )
