@@ -227,7 +227,8 @@ def _unavailable(coordinates: Sequence[str], told: str) -> JarUnavailable:
     if "PKIX" in told or "SSLHandshake" in told or "trustAnchors" in told:
         action = (
             "Java does not trust the certificate that it was shown, as behind a proxy with its own authority: "
-            "name a trust store that holds it, JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>, and run `make setup` again."
+            "name a trust store that holds it, JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>, "
+            "and run `make setup` again."
         )
     return JarUnavailable(
         f"Could not fetch {len(coordinates)} jar(s): {', '.join(coordinates)}. Ivy said: {reason}.",

@@ -1,0 +1,41 @@
+# What a person does with this checkout. It needs Python 3.11 or newer and make; the rest is set up as needed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo ui ui-stop test lint bench lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+setup: ## install everything into .venv, fetch the jars; quick when it is there
+	@$(PYTHON) -m infra.bootstrap
+
+demo: setup ## run the whole path on real flights, kill a processor on the way, verify
+	@$(BIN)/holdfast demo
+
+ui: setup ## start broker, supervisor and Dagster's UI, and leave them running
+	@$(BIN)/holdfast up
+
+ui-stop: setup ## stop what `make ui` started
+	@$(BIN)/holdfast down
+
+test: ## run all tests
+	@$(PYTHON) -m infra.bootstrap --browser
+	@$(BIN)/python -m pytest tests
+
+lint: setup ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: setup ## measure the engine on a real broker
+	@$(BIN)/python tests/bench/engine.py
+
+lock: setup ## write requirements.lock anew from requirements.in
+	@env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+	  --output-file requirements.lock requirements.in
+
+clean: ## stop everything and remove all that was made, but not .venv
+	@if [ -x $(BIN)/holdfast ]; then $(BIN)/holdfast down; fi
+	@rm -rf .holdfast

@@ -1,0 +1,43 @@
+"""Prepares what this machine needs beyond Python: a Java, the locked jars and, when asked, a browser.
+
+``python -m infra.machine [--browser]``, the second half of set-up. It says one line for each thing that it found or
+fetched, and is quick when all is there.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from infra.browser import find_or_install_browser
+from infra.errors import HoldfastError
+from infra.jars import JarSource, fetch_jars
+from infra.java import find_java
+from infra.settings import load_settings
+
+JAR_SETS = ("broker", "spark")
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare the machine; returns the process's exit code."""
+    try:
+        settings = load_settings()
+        java = find_java()
+        say(f"Java {java.version} from {java.source} ({java.executable})")
+        source = JarSource(java, settings.ivy_settings)
+        counts = {name: len(fetch_jars(name, settings.cache, source, say=say)) for name in JAR_SETS}
+        say("jars: " + ", ".join(f"{count} for {name}" for name, count in counts.items()) + ", all as in jars.lock")
+        if "--browser" in arguments:
+            say(f"browser: {find_or_install_browser(say)}")
+    except HoldfastError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def say(line: str) -> None:
+    """Tell the person who waits."""
+    print(f"set-up: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
