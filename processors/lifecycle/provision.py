@@ -48,7 +48,8 @@ class CreateTopic:
         """What this stage does."""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
         config = ", ".join(f"{name}={value}" for name, value in self.spec.config.items()) or "cluster defaults"
-        return f"create {self.role} {self.spec.name} with {self.spec.partitions} partitions, replication {copies}, {config}"
+        shape = f"{self.spec.partitions} partitions, replication {copies}, {config}"
+        return f"create {self.role} {self.spec.name}: {shape}"
 
 
 @dataclass(frozen=True, slots=True)
