@@ -39,6 +39,7 @@ from infra.deploy.programs import (
     STOP_WAIT_S,
     ProgramRefused,
     ProgramSpec,
+    ProgramState,
     ProgramStatus,
     ProgramUnknown,
     SupervisorUnavailable,
@@ -207,6 +208,8 @@ class Supervisord:
             ProgramUnknown: It was never applied.
             ProgramRefused: Its process could not be made.
         """
+        # Between two processes supervisord takes the program for started; that passes by itself.
+        _wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + 10.0)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)
 
@@ -270,12 +273,13 @@ class Supervisord:
             self._ask(name, "addProcessGroup", name, unless=Faults.ALREADY_ADDED)
         return name in (*added, *changed, *removed)
 
-    def _wait_gone(self, name: str, timeout_s: float) -> None:
-        def gone() -> bool:
-            status = self.programs().get(name)
-            return status is None or not status.alive
+    def _state(self, name: str) -> ProgramState | None:
+        status = self.programs().get(name)
+        return None if status is None else status.state
 
-        if not _wait_until(gone, timeout_s):
+    def _wait_gone(self, name: str, timeout_s: float) -> None:
+        settled = ("STOPPED", "EXITED", "FATAL", None)
+        if not _wait_until(lambda: self._state(name) in settled, timeout_s):
             raise ProgramRefused(
                 f"Program {name!r} still has a process after {timeout_s:.0f} s.",
                 action="Look for a process in uninterruptible sleep (a hung disk); it ends when the disk answers.",

@@ -99,6 +99,15 @@ def test_kill_also_ends_a_program_that_is_frozen(supervisor: Supervisord, paths:
     assert not supervisor.programs()["fleet-0"].alive
 
 
+def test_a_program_killed_in_its_first_second_can_be_started_again(supervisor: Supervisord, paths: Paths) -> None:
+    supervisor.apply(program(paths, SLEEP))
+    for _ in range(3):
+        supervisor.start_program("fleet-0")
+        assert supervisor.programs()["fleet-0"].alive
+        supervisor.kill_program("fleet-0")
+        assert supervisor.programs()["fleet-0"].signal == "SIGKILL"
+
+
 def test_a_program_that_ends_at_once_shows_its_exit_status(supervisor: Supervisord, paths: Paths) -> None:
     supervisor.apply(program(paths, "import sys; print('no setting'); sys.exit(64)"))
     supervisor.start_program("fleet-0")
