@@ -1,0 +1,117 @@
+"""Deployment over a real supervisor and a small real program."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from infra.deploy.programs import ProgramStatus
+from processors.lifecycle.deployment import DeploymentFailed, Progress, deploy, step_for, stop, what_is_missing
+
+
+def test_a_processor_comes_up_in_all_its_slots(stage: Any) -> None:
+    stage.acts({"restore_s": 0.5})
+    seen: list[Progress] = []
+    result = deploy(stage.rollout, stage.world, who="ada", timeout_s=30, progress=seen.append)
+    assert result.started == ("0", "1")
+    assert set(result.statuses) == {"0", "1"}
+    assert not seen[0].ready
+    assert seen[0].missing == (("flights", 0), ("flights", 1), ("flights", 2), ("flights", 3))
+    assert seen[-1].ready
+    assert seen[-1].sentence.startswith("fleet (0: running, 1: running) after")
+
+    desired = stage.registry.deployment("fleet")
+    assert (desired.desired, desired.code_version, desired.slots) == ("deployed", "v1", ("0", "1"))
+    (action,) = stage.registry.actions(10)
+    assert (action.verb, action.subject, action.who, action.outcome) == ("deploy", "fleet", "ada", "done")
+    assert action.plan == "run version v1 in slots 0, 1"
+
+
+def test_again_touches_nothing_and_a_new_version_replaces_all(stage: Any) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    pids = [stage.pid("0"), stage.pid("1")]
+    assert deploy(stage.rollout, stage.world, timeout_s=30).started == ()
+    assert [stage.pid("0"), stage.pid("1")] == pids
+
+    os.kill(pids[0], signal.SIGKILL)
+    assert deploy(stage.rollout, stage.world, timeout_s=30).started == ("0",)
+    assert stage.pid("1") == pids[1]
+
+    stage.acts({"version": "v2"})
+    assert deploy(stage.version("v2"), stage.world, timeout_s=30).started == ("0", "1")
+    assert stage.pid("1") != pids[1]
+
+
+def test_slots_that_are_no_longer_wanted_are_removed(stage: Any) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    fewer = replace(stage.rollout, slots=("0",), inputs={"flights": 2})
+    assert deploy(fewer, stage.world, timeout_s=30).started == ()
+    assert set(stage.supervisor.programs()) == {"fleet-0"}
+    assert stage.registry.deployment("fleet").slots == ("0",)
+
+
+def test_a_program_that_ends_fails_the_deployment_with_its_last_lines(stage: Any) -> None:
+    stage.acts({"exit": 64})
+    with pytest.raises(DeploymentFailed, match=r"slot 0 ended \(exit status 64\)") as failed:
+        deploy(stage.rollout, stage.world, timeout_s=30)
+    assert failed.value.fields["exit_status"] == 64
+    assert failed.value.fields["log"] == ("start 0", "giving up")
+    assert "giving up" in str(failed.value)
+    assert stage.registry.deployment("fleet").desired == "deployed"
+    assert stage.registry.actions(1)[0].outcome.startswith("failed: Processor fleet slot 0 ended")
+
+
+def test_a_processor_that_gives_up_fails_the_deployment_with_its_own_words(stage: Any) -> None:
+    error = {"type": "TopicMissing", "message": "Topic flights is missing.", "action": "Create topic flights."}
+    stage.acts({"phase": "failed", "error": error})
+    with pytest.raises(DeploymentFailed, match=r"Topic flights is missing") as failed:
+        deploy(stage.rollout, stage.world, timeout_s=30)
+    assert failed.value.action == "Create topic flights."
+    assert failed.value.fields["error"] == error
+
+
+def test_what_is_not_ready_in_time_is_named(stage: Any) -> None:
+    stage.acts({"partitions": {"0": [0], "1": [2, 3]}})
+    with pytest.raises(DeploymentFailed, match=r"not worked on: flights\[1\] after"):
+        deploy(stage.rollout, stage.world, timeout_s=2)
+
+
+def test_a_process_of_another_version_fails_the_deployment(stage: Any) -> None:
+    with pytest.raises(DeploymentFailed, match="runs version v1; v2 was to be deployed"):
+        deploy(stage.version("v2"), stage.world, timeout_s=30)
+
+
+def test_stop_is_remembered(stage: Any) -> None:
+    assert stop("fleet", stage.world) == ()
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    assert stop("fleet", stage.world, who="ada") == ("0", "1")
+    assert {status.state for status in stage.supervisor.programs().values()} == {"STOPPED"}
+    assert stage.registry.deployment("fleet").desired == "stopped"
+    assert [action.verb for action in stage.registry.actions(10)] == ["stop", "deploy"]
+    stage.supervisor.stop()
+    assert stop("fleet", stage.world) == ()
+
+
+def test_the_step_of_one_instance(make_status: Any) -> None:
+    since = datetime(2026, 3, 1, tzinfo=UTC)
+    up = ProgramStatus("fleet-0", "RUNNING", 7, None, since)
+    down = ProgramStatus("fleet-0", "EXITED", None, 1, since)
+    assert step_for(None, None, "v1") == "start"
+    assert step_for(down, None, "v1") == "start"
+    assert step_for(up, make_status(), "v1") == "keep"
+    assert step_for(up, make_status(phase="restoring"), "v1") == "keep"
+    assert step_for(up, make_status(), "v2") == "replace"
+    assert step_for(up, make_status(phase="failed"), "v1") == "replace"
+    assert step_for(up, make_status(pid=8), "v1") == "replace"
+    assert step_for(up, None, "v1") == "replace"
+
+
+def test_a_partition_counts_once_its_task_runs(make_status: Any, make_task: Any) -> None:
+    statuses = {"0": make_status(tasks=(make_task(0), make_task(1, phase="restoring"))), "1": None}
+    assert what_is_missing({"flights": 3}, statuses) == (("flights", 1), ("flights", 2))
+    assert what_is_missing({}, {}) == ()

@@ -1,0 +1,161 @@
+"""Diagnosis as a table of facts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from infra.database.records import Deployment, DesiredState, Incident, Outcome
+from infra.deploy.programs import ProgramState, ProgramStatus
+from processors.lifecycle.diagnosis import (
+    Dead,
+    Diagnosis,
+    Failed,
+    Healthy,
+    Limits,
+    NotDeployed,
+    Starting,
+    Stuck,
+    admits_incident,
+    diagnose,
+)
+from processors.lifecycle.recovery import worst
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+LIMITS = Limits(stuck_after_s=30, start_s=60, stop_s=60, deploy_s=600)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def wish(desired: DesiredState = "deployed", seconds: float = 3600) -> Deployment:
+    return Deployment("fleet", "v1", ("0",), desired, 1, ago(seconds))
+
+
+def program(state: ProgramState, seconds: float | None = 1000, **ended: Any) -> ProgramStatus:
+    alive = state in ("RUNNING", "STARTING", "STOPPING")
+    since = None if seconds is None else ago(seconds)
+    return ProgramStatus("fleet-0", state, 7 if alive else None, ended.get("status"), since, ended.get("signal"))
+
+
+def told(**facts: Any) -> dict[str, Any]:
+    return {"heartbeat_at": ago(1).timestamp(), **facts}
+
+
+ERROR = {"type": "StateLost", "message": "truncated", "action": "restore"}
+CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment | None, Diagnosis]] = [
+    ("never deployed", None, None, None, NotDeployed()),
+    ("meant to be down", program("STOPPED"), None, wish("stopped"), NotDeployed()),
+    ("down but up", program("RUNNING"), told(), wish("stopped"), NotDeployed(alive=True)),
+    ("dead in a deployment", program("EXITED"), None, wish("deploying", 9), Starting("being deployed since 9 s")),
+    ("deployment was interrupted", program("EXITED", status=1), None, wish("deploying", 601), Dead(1, None)),
+    ("unknown to the supervisor", None, None, wish(), Dead(None, None)),
+    ("killed", program("EXITED", signal="SIGKILL"), None, wish(), Dead(None, "SIGKILL")),
+    ("bad configuration", program("FATAL", status=64), None, wish(), Dead(64, None)),
+    ("stopped just now", program("STOPPED", 5), None, wish(), Starting("stopped on request since 5 s")),
+    ("stopped and forgotten", program("STOPPED", 61), None, wish(), Dead(None, None)),
+    ("never started", program("STOPPED", None), None, wish(), Dead(None, None)),
+    ("stopping", program("STOPPING"), told(), wish(), Starting("stopping on request")),
+    ("first seconds", program("STARTING", 0), None, wish(), Starting("starting since 0 s")),
+    ("no answer yet", program("RUNNING", 59), None, wish(), Starting("starting since 59 s")),
+    ("never answered", program("RUNNING", 61), None, wish(), Stuck(61)),
+    ("another process answers", program("RUNNING", 61), told(pid=8), wish(), Stuck(61)),
+    ("running", program("RUNNING"), told(), wish(), Healthy("running")),
+    ("restoring", program("RUNNING"), told(phase="restoring"), wish(), Starting("restoring")),
+    ("waiting for its broker", program("RUNNING"), told(phase="waiting"), wish(), Starting("waiting")),
+    ("still beating", program("RUNNING"), told(heartbeat_at=ago(29.9).timestamp()), wish(), Healthy("running")),
+    ("loop stands still", program("RUNNING"), told(heartbeat_at=ago(30).timestamp()), wish(), Stuck(30)),
+    ("gave up", program("RUNNING"), told(phase="failed", error=ERROR), wish(), Failed(ERROR)),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "desired", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_facts_and_their_diagnosis(
+    program: ProgramStatus | None,
+    status: dict[str, Any] | None,
+    desired: Deployment | None,
+    expected: Diagnosis,
+    make_status: Any,
+) -> None:
+    answer = None if status is None else make_status(**status)
+    assert diagnose(program, answer, desired, NOW, LIMITS) == expected
+
+
+@pytest.mark.parametrize(
+    ("answered_s", "expected"),
+    [(5, Starting("not answering since 5 s")), (30, Stuck(30)), (2000, Stuck(1000))],
+    ids=["one question went unanswered", "silent for long", "the answer was of the process before"],
+)
+def test_a_silence_counts_from_the_last_answer(answered_s: float, expected: Diagnosis) -> None:
+    found = diagnose(program("RUNNING", 1000), None, wish(), NOW, LIMITS, answered_at=ago(answered_s))
+    assert found == expected
+
+
+def test_each_diagnosis_says_itself() -> None:
+    every: list[Diagnosis] = [
+        Healthy("running"),
+        NotDeployed(),
+        NotDeployed(alive=True),
+        Starting("restoring"),
+        Dead(None, "SIGKILL"),
+        Dead(64, None),
+        Dead(None, None),
+        Stuck(31.4),
+        Failed(ERROR),
+    ]
+    assert [(each.kind, each.needs_recovery, each.sentence) for each in every] == [
+        ("healthy", False, "It is running."),
+        ("not-deployed", False, "It is not meant to run."),
+        ("not-deployed", False, "It is not meant to run, but it does."),
+        ("starting", False, "It is restoring."),
+        ("dead", True, "Its process was killed by SIGKILL."),
+        ("dead", True, "Its process ended with status 64 (bad configuration)."),
+        ("dead", True, "It has no process."),
+        ("stuck", True, "Its process gave no sign of life for 31 s."),
+        ("failed", True, "It gave up: StateLost: truncated"),
+    ]
+
+
+def test_the_worst_of_several_names_the_incident() -> None:
+    assert worst({"0": Healthy("running"), "1": Dead(1, None), "2": Stuck(40)}) == Dead(1, None)
+    assert worst({"0": Healthy("running"), "1": Starting("restoring")}) == Starting("restoring")
+    assert worst({}) == NotDeployed()
+
+
+def incident(opened_s: float, closed_s: float | None = None, outcome: Outcome | None = None) -> Incident:
+    closed_at = None if closed_s is None else ago(closed_s)
+    return Incident(1, "fleet", "dead", {}, ago(opened_s), None, None, 0, closed_at, outcome, "", ())
+
+
+@pytest.mark.parametrize(
+    ("recent", "deployed_s", "expected"),
+    [
+        ([], 3600, True),
+        ([incident(10)], 3600, True),
+        ([incident(20, 10, "resolved")], 3600, True),
+        ([incident(20, 10, "failed")], 3600, False),
+        ([incident(20, 10, "failed")], 5, True),
+        ([incident(1000, 901, "failed")], 3600, True),
+        ([incident(s + 5, s, "resolved") for s in (10, 20, 30, 40, 50)], 3600, False),
+        ([incident(s + 5, s, "resolved") for s in (10, 20, 30, 40, 50)], 5, True),
+        ([incident(s + 5, s, "resolved") for s in (10, 20, 30, 40, 950)], 3600, True),
+    ],
+    ids=[
+        "the first",
+        "the open one",
+        "after a success",
+        "restarts do not help",
+        "deployed again since",
+        "time to try again",
+        "comes up and dies again and again",
+        "so it did before this deployment",
+        "not that often",
+    ],
+)
+def test_which_failures_get_an_incident(recent: list[Incident], deployed_s: float, expected: bool) -> None:
+    assert admits_incident(recent, wish(seconds=deployed_s), NOW, Limits()) is expected

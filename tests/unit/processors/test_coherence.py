@@ -1,0 +1,81 @@
+"""The coherence guard, as a table: what may run, from where, and what is refused."""
+
+import pytest
+
+from processors.runtime.coherence import ChangelogFacts, check_inputs, check_source, plan_restore
+from processors.state.errors import StateIncoherent
+from processors.state.rocksdb import StoreOffset, TaskMeta
+
+DAY = 86_400.0
+
+
+def facts(start=0, end=100, topic_id="id"):
+    return {"s": ChangelogFacts("p-s-changelog", topic_id, start, end, DAY)}
+
+
+def held(offset, written_at=1000.0, topic_id="id"):
+    return TaskMeta(stores={"s": StoreOffset("p-s-changelog", topic_id, offset)}, written_at=written_at)
+
+
+def test_a_new_store_is_replayed_whole():
+    assert plan_restore("t", None, facts(), 1000.0).starts == {"s": 0}
+
+
+def test_a_warm_store_is_replayed_from_its_offset():
+    assert plan_restore("t", held(40), facts(), 1000.0).starts == {"s": 40}
+
+
+def test_a_store_older_than_the_retention_of_deletes_is_replayed_whole():
+    decided = plan_restore("t", held(40), facts(), 1000.0 + 0.8 * DAY)
+    assert decided.starts == {"s": 0} and decided.wipe is not None and "deletes" in decided.wipe
+
+
+def test_an_old_store_that_lacks_nothing_is_kept():
+    assert plan_restore("t", held(100), facts(), 1000.0 + 9 * DAY).wipe is None
+
+
+@pytest.mark.parametrize(
+    ("meta", "known", "says"),
+    [
+        (held(40, topic_id="old"), facts(), "recreated"),
+        (held(101), facts(), "truncated"),
+        (held(5), facts(start=10), "truncated"),
+        (None, facts(start=10), "truncated"),
+    ],
+)
+def test_a_changelog_that_is_not_the_one_we_knew_is_refused(meta, known, says):
+    with pytest.raises(StateIncoherent, match=says) as refused:
+        plan_restore("t", meta, known, 1000.0)
+    assert refused.value.action
+
+
+def test_equal_offsets_pass():
+    assert check_inputs("t", {"s": {"in": 7}}, {"in": 7}, exactly_once=True) == {"in": 7}
+    assert check_inputs("t", {"s": {}}, {"in": None}, exactly_once=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "committed", "says"),
+    [
+        ({}, 7, "lost records, or the store is new"),
+        ({"in": 5}, 7, "lost records"),
+        ({"in": 9}, 7, "reset, or they expired"),
+        ({"in": 9}, None, "reset, or they expired"),
+    ],
+)
+def test_state_that_does_not_fit_the_offsets_never_runs(state, committed, says):
+    with pytest.raises(StateIncoherent, match=says):
+        check_inputs("t", {"s": state}, {"in": committed}, exactly_once=True)
+
+
+def test_at_least_once_goes_on_from_what_the_changelog_holds():
+    assert check_inputs("t", {"s": {"in": 9}}, {"in": 7}, exactly_once=False) == {"in": 9}
+    with pytest.raises(StateIncoherent):
+        check_inputs("t", {"s": {"in": 5}}, {"in": 7}, exactly_once=False)
+
+
+def test_input_that_is_gone_is_never_skipped_in_silence():
+    check_source("in", 0, 5, 5)
+    check_source("in", 0, None, 5)
+    with pytest.raises(StateIncoherent, match="3 records are gone"):
+        check_source("in", 0, 2, 5)

@@ -1,0 +1,158 @@
+"""Stores over a real RocksDB: overlay, undo, commit, reopen, folders, checkpoints, corruption."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from processors.changelog.format import ValueNotStorable, key_prefix
+from processors.state.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
+from processors.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
+from processors.state.fingerprint import Fingerprint, fingerprint_of
+from processors.state.folder import StateFolder
+from processors.state.rocksdb import TaskMeta, TaskStore
+from processors.state.store import StoreState
+
+
+@pytest.fixture
+def backend(tmp_path):
+    store = TaskStore(tmp_path / "task")
+    yield store
+    store.close()
+
+
+def at(state, key=b"k"):
+    state.point_at(key, 1)
+    return state
+
+
+def test_reads_see_writes_and_keys_are_apart(backend):
+    one, two = StoreState("one", backend), StoreState("two", backend)
+    at(one).set("n", 1)
+    assert at(one).get("n") == 1
+    assert at(one, b"other").get("n") is None
+    assert at(two).get("n", default="none") == "none"
+    assert not at(two).exists("n")
+
+
+def test_what_is_read_is_a_copy(backend):
+    state = at(StoreState("s", backend))
+    value = {"list": [1]}
+    state.set("v", value)
+    value["list"].append(2)
+    state.get("v")["list"].append(3)
+    assert state.get("v") == {"list": [1]}
+
+
+def test_a_failed_message_is_undone_whole(backend):
+    state = at(StoreState("s", backend))
+    state.set("a", 1)
+    state.keep_message()
+    state.set("a", 2)
+    state.set("b", 3)
+    state.delete("a")
+    with pytest.raises(ValueNotStorable):
+        state.set("c", object())
+    state.undo_message()
+    assert (state.get("a"), state.exists("b"), state.exists("c")) == (1, False, False)
+
+
+def test_dropping_the_overlay_brings_back_what_is_committed(backend):
+    state = at(StoreState("s", backend))
+    state.set("a", 1)
+    backend.write(state.rocks_changes(), TaskMeta(transaction=1))
+    state.committed()
+    state.set("a", 2)
+    state.delete("a")
+    state.drop()
+    assert state.get("a") == 1
+
+
+def test_commit_and_reopen(tmp_path):
+    store = TaskStore(tmp_path / "task")
+    state = at(StoreState("s", store))
+    state.set("a", [1, 2])
+    state.set_bytes("raw", b"\x00\x01")
+    store.write(state.rocks_changes(), TaskMeta(inputs={"in": 5}, transaction=3))
+    store.close()
+    again = TaskStore(tmp_path / "task")
+    reopened = at(StoreState("s", again))
+    assert reopened.get("a") == [1, 2]
+    assert reopened.get_bytes("raw") == b"\x00\x01"
+    assert again.meta().inputs == {"in": 5}
+    assert list(again.items("s"))[0][0] == key_prefix(b"k") + b"a"
+    again.close()
+
+
+def test_prefetch_gives_the_same_answers(backend):
+    state = StoreState("s", backend)
+    for number in range(50):
+        at(state, b"%d" % number).set("n", number)
+    backend.write(state.rocks_changes(), TaskMeta())
+    fresh = StoreState("s", backend)
+    at(fresh, b"0").get("n")
+    fresh.prefetch({b"%d" % number for number in range(60)})
+    assert [at(fresh, b"%d" % number).get("n") for number in range(60)] == [*range(50), *([None] * 10)]
+
+
+def test_a_checkpoint_has_the_same_fingerprint(backend, tmp_path):
+    state = at(StoreState("s", backend))
+    for number in range(100):
+        state.set(f"k{number}", number)
+    backend.write(state.rocks_changes(), TaskMeta())
+    backend.checkpoint(tmp_path / "copy")
+    pairs = list(iterate_checkpoint(tmp_path / "copy", "s"))
+    assert len(pairs) == 100
+    assert fingerprint_checkpoint(tmp_path / "copy", "s") == fingerprint_of(reversed(pairs))
+    assert fingerprint_of(pairs[:50]) + fingerprint_of(pairs[50:]) == fingerprint_of(pairs)
+    assert Fingerprint().add(*pairs[0]).add(*pairs[1]) == fingerprint_of(pairs[:2])
+
+
+def test_a_corrupt_store_is_moved_aside_and_starts_empty(tmp_path):
+    store = TaskStore(tmp_path / "task")
+    store.write([(b"\x01sk", b"v")], TaskMeta(transaction=9))
+    store.close()
+    for manifest in (tmp_path / "task").glob("MANIFEST-*"):
+        manifest.write_bytes(b"not a manifest" * 10)
+    again = TaskStore(tmp_path / "task")
+    assert again.meta() is None
+    assert list(tmp_path.glob("task.corrupt-*"))
+    again.close()
+
+
+def _hold(path, ready, done):
+    folder = StateFolder(path, "group", "0")
+    ready.set()
+    done.wait(60)
+    folder.release()
+
+
+def test_a_folder_held_by_another_process_is_refused_with_its_pid(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    ready, done = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(tmp_path, ready, done))
+    other.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(StateFolderTaken, match=str(other.pid)):
+            StateFolder(tmp_path, "group", "0")
+        free = StateFolder(tmp_path, "group", None)
+        assert free.slot == "1"
+        free.release()
+    finally:
+        done.set()
+        other.join(60)
+
+
+def test_a_folder_of_another_application_is_refused(tmp_path):
+    StateFolder(tmp_path, "one", "0").release()
+    (tmp_path / "one").rename(tmp_path / "two")
+    with pytest.raises(StateFolderForeign, match="belongs to 'one'"):
+        StateFolder(tmp_path, "two", "0")
+
+
+def test_a_folder_that_can_not_be_made_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateDiskFailed, match="can't be written"):
+        StateFolder(tmp_path / "file", "group", "0")
+    assert os.path.exists(tmp_path / "file")
