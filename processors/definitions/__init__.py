@@ -1,0 +1,1 @@
+"""The processors that ship: one module each, whose ``application`` the settings name."""

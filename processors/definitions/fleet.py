@@ -1,0 +1,64 @@
+"""fleet: what each aircraft has done so far, from the flights that are keyed by its tail number.
+
+Flights that name no aircraft have no key, so no state to go to: they end in the dead-letter topic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from processors import Application, State, TopicConfig
+
+application = Application(
+    consumer_group="fleet",
+    auto_offset_reset="earliest",
+    dead_letter_topic="fleet-dead-letters",
+    description="Per aircraft: flights, minutes in the air, miles, worst arrival delay, last airport, first and "
+    "last departure.",
+    owners=("team:fleet-operations",),
+)
+
+_layout = TopicConfig(num_partitions=4, replication_factor=1)
+flights = application.topic("flights", config=_layout)
+fleet_updates = application.topic("fleet-updates", config=_layout)
+
+UNSEEN: dict[str, Any] = {
+    "flights": 0,
+    "minutes_in_air": 0,
+    "miles": 0,
+    "worst_arrival_delay": None,
+    "last_airport": None,
+    "first_departure": None,
+    "last_departure": None,
+}
+
+
+def departure_of(flight: dict[str, Any]) -> str | None:
+    """When the flight left, local time as ``YYYY-MM-DDTHH:MM`` (24:00 ends a day); None when it never did."""
+    left = flight["dep_time"]
+    if left is None:
+        return None
+    return f"{flight['year']}-{flight['month']:02}-{flight['day']:02}T{left // 100:02}:{left % 100:02}"
+
+
+def update_aircraft(flight: dict[str, Any], state: State) -> dict[str, Any]:
+    """Add one flight to its aircraft; the aircraft as it is now, where ``flights`` counts the updates."""
+    aircraft = state.get("aircraft", default=UNSEEN)
+    departure = departure_of(flight)
+    delay, worst = flight["arr_delay"], aircraft["worst_arrival_delay"]
+    aircraft = {
+        "flights": aircraft["flights"] + 1,
+        "minutes_in_air": aircraft["minutes_in_air"] + (flight["air_time"] or 0),
+        "miles": aircraft["miles"] + flight["distance"],
+        "worst_arrival_delay": delay if worst is None or (delay is not None and delay > worst) else worst,
+        "last_airport": aircraft["last_airport"] if departure is None else flight["dest"],
+        "first_departure": aircraft["first_departure"] or departure,
+        "last_departure": departure or aircraft["last_departure"],
+    }
+    state.set("aircraft", aircraft)
+    return {"tailnum": flight["tailnum"], **aircraft}
+
+
+sdf = application.dataframe(flights)
+sdf = sdf.apply(update_aircraft, stateful=True, store="aircraft")
+sdf = sdf.to_topic(fleet_updates)

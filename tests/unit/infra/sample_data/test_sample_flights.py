@@ -1,0 +1,61 @@
+"""The flights: their order, their types, and what is missing."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT, due_ms, read_flights, route_of
+
+HEADER = "year,month,day,dep_time,sched_dep_time,arr_delay,carrier,flight,tailnum,origin,dest,minute,time_hour"
+
+
+@pytest.fixture
+def small_file(tmp_path: Path) -> Path:
+    rows = [
+        "2013,10,1,517,515,11,UA,10,N1,EWR,IAH,15,2013-10-01T09:00:00Z",
+        "2013,9,30,517,515,11,UA,10,N1,EWR,IAH,15,2013-09-30T09:00:00Z",
+        "2013,9,30,NA,515,NA,UA,9,N1,EWR,IAH,15,2013-09-30T09:00:00Z",
+        "2013,9,30,NA,515,NA,AA,11,NA,JFK,IAH,15,2013-09-30T09:00:00Z",
+        "2013,9,30,900,515,-3,AA,11,N0,JFK,IAH,15,2013-09-30T09:00:00Z",
+    ]
+    path = tmp_path / "flights.csv.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("flights.csv", "\n".join([HEADER, *rows]) + "\n")
+    return path
+
+
+def test_flights_come_in_the_order_they_were_due_by_number_not_by_text(small_file: Path) -> None:
+    flights = list(read_flights(small_file))
+    seen = [(flight["month"], flight["carrier"], flight["flight"], flight["tailnum"]) for flight in flights]
+    assert seen == [
+        (9, "AA", 11, None),
+        (9, "AA", 11, "N0"),
+        (9, "UA", 9, "N1"),
+        (9, "UA", 10, "N1"),
+        (10, "UA", 10, "N1"),
+    ]
+    assert list(read_flights(small_file, limit=2)) == flights[:2]
+
+
+def test_numbers_are_int_and_what_is_not_available_is_none(small_file: Path) -> None:
+    first, second = list(read_flights(small_file))[:2]
+    assert first["dep_time"] is None
+    assert first["arr_delay"] is None
+    assert (second["dep_time"], second["arr_delay"], second["time_hour"]) == (900, -3, "2013-09-30T09:00:00Z")
+    assert route_of(second) == "JFK-IAH-AA"
+    assert due_ms(second) == 1380532500000
+
+
+def test_the_packaged_file_has_all_flights_in_time_order() -> None:
+    count = missing = 0
+    last = (0, 0, 0, 0)
+    for flight in read_flights():
+        count += 1
+        missing += flight["tailnum"] is None
+        now = (flight["year"], flight["month"], flight["day"], flight["sched_dep_time"])
+        assert last <= now
+        last = now
+    assert (count, missing) == (FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT)
