@@ -28,7 +28,7 @@ PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "installed"
 LOCK = PROJECT / "requirements.lock"
 #: They build the few packages that come as source, so they come first.
-BUILDERS = ("setuptools", "wheel")
+BUILDERS = ("setuptools", "wheel", "packaging")
 #: Only downloads of so many megabytes are worth a line.
 LARGE_MB = 20.0
 
@@ -91,7 +91,8 @@ def _install() -> None:
         builders.write(requirements_of(LOCK.read_text(), BUILDERS))
         builders.flush()
         _pip("--require-hashes", "-r", builders.name)
-    _pip("--require-hashes", "--no-build-isolation", "-r", str(LOCK))
+    # The lock is complete, so there is nothing to resolve.
+    _pip("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517", "-r", str(LOCK))
     _say("installing the holdfast command")
     _pip("--no-deps", "--no-build-isolation", "-e", str(PROJECT))
     STAMP.write_text(_fingerprint())

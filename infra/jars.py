@@ -33,6 +33,7 @@ LOCK = Path(__file__).resolve().parent.parent / "jars.lock"
 FETCH_WITHIN_S = 900.0
 # Trust stores that systems keep for Java, for a Java that brings only public certificates of its own.
 _SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
+_UNRESOLVED = re.compile(r":: (\S+?)#(\S+?);(\S+?): ")
 _ADDRESS = re.compile(r"\w+://\S+")
 
 
@@ -214,9 +215,9 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
         wanted.unlink(missing_ok=True)
     absent = [pin.coordinate for pin in pins if not (folder / pin.file_name).exists()]
     if absent:
-        # What a registry did not have is remembered by Ivy; forget it, so that the next try asks again.
-        shutil.rmtree(ivy_cache, ignore_errors=True)
-        raise _unavailable(absent, told)
+        # Ivy copies nothing when one is missing; what it downloaded stays in its cache for the next try.
+        unresolved = {":".join(match) for match in _UNRESOLVED.findall(told)}
+        raise _unavailable([name for name in absent if name in unresolved] or absent, told)
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 

@@ -107,6 +107,8 @@ class EmbeddedBroker:
                 end_process(process.pid, mark, timeout_s=0.0)
                 raise
             _write_address(self._folder, address)
+            # From here on it is known by its address file only; nobody waits for it as for a child.
+            process.returncode = 0
             return address
 
     def stop(self, timeout_s: float = 30.0) -> None:

@@ -1,0 +1,79 @@
+"""What all tests share: markers by folder, no silent skips in CI, one real broker for each run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.jars import JarSource, fetch_jars
+from infra.java import Java, find_java
+from infra.kafka.broker import EmbeddedBroker
+from infra.settings import load_settings
+
+TESTS = Path(__file__).resolve().parent
+#: A test below one of these folders gets the folder's name as its marker.
+MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser"})
+#: Set to 1, a skipped test of those folders fails the run.
+NO_SKIPS = "HOLDFAST_TEST_NO_SKIPS"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folders = item.path.relative_to(TESTS).parts[:-1]
+        for folder in MARKED_FOLDERS.intersection(folders):
+            item.add_marker(folder)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """Turn a skip of a test on real parts into a failure where skips are not allowed."""
+    report = yield
+    real = any(item.get_closest_marker(folder) for folder in MARKED_FOLDERS)
+    if report.skipped and not hasattr(report, "wasxfail") and real and os.environ.get(NO_SKIPS) == "1":
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped ({report.longrepr}), which {NO_SKIPS}=1 does not allow"
+    return report
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_settings_from_outside() -> Iterator[None]:
+    """A developer's own HOLDFAST_ settings must not decide what tests do; cache and mirror may stay."""
+    kept = {"HOLDFAST_CACHE", "HOLDFAST_IVY_SETTINGS", NO_SKIPS}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in kept]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session")
+def java() -> Java:
+    """The machine's Java."""
+    return find_java()
+
+
+@pytest.fixture(scope="session")
+def broker_jars(java: Java) -> tuple[Path, ...]:
+    """The locked jars of the broker, from the machine's cache."""
+    settings = load_settings()
+    return fetch_jars("broker", settings.cache, JarSource(java, settings.ivy_settings))
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[str]:
+    """The bootstrap address of a real broker that all tests of the run share; use `unique` names on it."""
+    embedded = EmbeddedBroker(tmp_path_factory.mktemp("broker"), heap_mb=384, java=java, jars=broker_jars)
+    yield embedded.start().bootstrap
+    embedded.stop()
+
+
+@pytest.fixture(scope="session")
+def unique() -> Callable[[str], str]:
+    """Makes names that no other test and no other run uses: ``unique("flights")``."""
+    run = uuid.uuid4().hex[:8]
+    numbers = itertools.count(1)
+    return lambda name: f"{name}-{run}-{next(numbers)}"

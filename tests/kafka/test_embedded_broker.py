@@ -1,0 +1,165 @@
+"""The embedded broker on real jars: it starts, outlives its starter, keeps its data, and refuses what would harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from infra.java import Java, find_java
+from infra.kafka.broker import BrokerAlreadyRunning, BrokerDidNotStart, EmbeddedBroker, PortTaken, running_broker
+from infra.process import is_running
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+STARTER = """
+import sys
+from pathlib import Path
+from infra.java import find_java
+from infra.kafka.broker import EmbeddedBroker
+folder, *jars = map(Path, sys.argv[1:])
+print(EmbeddedBroker(folder, heap_mb=256, java=find_java(), jars=jars).start().pid)
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Callable[..., EmbeddedBroker]]:
+    """Makes brokers on the test's own folder; whatever runs there at the end is ended."""
+
+    def make(**options) -> EmbeddedBroker:
+        return EmbeddedBroker(tmp_path / "kafka", **{"heap_mb": 256, "java": java, "jars": broker_jars, **options})
+
+    yield make
+    make().stop(timeout_s=5)
+
+
+def create_topic(bootstrap: str, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+
+
+def produce(bootstrap: str, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(20) == 0
+
+
+def committed_values(bootstrap: str, topic: str) -> list[bytes]:
+    """All that a read_committed reader sees up to the end."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error():
+            break
+        if message is not None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def wait_until_ended(pid: int, mark: str) -> None:
+    deadline = time.monotonic() + 20
+    while is_running(pid, mark):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_outlives_its_starter_refuses_a_second_one_and_keeps_its_data(make, tmp_path, broker_jars) -> None:
+    folder = tmp_path / "kafka"
+    command = [sys.executable, "-c", STARTER, str(folder), *map(str, broker_jars)]
+    starter = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=90)
+    there = running_broker(folder)
+    assert there is not None
+    assert there.pid == int(starter.stdout)
+    create_topic(there.bootstrap, "kept")
+    produce(there.bootstrap, "kept", b"one", b"two")
+
+    with pytest.raises(BrokerAlreadyRunning) as refusal:
+        make().start()
+    assert refusal.value.fields["pid"] == there.pid
+    assert committed_values(there.bootstrap, "kept") == [b"one", b"two"]
+
+    make().stop()
+    assert running_broker(folder) is None
+    assert not is_running(there.pid, there.mark)
+
+    again = make().start()
+    assert again.port == there.port
+    assert committed_values(again.bootstrap, "kept") == [b"one", b"two"]
+
+
+def test_a_killed_broker_counts_as_gone_and_comes_back_with_its_data(make, tmp_path) -> None:
+    first = make().start()
+    create_topic(first.bootstrap, "kept")
+    produce(first.bootstrap, "kept", b"one")
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until_ended(first.pid, first.mark)
+    assert make().running() is None
+    second = make().start()
+    assert second.bootstrap == first.bootstrap
+    assert committed_values(second.bootstrap, "kept") == [b"one"]
+
+
+def test_transactions_work_on_the_wheels_java(make) -> None:
+    address = make(java=find_java({})).start()
+    create_topic(address.bootstrap, "ledger")
+    producer = Producer({"bootstrap.servers": address.bootstrap, "transactional.id": "writer"})
+    producer.init_transactions(30)
+    for value, commit in ((b"first", True), (b"undone", False), (b"second", True)):
+        producer.begin_transaction()
+        producer.produce("ledger", value)
+        producer.flush(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+    assert committed_values(address.bootstrap, "ledger") == [b"first", b"second"]
+
+
+def test_a_taken_port_is_an_error_that_names_it(make) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(PortTaken, match=str(port)) as failure:
+            make(port=port).start()
+    assert "HOLDFAST_KAFKA__EMBEDDED_PORT" in failure.value.action
+    assert make().running() is None
+
+
+def test_a_broker_that_can_not_start_says_why(make, tmp_path, java) -> None:
+    with pytest.raises(BrokerDidNotStart) as failure:
+        make(jars=[]).start()
+    assert "StorageTool" in failure.value.message
+    assert str(tmp_path / "kafka" / "broker.log") in failure.value.action
+
+
+def test_data_that_is_not_a_brokers_is_refused_and_nothing_is_left_running(make, tmp_path) -> None:
+    data = tmp_path / "kafka" / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=1\nnode.id=7\ncluster.id=other\n")
+    with pytest.raises(BrokerDidNotStart, match="exit code"):
+        make().start()
+    assert make().running() is None
+
+
+def test_it_listens_on_loopback_only(make) -> None:
+    address = make().start()
+    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for host in others - {"127.0.0.1", "127.0.1.1"}:
+        with pytest.raises(OSError):
+            socket.create_connection((host, address.port), timeout=2)
+
+
+def test_stopping_what_does_not_run_is_fine(make) -> None:
+    make().stop()

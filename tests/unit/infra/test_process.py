@@ -1,0 +1,39 @@
+"""A process is known by its id and the moment it started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from infra.process import end_process, is_running, start_mark
+
+
+def test_this_process_runs_and_another_mark_is_another_process() -> None:
+    mark = start_mark(os.getpid())
+    assert mark is not None
+    assert is_running(os.getpid(), mark)
+    assert not is_running(os.getpid(), mark + "0")
+
+
+def test_a_process_that_ends_when_asked_ends_by_itself() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=-1)
+    child.stdout.readline()
+    assert end_process(child.pid, start_mark(child.pid), timeout_s=10)
+    assert start_mark(child.pid) is None
+    child.communicate()
+
+
+def test_a_process_that_does_not_listen_is_killed() -> None:
+    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=-1)
+    child.stdout.readline()
+    assert not end_process(child.pid, start_mark(child.pid), timeout_s=0.2)
+    assert start_mark(child.pid) is None
+    child.communicate()
+
+
+def test_ending_what_has_ended_is_fine() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert end_process(child.pid, "1", timeout_s=1)

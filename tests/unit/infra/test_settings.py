@@ -1,0 +1,45 @@
+"""Settings come from the environment once, and a bad one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.settings import PROJECT, SettingsInvalid, load_settings
+
+
+def test_without_an_environment_all_lies_below_the_checkout() -> None:
+    settings = load_settings()
+    assert settings.home == PROJECT / ".holdfast"
+    assert settings.kafka.bootstrap_servers is None
+    assert settings.registry == f"sqlite:///{settings.paths.registry}"
+
+
+def test_nested_settings_use_two_underscores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "kafka-1:9092")
+    monkeypatch.setenv("HOLDFAST_KAFKA__CLIENT_CONFIG", '{"security.protocol": "SASL_SSL"}')
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", '["a.b:app"]')
+    settings = load_settings()
+    assert settings.kafka.bootstrap_servers == "kafka-1:9092"
+    assert settings.kafka.client_config == {"security.protocol": "SASL_SSL"}
+    assert settings.processors == ("a.b:app",)
+
+
+def test_the_home_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_HOME", "here")
+    assert load_settings().home == tmp_path / "here"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("HOLDFAST_KAFKA__EMBEDDED_PORT", "80"), ("HOLDFAST_LOG_LEVEL", "LOUD"), ("HOLDFAST_STUCK_AFTER_S", "0")],
+)
+def test_a_bad_value_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsInvalid) as failure:
+        load_settings()
+    assert variable in failure.value.message
+    assert value in failure.value.message
+    assert failure.value.exit_code == 64
