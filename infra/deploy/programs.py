@@ -81,6 +81,7 @@ class ProgramStatus:
     Args:
         exit_status: Of the last process, when it ended by itself; None while there is one, and after a signal.
         signal: The signal that ended the last process (``SIGKILL``), if one did.
+        started_at: When the present or last process started.
         since: When the present process started, or the last one ended; None when there was none yet.
     """
 
@@ -90,6 +91,7 @@ class ProgramStatus:
     exit_status: int | None
     since: datetime | None
     signal: str | None = None
+    started_at: datetime | None = None
 
     @property
     def alive(self) -> bool:

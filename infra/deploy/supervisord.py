@@ -420,15 +420,18 @@ def process_alive(pid: int) -> bool:
 def _status(info: dict[str, Any], own_log: str) -> ProgramStatus:
     state = as_state(info["statename"])
     alive = info["pid"] != 0
-    moment = info["start"] if alive else info["stop"]
+    started_at, stopped_at = (
+        datetime.fromtimestamp(info[moment], UTC) if info[moment] else None for moment in ("start", "stop")
+    )
     exit_status, signal = (None, None) if alive or not info["stop"] else _how_it_ended(info, own_log)
     return ProgramStatus(
         name=info["name"],
         state=state,
         pid=info["pid"] or None,
         exit_status=exit_status,
-        since=datetime.fromtimestamp(moment, UTC) if moment else None,
+        since=started_at if alive else stopped_at,
         signal=signal,
+        started_at=started_at,
     )
 
 

@@ -23,7 +23,7 @@ import structlog
 
 from infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
 from infra.errors import HoldfastError
-from processors.lifecycle.ports import ProcessorStatus, World
+from processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
 
 log = structlog.get_logger(__name__)
 
@@ -244,7 +244,7 @@ def wait_ready(
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """What the deployer says of an instance, and what it says itself (None unless it is that very process).
+    """What the deployer says of an instance, and what that very process says itself, even as its last words.
 
     Args:
         slot: The instance.
@@ -255,14 +255,27 @@ def look(
     deadline = time.monotonic() + patience_s
     while True:
         program = world.deployer.programs().get(world.paths.program(processor, slot))
-        if program is None or not program.alive:
-            return program, None
+        if program is None:
+            return None, None
+        if not program.alive:
+            return program, _last_words(program, world.statuses(processor, slot))
         status = world.statuses(processor, slot).status()
         if status is not None and status.pid == program.pid:
             return program, status
         if time.monotonic() >= deadline:
             return program, None
         time.sleep(POLL_S)
+
+
+def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> ProcessorStatus | None:
+    """What the program's last process said when it ended with an error; never what an older one said."""
+    if not program.exit_status or program.started_at is None:
+        return None
+    failure = source.last_failure()
+    # The deployer knows its moments in whole seconds.
+    if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
+        return None
+    return failure
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:

@@ -124,7 +124,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It has a process that gave up, and says why."""
+    """It gave up, and says why; its process may be there still."""
 
     error: Mapping[str, Any] = field(default_factory=dict)
     kind: ClassVar[str] = "failed"
@@ -153,7 +153,7 @@ def diagnose(
 
     Args:
         program: What the supervisor says; None when it doesn't know the program.
-        status: What the process says; None when it doesn't answer.
+        status: What the process says, or said when it ended with an error; None when it doesn't answer.
         desired: What the processor is meant to be.
         now: The moment of the facts.
         limits: What may last how long.
@@ -171,6 +171,8 @@ def diagnose(
         stopped = program.state == "STOPPED" and program.since is not None
         if stopped and _age(program.since, now) < limits.stop_s:
             return Starting(f"stopped on request since {_age(program.since, now):.0f} s")
+        if status is not None and status.error:
+            return Failed(error=dict(status.error))
         return Dead(exit_status=program.exit_status, signal=program.signal)
     if program.state == "STOPPING":
         return Starting("stopping on request")

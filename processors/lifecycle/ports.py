@@ -79,6 +79,11 @@ class ProcessorStatus(Protocol):
         ...
 
     @property
+    def started_at(self) -> float:
+        """When it started."""
+        ...
+
+    @property
     def heartbeat_at(self) -> float:
         """When its loop last went round."""
         ...
@@ -99,6 +104,10 @@ class ProcessorStatusSource(Protocol):
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
         """What it says; None when it doesn't answer within the time."""
+        ...
+
+    def last_failure(self) -> ProcessorStatus | None:
+        """What it said when it last ended with an error; None when it never did."""
         ...
 
 
@@ -184,6 +193,16 @@ class Incidents(Protocol):
 
     def incident(self, incident_id: int) -> Incident | None:
         """One incident with its timeline."""
+        ...
+
+    def incidents(self, limit: int = ..., *, processor: str | None = ...) -> tuple[Incident, ...]:
+        """The newest incidents, newest first."""
+        ...
+
+    def open_incident(
+        self, processor: str, kind: str, detail: Mapping[str, Any], now: datetime
+    ) -> tuple[Incident, bool]:
+        """The processor's open incident, and whether this call opened it."""
         ...
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> bool:

@@ -18,7 +18,8 @@ from typing import Literal, TypeVar
 
 import structlog
 
-from infra.database.records import Outcome
+from infra.database.records import Incident, Outcome
+from infra.deploy.programs import ProgramStatus
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from processors.lifecycle.deployment import (
     PATIENCE_S,
@@ -39,7 +40,7 @@ from processors.lifecycle.diagnosis import (
     admits_incident,
     diagnose,
 )
-from processors.lifecycle.ports import World
+from processors.lifecycle.ports import ProcessorStatus, World
 
 __all__ = [
     "Dead",
@@ -49,12 +50,15 @@ __all__ = [
     "IncidentUnknown",
     "Limits",
     "NotDeployed",
+    "Notice",
+    "Observation",
     "RecoveryPolicy",
     "RecoveryResult",
     "Starting",
     "Stuck",
     "admits_incident",
     "diagnose",
+    "notice",
     "observe",
     "recover",
     "worst",
@@ -95,6 +99,34 @@ class RecoveryResult:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One instance: what was seen, and what it means."""
+
+    program: ProgramStatus | None
+    status: ProcessorStatus | None
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a look at a processor led to."""
+
+    #: By slot.
+    observations: Mapping[str, Observation]
+    #: The open incident, if the processor needs recovery and deserves one.
+    incident: Incident | None
+    #: Whether this look opened it.
+    opened: bool
+    #: When each slot last answered: to be passed to the next look.
+    answered_at: Mapping[str, datetime]
+
+    @property
+    def worst(self) -> Diagnosis:
+        """The gravest diagnosis."""
+        return worst({slot: seen.diagnosis for slot, seen in self.observations.items()})
+
+
 def observe(
     processor: str,
     world: World,
@@ -102,8 +134,8 @@ def observe(
     *,
     patience_s: float = 0.0,
     answered_at: Mapping[str, datetime] | None = None,
-) -> dict[str, Diagnosis]:
-    """Diagnose every slot that the processor is meant to run in; empty when it was never deployed.
+) -> dict[str, Observation]:
+    """Look at every slot that the processor is meant to run in; empty when it was never deployed.
 
     Args:
         processor: Its name.
@@ -116,12 +148,41 @@ def observe(
     if desired is None:
         return {}
     up = world.deployer.running()
-    found: dict[str, Diagnosis] = {}
+    found: dict[str, Observation] = {}
     for slot in desired.slots:
         program, status = look(slot, processor, world, patience_s=patience_s) if up else (None, None)
         answered = (answered_at or {}).get(slot)
-        found[slot] = diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
+        diagnosis = diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
+        found[slot] = Observation(program, status, diagnosis)
     return found
+
+
+def notice(
+    processor: str, world: World, limits: Limits, *, answered_at: Mapping[str, datetime] | None = None
+) -> Notice:
+    """Look at a processor and file an incident if it needs recovery: the body of a recovery sensor.
+
+    While an incident is open, or when another isn't admitted (see ``admits_incident``), none is opened.
+    """
+    seen = observe(processor, world, limits, answered_at=answered_at)
+    now = world.clock()
+    fresh = {slot: now for slot, each in seen.items() if each.status is not None and _lives(each.program)}
+    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen} | fresh
+    gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
+    if not gravest.needs_recovery:
+        return Notice(seen, None, False, answered)
+    recent = world.registry.incidents(limits.incidents, processor=processor)
+    if not admits_incident(recent, world.registry.deployment(processor), now, limits):
+        return Notice(seen, None, False, answered)
+    detail = {slot: each.diagnosis.sentence for slot, each in seen.items()}
+    incident, opened = world.registry.open_incident(processor, gravest.kind, detail, now)
+    if opened:
+        log.warning("incident.opened", incident=incident.id, processor=processor, kind=gravest.kind, detail=detail)
+    return Notice(seen, incident, opened, answered)
+
+
+def _lives(program: ProgramStatus | None) -> bool:
+    return program is not None and program.alive
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
@@ -217,7 +278,7 @@ class _Recovery:
 
     def _diagnose(self) -> dict[str, Diagnosis]:
         found = observe(self._rollout.processor, self._world, self._policy.limits, patience_s=PATIENCE_S)
-        return {slot: found[slot] for slot in self._rollout.slots if slot in found}
+        return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
     def _fence(self, sick: list[str]) -> str:
         """Make sure that no old process works in the sick slots."""

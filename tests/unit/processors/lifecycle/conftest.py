@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,8 @@ from infra.deploy.supervisord import Supervisord
 from infra.paths import Paths
 from processors.lifecycle.deployment import Rollout
 from processors.lifecycle.ports import World
+from processors.serving.client import ProcessorClient
+from processors.serving.status import InputPosition, ProcessorStatus, TaskStatus
 
 PROGRAM = """
 import http.server, json, os, pathlib, sys, threading, time
@@ -36,81 +36,46 @@ starts.write_text(str(number + 1))
 acts = json.loads((home / "acts.json").read_text())
 act = acts[min(number, len(acts) - 1)]
 print("start", number, flush=True)
-if act.get("exit") is not None:
-    print("giving up", flush=True)
-    sys.exit(act["exit"])
 born = time.time()
+(home / "run").mkdir(exist_ok=True)
+endpoint = home / "run" / (name + ".json")
+
+def status():
+    running = time.time() - born >= act.get("restore_s", 0)
+    at = {"committed": 0, "position": 0, "end": 0, "lag": 0}
+    tasks = [
+        {"task": "flights-%d" % p, "subtopology": "flights", "partition": p, "inputs": {"flights": at},
+         "phase": "running" if running else "restoring", "stores": {}, "restore": None}
+        for p in act.get("partitions", {}).get(slot, [])
+    ]
+    return json.dumps({
+        "processor": "fleet", "slot": slot, "pid": os.getpid(), "guarantee": "exactly-once",
+        "phase": act.get("phase", "running") if running else "restoring",
+        "code_version": act.get("version", "v1"), "started_at": born,
+        "heartbeat_at": born if act.get("stuck") else time.time(), "error": act.get("error"),
+        "records": {}, "commits": {}, "tasks": tasks,
+    })
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        running = time.time() - born >= act.get("restore_s", 0)
-        phase = act.get("phase", "running") if running else "restoring"
-        body = json.dumps({
-            "phase": phase, "pid": os.getpid(), "code_version": act.get("version", "v1"),
-            "heartbeat_at": born if act.get("stuck") else time.time(), "error": act.get("error"),
-            "tasks": [
-                {"partition": p, "phase": "running" if running else "restoring", "inputs": {"flights": {}}}
-                for p in act.get("partitions", {}).get(slot, [])
-            ],
-        }).encode()
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(status().encode())
 
     def log_message(self, *arguments):
         pass
 
+if act.get("exit") is not None:
+    print("giving up", flush=True)
+    if act.get("error"):
+        endpoint.with_suffix(".failed.json").write_text(status())
+    sys.exit(act["exit"])
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-(home / "run").mkdir(exist_ok=True)
-endpoint = home / "run" / (name + ".json")
 new = endpoint.with_suffix(".new")
 new.write_text(json.dumps({"pid": os.getpid(), "url": "http://127.0.0.1:%d" % server.server_address[1], "token": "t"}))
 new.replace(endpoint)
 server.serve_forever()
 """
-
-
-@dataclass(frozen=True)
-class Position:
-    committed: int | None = None
-    position: int | None = None
-    end: int | None = None
-    lag: int | None = None
-
-
-@dataclass(frozen=True)
-class Task:
-    partition: int
-    phase: str = "running"
-    inputs: Mapping[str, Position] = field(default_factory=lambda: {"flights": Position()})
-
-
-@dataclass(frozen=True)
-class Status:
-    phase: str = "running"
-    pid: int = 7
-    code_version: str = "v1"
-    heartbeat_at: float = 0.0
-    error: Mapping[str, Any] | None = None
-    tasks: tuple[Task, ...] = ()
-
-
-@dataclass(frozen=True)
-class Client:
-    endpoint: Path
-
-    def status(self, timeout_s: float = 2.0) -> Status | None:
-        try:
-            url = json.loads(self.endpoint.read_text())["url"]
-            with urllib.request.urlopen(f"{url}/status", timeout=timeout_s) as answer:
-                said = json.load(answer)
-        except (OSError, urllib.error.URLError):
-            return None
-        tasks = [
-            Task(task["partition"], task["phase"], {topic: Position() for topic in task["inputs"]})
-            for task in said.pop("tasks")
-        ]
-        return Status(**said, tasks=tuple(tasks))
 
 
 @dataclass(frozen=True)
@@ -151,14 +116,26 @@ def eventually() -> Callable[[Callable[[], bool]], None]:
     return wait
 
 
-@pytest.fixture
-def make_status() -> type[Status]:
-    return Status
+def _task(partition: int, phase: str = "running") -> TaskStatus:
+    position = InputPosition(committed=None, position=None, end=None, lag=None)
+    return TaskStatus(f"flights-{partition}", "flights", partition, phase, {"flights": position})
+
+
+def _status(**facts: Any) -> ProcessorStatus:
+    usual: dict[str, Any] = {"processor": "fleet", "slot": "0", "pid": 7, "phase": "running", "guarantee": ""}
+    moments: dict[str, Any] = {"started_at": 0.0, "heartbeat_at": 0.0}
+    rest: dict[str, Any] = {"code_version": "v1", "error": None, "records": {}, "commits": {}, "tasks": ()}
+    return ProcessorStatus(**{**usual, **moments, **rest, **facts})
 
 
 @pytest.fixture
-def make_task() -> type[Task]:
-    return Task
+def make_status() -> Callable[..., ProcessorStatus]:
+    return _status
+
+
+@pytest.fixture
+def make_task() -> Callable[..., TaskStatus]:
+    return _task
 
 
 @pytest.fixture
@@ -173,7 +150,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     supervisor = Supervisord(paths)
     world = World(
         deployer=supervisor,
-        statuses=lambda processor, slot: Client(paths.endpoint(processor, slot)),
+        statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
         registry=registry,
         paths=paths,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -73,6 +74,21 @@ def test_a_processor_that_gives_up_fails_the_deployment_with_its_own_words(stage
         deploy(stage.rollout, stage.world, timeout_s=30)
     assert failed.value.action == "Create topic flights."
     assert failed.value.fields["error"] == error
+
+
+def test_the_last_words_of_a_process_are_told_and_older_ones_are_not(stage: Any, eventually: Any) -> None:
+    error = {"type": "StateLost", "message": "Changelog was truncated.", "action": "Restore it."}
+    stage.acts({"exit": 1, "error": error})
+    with pytest.raises(DeploymentFailed, match=r"exit status 1.*Changelog was truncated") as failed:
+        deploy(stage.rollout, stage.world, timeout_s=30)
+    assert failed.value.action == "Restore it."
+
+    ended = time.time()
+    eventually(lambda: time.time() > ended + 2)  # the supervisor tells whole seconds
+    stage.acts({"exit": 1})
+    with pytest.raises(DeploymentFailed) as silent:
+        deploy(stage.rollout, stage.world, timeout_s=30)
+    assert silent.value.fields["error"] is None
 
 
 def test_what_is_not_ready_in_time_is_named(stage: Any) -> None:

@@ -54,6 +54,7 @@ CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment |
     ("deployment was interrupted", program("EXITED", status=1), None, wish("deploying", 601), Dead(1, None)),
     ("unknown to the supervisor", None, None, wish(), Dead(None, None)),
     ("killed", program("EXITED", signal="SIGKILL"), None, wish(), Dead(None, "SIGKILL")),
+    ("ended with last words", program("EXITED", status=1), told(phase="failed", error=ERROR), wish(), Failed(ERROR)),
     ("bad configuration", program("FATAL", status=64), None, wish(), Dead(64, None)),
     ("stopped just now", program("STOPPED", 5), None, wish(), Starting("stopped on request since 5 s")),
     ("stopped and forgotten", program("STOPPED", 61), None, wish(), Dead(None, None)),

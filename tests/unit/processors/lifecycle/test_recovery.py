@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,17 +14,25 @@ import pytest
 from processors.lifecycle.deployment import deploy, stop
 from processors.lifecycle.recovery import (
     Dead,
+    Diagnosis,
     Healthy,
     IncidentUnknown,
     Limits,
     RecoveryPolicy,
     Stuck,
+    notice,
     observe,
     recover,
 )
+from processors.serving.client import ProcessorClient
+from processors.serving.status import ProcessorStatus
 
 POLICY = RecoveryPolicy(limits=Limits(stuck_after_s=1.5), ready_s=30, pause_s=0.1)
 Wait = Callable[[Callable[[], bool]], None]
+
+
+def diagnoses(stage: Any) -> dict[str, Diagnosis]:
+    return {slot: seen.diagnosis for slot, seen in observe("fleet", stage.world, POLICY.limits).items()}
 
 
 def file_incident(stage: Any) -> int:
@@ -41,7 +50,7 @@ def test_a_killed_instance_is_brought_back_and_the_other_is_left_alone(stage: An
     killed, other = stage.pid("0"), stage.pid("1")
     os.kill(killed, signal.SIGKILL)
     dead = Dead(exit_status=None, signal="SIGKILL")
-    eventually(lambda: observe("fleet", stage.world, POLICY.limits)["0"] == dead)
+    eventually(lambda: diagnoses(stage)["0"] == dead)
     incident_id = file_incident(stage)
 
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
@@ -50,7 +59,7 @@ def test_a_killed_instance_is_brought_back_and_the_other_is_left_alone(stage: An
     assert "Slot 0: Its process was killed by SIGKILL." in result.reason
     assert stage.pid("0") != killed
     assert stage.pid("1") == other
-    assert set(observe("fleet", stage.world, POLICY.limits).values()) == {Healthy("running")}
+    assert set(diagnoses(stage).values()) == {Healthy("running")}
 
     incident = stage.registry.incident(incident_id)
     assert (incident.outcome, incident.claimed_by, incident.attempts) == ("resolved", "run-1", 1)
@@ -67,7 +76,7 @@ def test_a_stuck_instance_is_killed_before_it_is_started_again(stage: Any, event
     stage.acts({"stuck": True}, {})
     deploy(stage.rollout, stage.world, timeout_s=30)
     stuck = stage.pid("0")
-    eventually(lambda: isinstance(observe("fleet", stage.world, POLICY.limits)["0"], Stuck))
+    eventually(lambda: isinstance(diagnoses(stage)["0"], Stuck))
     incident_id = file_incident(stage)
     assert recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY).outcome == "resolved"
     fence = stage.registry.incident(incident_id).timeline[1]
@@ -76,8 +85,6 @@ def test_a_stuck_instance_is_killed_before_it_is_started_again(stage: Any, event
 
 def test_an_instance_that_gave_up_is_replaced(stage: Any) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
-    stage.acts({})
-    (stage.world.paths.home / "acts.json").write_text("[]")
     stage.acts({"phase": "failed", "error": {"type": "E", "message": "no"}}, {})
     stage.supervisor.kill_program("fleet-0")
     stage.supervisor.start_program("fleet-0")
@@ -159,8 +166,46 @@ def test_a_dead_supervisor_is_brought_back_with_all_its_programs(stage: Any, eve
     pid = stage.supervisor.pid()
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not stage.supervisor.running())
-    assert set(observe("fleet", stage.world, POLICY.limits).values()) == {Dead(None, None)}
+    assert set(diagnoses(stage).values()) == {Dead(None, None)}
     incident_id = file_incident(stage)
     assert recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY).outcome == "resolved"
     assert "the supervisor did not run and was started" in stage.registry.incident(incident_id).timeline[1].text
     assert stage.supervisor.pid() != pid
+
+
+def test_a_failure_is_noticed_once_and_only_while_restarts_may_help(stage: Any, eventually: Wait) -> None:
+    assert notice("fleet", stage.world, POLICY.limits).observations == {}
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    well = notice("fleet", stage.world, POLICY.limits)
+    assert (well.incident, well.worst) == (None, Healthy("running"))
+    assert set(well.answered_at) == {"0", "1"}
+
+    pid = stage.pid("0")
+    os.kill(pid, signal.SIGSTOP)
+    stage = replace(stage, world=replace(stage.world, statuses=impatient(stage.world)))
+    unsure = notice("fleet", stage.world, Limits(stuck_after_s=600), answered_at=well.answered_at)
+    assert (unsure.incident, unsure.worst.kind) == (None, "starting")
+    assert unsure.answered_at["0"] == well.answered_at["0"]
+    assert unsure.answered_at["1"] > well.answered_at["1"]
+
+    def stuck() -> bool:
+        return notice("fleet", stage.world, POLICY.limits, answered_at=well.answered_at).opened
+
+    eventually(stuck)
+    again = notice("fleet", stage.world, POLICY.limits, answered_at=well.answered_at)
+    assert not again.opened
+    assert again.incident is not None
+    assert (again.incident.kind, again.incident.detail["1"]) == ("stuck", "It is running.")
+
+    stage.registry.close_incident(again.incident.id, "failed", datetime.now(UTC))
+    refused = notice("fleet", stage.world, POLICY.limits, answered_at=well.answered_at)
+    assert (refused.incident, refused.worst.kind) == (None, "stuck")
+    stage.supervisor.kill_program("fleet-0")
+
+
+def impatient(world: Any) -> Any:
+    class Impatient(ProcessorClient):
+        def status(self, timeout_s: float = 0.2) -> ProcessorStatus | None:
+            return super().status(timeout_s)
+
+    return lambda processor, slot: Impatient(processor, slot, world.paths)
