@@ -28,6 +28,7 @@ DEPARTURES_TOPIC = "departures"
 #: Progress is told so often, and the pace is looked at, in flights.
 _PACE_EVERY = 200
 _TELL_EVERY_S = 0.25
+_CREATED_WITHIN_S = 3.0
 
 
 class FedBefore(HoldfastError):
@@ -110,7 +111,10 @@ def feed(
 
 def _refuse_fed(topics: Topics, *, again: bool) -> None:
     names = (FLIGHTS_TOPIC, DEPARTURES_TOPIC)
-    there = topics.describe(names)
+    # Topics that were created a moment ago may not be known to every broker yet.
+    deadline = time.monotonic() + _CREATED_WITHIN_S
+    while len(there := topics.describe(names)) < len(names) and time.monotonic() < deadline:
+        time.sleep(0.1)
     for name in names:
         if name not in there:
             raise TopicUnusable(

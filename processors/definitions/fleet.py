@@ -13,6 +13,8 @@ application = Application(
     consumer_group="fleet",
     auto_offset_reset="earliest",
     dead_letter_topic="fleet-dead-letters",
+    # A killed worker's partitions are free again after this long; it is the broker's least.
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
     description="Per aircraft: flights, minutes in the air, miles, worst arrival delay, last airport, first and "
     "last departure.",
     owners=("team:fleet-operations",),

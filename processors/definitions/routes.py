@@ -17,6 +17,8 @@ application = Application(
     consumer_group="routes",
     auto_offset_reset="earliest",
     dead_letter_topic="routes-dead-letters",
+    # A killed worker's partitions are free again after this long; it is the broker's least.
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
     description="Per route and carrier: moving average of the arrival delay over the last 20 arrivals, cancelled "
     "flights counted apart.",
     owners=("team:network-planning",),

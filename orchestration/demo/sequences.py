@@ -1,0 +1,81 @@
+"""Lost and doubled records of an output topic, found from the sequence number that each record carries.
+
+A processor numbers its updates of a key 1, 2, 3, …; so whatever is missing was lost, whatever comes twice was
+doubled, and whatever comes late is out of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from infra.kafka.reader import read_range
+from infra.kafka.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceCheck:
+    """What was found in one output topic; the last four are 0 when nothing was lost, doubled or disordered."""
+
+    records: int
+    keys: int
+    lost: int
+    doubled: int
+    disordered: int
+    unexpected: int
+
+    @property
+    def mismatches(self) -> int:
+        """Everything that should not be."""
+        return self.lost + self.doubled + self.disordered + self.unexpected
+
+
+def check_sequences(updates: Iterable[tuple[str, int]], expected: Mapping[str, int]) -> SequenceCheck:
+    """Compare updates (key, sequence number), in the order of each key's partition, with the count expected per key."""
+    records = disordered = 0
+    last: dict[str, int] = {}
+    seen: dict[str, set[int]] = {}
+    for key, number in updates:
+        records += 1
+        disordered += number < last.get(key, 0)
+        last[key] = number
+        seen.setdefault(key, set()).add(number)
+    distinct = sum(len(numbers) for numbers in seen.values())
+    lost = sum(
+        sum(number not in seen.get(key, ()) for number in range(1, count + 1)) for key, count in expected.items()
+    )
+    rightful = sum(sum(1 <= number <= expected.get(key, 0) for number in numbers) for key, numbers in seen.items())
+    return SequenceCheck(
+        records=records,
+        keys=len(seen),
+        lost=lost,
+        doubled=records - distinct,
+        disordered=disordered,
+        unexpected=distinct - rightful,
+    )
+
+
+class _Update(msgspec.Struct):
+    flights: int
+
+
+def committed_updates(topics: Topics, topic: str) -> Iterator[tuple[str, int]]:
+    """The key and the number of flights of each committed record of an output topic, partition by partition."""
+    decode = msgspec.json.Decoder(_Update).decode
+    starts = topics.start_offsets(topic)
+    for partition, end in topics.end_offsets(topic, committed=True).items():
+        for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
+            yield (record.key or b"").decode(), decode(record.value or b"{}").flights
+
+
+def committed_count(topics: Topics, topic: str) -> int:
+    """How many committed records a topic holds."""
+    starts = topics.start_offsets(topic)
+    ends = topics.end_offsets(topic, committed=True)
+    return sum(
+        1
+        for partition, end in ends.items()
+        for _ in read_range(topics.bootstrap, topic, partition, starts[partition], end)
+    )
