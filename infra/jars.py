@@ -33,6 +33,8 @@ LOCK = Path(__file__).resolve().parent.parent / "jars.lock"
 FETCH_WITHIN_S = 900.0
 # Trust stores that systems keep for Java, for a Java that brings only public certificates of its own.
 _SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
+#: An error's message names so many jars; its fields name all.
+_NAMED = 5
 _UNRESOLVED = re.compile(r":: (\S+?)#(\S+?);(\S+?): ")
 _ADDRESS = re.compile(r"\w+://\S+")
 
@@ -223,16 +225,20 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
 
 def _unavailable(coordinates: Sequence[str], told: str) -> JarUnavailable:
     reason = _reason(told)
-    action = "Check that this machine reaches a Maven registry, then run `make setup` again; a mirror of your own is "
-    action += "named by HOLDFAST_IVY_SETTINGS, the path of an Ivy settings file."
-    if "PKIX" in told or "SSLHandshake" in told or "trustAnchors" in told:
+    if re.search("PKIX|SSLHandshake|trustAnchors", told):
         action = (
             "Java does not trust the certificate that it was shown, as behind a proxy with its own authority: "
             "name a trust store that holds it, JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>, "
             "and run `make setup` again."
         )
+    else:
+        action = (
+            "Check that this machine reaches a Maven registry, then run `make setup` again; a mirror of your own is "
+            "named by HOLDFAST_IVY_SETTINGS, the path of an Ivy settings file."
+        )
+    shown = ", ".join(coordinates[:_NAMED]) + (f" and {len(coordinates) - _NAMED} more" * (len(coordinates) > _NAMED))
     return JarUnavailable(
-        f"Could not fetch {len(coordinates)} jar(s): {', '.join(coordinates)}. Ivy said: {reason}.",
+        f"Could not fetch {len(coordinates)} jar(s): {shown}. Ivy said: {reason}.",
         action=action,
         coordinates=", ".join(coordinates),
         reason=reason,
@@ -240,13 +246,12 @@ def _unavailable(coordinates: Sequence[str], told: str) -> JarUnavailable:
 
 
 def _reason(told: str) -> str:
-    """The telling lines of Ivy's output, without addresses."""
-    telling = [
-        _ADDRESS.sub("<address>", line.strip(" :\t!"))
-        for line in told.splitlines()
-        if re.search(r"not found|rror|xception|refused|denied|timed out|PKIX|no end after", line)
-    ]
-    return " | ".join(dict.fromkeys(telling[:6])) or " ".join(_ADDRESS.sub("<address>", told).split())[-300:]
+    """The telling lines of Ivy's output, without addresses: causes first, then what they led to."""
+    lines = [_ADDRESS.sub("<address>", line.strip(" :\t!\n")) for line in told.splitlines()]
+    causes = [line for line in lines if re.search(r"PKIX|xception|refused|denied|timed out|rror|no end after", line)]
+    results = [line for line in lines if "not found" in line and line not in causes]
+    telling = list(dict.fromkeys(causes))[:3] or list(dict.fromkeys(results))[:3]
+    return " | ".join(line[:300] for line in telling) or " ".join(lines)[-300:]
 
 
 def _ivy_file(pins: Sequence[JarPin]) -> str:

@@ -147,3 +147,17 @@ def test_the_lock_of_this_project_has_both_sets_and_no_address() -> None:
     assert len(read_lock("broker")) > 40
     assert len(read_lock("spark")) == 7
     assert "://" not in LOCK.read_text()
+
+
+def test_a_certificate_that_java_does_not_trust_is_told_with_the_remedy(tmp_path: Path, lock: Path) -> None:
+    executable = tmp_path / "java"
+    executable.write_text(
+        "#!/bin/sh\necho 'Server access error at url https://registry.example/x.pom "
+        "(SSLHandshakeException: PKIX path building failed)' >&2\nexit 1\n"
+    )
+    executable.chmod(0o755)
+    with pytest.raises(JarUnavailable, match=COORDINATE) as failure:
+        fetch_jars("tiny", tmp_path / "cache", JarSource(Java(tmp_path, executable, 21, "PATH")), lock=lock)
+    assert "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=" in failure.value.action
+    assert "PKIX" in failure.value.message
+    assert "registry.example" not in failure.value.message
