@@ -16,8 +16,19 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from infra.java import Java, find_java
-from infra.kafka.broker import BrokerAlreadyRunning, BrokerDidNotStart, EmbeddedBroker, PortTaken, running_broker
+from infra.kafka.broker import (
+    BrokerAlreadyRunning,
+    BrokerDidNotStart,
+    EmbeddedBroker,
+    PortTaken,
+    embedded_broker,
+    running_broker,
+)
+from infra.kafka.client import bootstrap_servers
+from infra.kafka.errors import BrokerUnreachable
+from infra.kafka.readiness import answers_metadata
 from infra.process import is_running
+from infra.settings import load_settings
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTER = """
@@ -163,3 +174,17 @@ def test_it_listens_on_loopback_only(make) -> None:
 
 def test_stopping_what_does_not_run_is_fine(make) -> None:
     make().stop()
+
+
+def test_the_broker_of_a_home_is_found_by_its_clients_and_by_nobody_after_it_stopped(tmp_path) -> None:
+    settings = load_settings(home=tmp_path)
+    home_broker = embedded_broker(settings)
+    try:
+        address = home_broker.start()
+        assert bootstrap_servers(settings) == address.bootstrap
+        assert answers_metadata(address.bootstrap)
+    finally:
+        home_broker.stop()
+    with pytest.raises(BrokerUnreachable):
+        bootstrap_servers(settings)
+    assert not answers_metadata(address.bootstrap, timeout_s=0.5)
