@@ -1,0 +1,26 @@
+"""kill -9 at random moments, for as many rounds as asked for: runs ``test_random_kills.py`` by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run the rounds; 0 when nothing was lost or doubled."""
+    parser = argparse.ArgumentParser(description="kill -9 the processor fleet at random moments, then verify.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="0 draws one, and prints it")
+    given = parser.parse_args()
+    here = Path(__file__).resolve()
+    wanted = {"HOLDFAST_KILL_ROUNDS": str(given.rounds), "HOLDFAST_KILL_SEED": str(given.seed)}
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "--timeout", str(300 + given.rounds * 30)]
+    target = str(here.parent / "test_random_kills.py")
+    return subprocess.run([*command, target], cwd=here.parents[2], env={**os.environ, **wanted}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The demonstration starts from an empty home, and deletes nobody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from infra.paths import Paths
+from infra.process import start_mark
+from orchestration.demo.home import MARKER, HomeNotFree, prepare_home
+
+
+def test_a_new_home_is_made_and_marked(tmp_path: Path) -> None:
+    prepared = prepare_home(Paths(tmp_path / "home"))
+    assert not prepared.removed
+    assert [path.name for path in prepared.folder.iterdir()] == [MARKER]
+
+
+def test_a_former_demos_home_is_emptied(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "home")
+    prepare_home(paths)
+    paths.state.mkdir()
+    prepared = prepare_home(paths)
+    assert prepared.removed
+    assert [path.name for path in paths.home.iterdir()] == [MARKER]
+
+
+def test_a_home_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "home")
+    paths.state.mkdir(parents=True)
+    with pytest.raises(HomeNotFree, match="holds state"):
+        prepare_home(paths)
+    assert paths.state.is_dir()
+
+
+def test_a_home_in_use_is_left_alone(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "home")
+    prepare_home(paths)
+    paths.kafka.mkdir()
+    me = {"bootstrap": "127.0.0.1:1", "pid": os.getpid(), "mark": start_mark(os.getpid())}
+    paths.broker_address.write_text(json.dumps(me))
+    with pytest.raises(HomeNotFree, match=f"a broker .process {os.getpid()}"):
+        prepare_home(paths)
+    assert paths.broker_address.exists()
