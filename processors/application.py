@@ -1,6 +1,7 @@
 """Application: what users declare, and how it is run.
 
-Declaring touches neither Kafka nor the disk; ``topology()`` is the frozen description, ``run()`` the worker.
+Declaring touches neither Kafka nor the disk; ``topology()`` is the frozen description, ``run()`` the worker. What only
+running needs is imported by running: whoever reads descriptions (the Dagster code server) loads no RocksDB.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.cluster import KafkaCluster
 from infra.kafka.records import TopicSpec
 from infra.log import configure_logging
 from infra.settings import Settings, load_settings
@@ -28,13 +28,6 @@ from processors.dataframe.dataframe import StreamingDataFrame
 from processors.dataframe.serialization import Deserializer, Serializer
 from processors.dataframe.topic import Topic, TopicConfig
 from processors.lifecycle import provision
-from processors.runtime.assignment import Assignment
-from processors.runtime.failures import FailurePolicy, OnProcessingError
-from processors.runtime.loop import Worker
-from processors.runtime.options import RuntimeOptions
-from processors.runtime.ports import Cluster
-from processors.serving.server import ControlServer
-from processors.state.folder import StateFolder
 from processors.topology import (
     CHANGELOG_CONFIG,
     ChangelogSpec,
@@ -43,6 +36,14 @@ from processors.topology import (
     code_version_of,
     subtopologies_of,
 )
+
+if TYPE_CHECKING:
+    from infra.kafka.cluster import KafkaCluster
+    from processors.runtime.failures import OnProcessingError
+    from processors.runtime.loop import Worker
+    from processors.runtime.options import RuntimeOptions
+    from processors.runtime.ports import Cluster
+    from processors.state.folder import StateFolder
 
 _log = structlog.get_logger("application")
 
@@ -79,9 +80,7 @@ class Application:
         owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
     """
 
-    # The peers' users move by changing the import: one constructor with the names they know.
-    # tidy: allow-parameters because the constructor keeps the parameter names of the Python peer.
-    def __init__(
+    def __init__(  # tidy: allow-wide because users of the Python peer move by changing the import: the names are theirs.
         self,
         broker_address: str | None = None,
         *,
@@ -129,8 +128,7 @@ class Application:
 
     # -- declaring -------------------------------------------------------------------------------------------------
 
-    # tidy: allow-parameters because the method keeps the parameter names of the Python peer.
-    def topic(
+    def topic(  # tidy: allow-wide because users of the Python peer move by changing the import: the names are theirs.
         self,
         name: str,
         *,
@@ -217,6 +215,8 @@ class Application:
 
     def cluster(self, settings: Settings) -> KafkaCluster:
         """The Kafka cluster that this application works on, with its own client settings."""
+        from infra.kafka.cluster import KafkaCluster
+
         return KafkaCluster(
             self.broker_address or bootstrap_servers(settings),
             client_config=client_config(settings),
@@ -228,6 +228,8 @@ class Application:
         self, cluster: Cluster, settings: Settings, *, count: int = 0, timeout: float = 0.0, serve: bool = False
     ) -> None:
         """Work on a given cluster; with ``serve``, status and control over HTTP. See ``run``."""
+        from processors.state.folder import StateFolder
+
         topology = self.topology()
         if not topology.inputs:
             raise ApplicationInvalid(
@@ -255,6 +257,8 @@ class Application:
         Raises:
             StateFolderTaken: A live process uses the state.
         """
+        from processors.state.folder import StateFolder
+
         root = (Path(self._state_dir) if self._state_dir is not None else load_settings().paths.state).resolve()
         group = root / self.consumer_group
         for slot in sorted(path.name for path in group.iterdir()) if group.is_dir() else []:
@@ -262,8 +266,7 @@ class Application:
             shutil.rmtree(folder.path)
             folder.release()
 
-    # tidy: allow-parameters because all come from one call and a bundle would only be taken apart again.
-    def _work(
+    def _work(  # tidy: allow-wide because all come from one call and a bundle would only be taken apart again.
         self,
         topology: Topology,
         cluster: Cluster,
@@ -274,6 +277,11 @@ class Application:
         timeout: float,
         serve: bool,
     ) -> None:
+        from processors.runtime.assignment import Assignment
+        from processors.runtime.failures import FailurePolicy
+        from processors.runtime.loop import Worker
+        from processors.serving.server import ControlServer
+
         failures = FailurePolicy(
             self._dead_letter_topic, self._on_processing_error, self.consumer_group, topology.code_version
         )
@@ -315,6 +323,8 @@ class Application:
             self._stop_asked = False
 
     def _options(self, folder: StateFolder) -> RuntimeOptions:
+        from processors.runtime.options import RuntimeOptions
+
         return RuntimeOptions(
             group=self.consumer_group,
             state_dir=folder.path,

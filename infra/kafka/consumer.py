@@ -26,7 +26,7 @@ _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLV
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 #: How long an offset look-up or a seek may take, in seconds.
-LOOKUP_TIMEOUT_S = 60.0
+LOOKUP_TIMEOUT_S = 10.0
 
 
 def _batches(messages: Iterable[Message], on_error: Callable[[Message], None]) -> list[Batch]:
@@ -72,6 +72,9 @@ class GroupConsumer:
             "auto.offset.reset": offset_reset,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
+            # A killed worker's partitions are free again after this; the library's 45 s would be most of an outage.
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 100_000,
             "queued.max.messages.kbytes": 65_536,

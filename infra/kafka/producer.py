@@ -27,6 +27,9 @@ from infra.kafka.records import GroupMetadata, Headers, Partition
 #: Told with the offset that a record got.
 OnDelivered = Callable[[int], None]
 
+#: Requests wait for their answer in steps of so many seconds; between steps the worker shows that it lives.
+WAIT_STEP_S = 1.0
+
 _FENCED = (
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -56,6 +59,8 @@ class EngineProducer:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
         self._failed: KafkaError | None = None
+        #: Called about once a second while a request waits for an answer.
+        self.on_wait: Callable[[], None] = lambda: None
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "acks": "all",
@@ -87,11 +92,12 @@ class EngineProducer:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._producer.init_transactions(max(1.0, min(10.0, deadline - time.monotonic())))
+                self._producer.init_transactions(WAIT_STEP_S)
                 return
             except KafkaException as failure:
                 error = failure.args[0]
                 if error.retriable() and time.monotonic() < deadline:
+                    self.on_wait()
                     continue
                 if error.retriable() or error.code() == KafkaError._TIMED_OUT:
                     raise BrokerUnreachable(
@@ -150,7 +156,11 @@ class EngineProducer:
             OutcomeUnknown: Some were not within ``timeout_s``.
             TransactionAborted: At-least-once: a record was refused.
         """
-        left = self._producer.flush(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        left = self._producer.flush(WAIT_STEP_S)
+        while left and self._failed is None and time.monotonic() < deadline:
+            self.on_wait()
+            left = self._producer.flush(WAIT_STEP_S)
         if self._failed is not None:
             failed, self._failed = self._failed, None
             if self._transactional and not failed.fatal():
@@ -173,7 +183,9 @@ class EngineProducer:
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
         """Make the inputs' next offsets part of the open transaction."""
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
-        self._until_answered(lambda: self._producer.send_offsets_to_transaction(places, metadata, 10.0), "send offsets")
+        self._until_answered(
+            lambda: self._producer.send_offsets_to_transaction(places, metadata, WAIT_STEP_S), "send offsets"
+        )
 
     def commit(self) -> None:
         """Commit the open transaction.
@@ -181,11 +193,11 @@ class EngineProducer:
         Raises:
             TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
         """
-        self._until_answered(lambda: self._producer.commit_transaction(10.0), "commit")
+        self._until_answered(lambda: self._producer.commit_transaction(WAIT_STEP_S), "commit")
 
     def abort(self) -> None:
         """Abort the open transaction."""
-        self._until_answered(lambda: self._producer.abort_transaction(10.0), "abort")
+        self._until_answered(lambda: self._producer.abort_transaction(WAIT_STEP_S), "abort")
         self._failed = None
 
     def close(self) -> None:
@@ -202,6 +214,7 @@ class EngineProducer:
             except KafkaException as failure:
                 error = failure.args[0]
                 if error.retriable() and not error.txn_requires_abort() and time.monotonic() < deadline:
+                    self.on_wait()
                     time.sleep(0.02)
                     continue
                 raise self._translate(error, what) from failure

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from processors.dataframe.topic import Topic
-from processors.state.rocksdb import store_prefix
+from processors.state.keys import store_prefix
 
 DEFAULT_STORE = "default"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 import structlog
@@ -54,6 +55,14 @@ class Phase(Enum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Work for the worker's thread; what ``only_reads`` is also done while Kafka is being waited for."""
+
+    work: Callable[[], None]
+    only_reads: bool
+
+
 class _OwnershipLost(Exception):
     """The group went on without us; join anew."""
 
@@ -92,7 +101,7 @@ class Worker:
         self.commit_count = 0
         self.commit_last_at: float | None = None
         self.commit_last_s: float | None = None
-        self.requests: list[Callable[[], None]] = []
+        self.requests: list[Request] = []
         self._frames = frames
         self._cluster = cluster
         self._transactional_id = transactional_id if options.exactly_once else None
@@ -142,8 +151,7 @@ class Worker:
     # -- one membership of the group -----------------------------------------------------------------------------
 
     def _session(self, count: int, timeout_s: float) -> None:
-        self._producer = self._cluster.producer(self._transactional_id)
-        self._producer.init(self.options.broker_timeout_s)
+        self._start_producer()
         self._member = self._cluster.group_consumer(self.options.group, self.options.offset_reset)
         self._in_transaction = False
         self._lost = False
@@ -184,7 +192,7 @@ class Worker:
         if self._lost:
             raise _OwnershipLost
         while self.requests:
-            self.requests.pop(0)()
+            self.requests.pop(0).work()
         restoring = bool(self.assignment.pending or self.assignment.restoring)
         if restoring:
             for task in self.assignment.advance(self._member, self._frames):
@@ -340,8 +348,23 @@ class Worker:
 
     def _replace_producer(self) -> None:
         self._producer.close()
+        self._start_producer()
+
+    def _start_producer(self) -> None:
         self._producer = self._cluster.producer(self._transactional_id)
+        waiting_since = time.monotonic()
+        self._producer.on_wait = lambda: self._while_waiting(waiting_since)
         self._producer.init(self.options.broker_timeout_s)
+        self._producer.on_wait = lambda: self._while_waiting(None)
+
+    def _while_waiting(self, since: float | None) -> None:
+        """A request to Kafka waits for its answer: show that the worker lives, and answer what only reads."""
+        self.heartbeat_at = time.time()
+        if since is None or time.monotonic() - since > 2.0:
+            self.phase = Phase.WAITING
+        for request in [request for request in self.requests if request.only_reads]:
+            self.requests.remove(request)
+            request.work()
 
     def _committed_now(self, partitions: list[Partition]) -> dict[Partition, int | None]:
         deadline = time.monotonic() + self.options.broker_timeout_s
@@ -351,6 +374,7 @@ class Worker:
             except BrokerUnreachable:
                 if time.monotonic() > deadline:
                     raise
+                self._while_waiting(None)
 
     def _rewind(self) -> None:
         self._uncommitted = 0

@@ -88,6 +88,8 @@ class ChangelogReplayer(Protocol):
 class TransactionProducer(Protocol):
     """Sends outputs, changelogs and offsets; see ``infra.kafka.producer.EngineProducer``."""
 
+    on_wait: Callable[[], None]
+
     def init(self, timeout_s: float) -> None:
         """Fence and end what a former holder left open."""
         ...

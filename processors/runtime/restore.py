@@ -23,7 +23,8 @@ from processors.runtime.coherence import ChangelogFacts, RestorePlan
 from processors.runtime.ports import ChangelogReplayer, Cluster
 from processors.runtime.task import Task
 from processors.state.errors import StateIncoherent
-from processors.state.rocksdb import StoreOffset, TaskMeta, store_prefix
+from processors.state.keys import store_prefix
+from processors.state.rocksdb import StoreOffset, TaskMeta
 
 _log = structlog.get_logger("runtime.restore")
 

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from processors.runtime.loop import Worker
+from processors.runtime.loop import Request, Worker
 from processors.serving.checkpoint import take_checkpoint
 from processors.serving.status import describe_worker
 
@@ -81,7 +81,9 @@ class ControlServer:
     def status(self) -> dict[str, Any]:
         """The status as of now, or the last known one when the loop does not answer."""
         answer = self._on_loop(
-            lambda: describe_worker(self._worker, self._processor, self._slot, self._error), STATUS_WAIT_S
+            lambda: describe_worker(self._worker, self._processor, self._slot, self._error),
+            STATUS_WAIT_S,
+            only_reads=True,
         )
         if answer is not None:
             self._last = answer
@@ -94,9 +96,9 @@ class ControlServer:
             self._worker.commit_now()
             return take_checkpoint(list(self._worker.assignment.tasks), self._processor, self._checkpoints)
 
-        return self._on_loop(take, CONTROL_WAIT_S)
+        return self._on_loop(take, CONTROL_WAIT_S, only_reads=False)
 
-    def _on_loop(self, work: Callable[[], dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
+    def _on_loop(self, work: Callable[[], dict[str, Any]], wait_s: float, *, only_reads: bool) -> dict[str, Any] | None:
         done = threading.Event()
         result: dict[str, Any] = {}
 
@@ -108,7 +110,7 @@ class ControlServer:
             finally:
                 done.set()
 
-        self._worker.requests.append(run)
+        self._worker.requests.append(Request(run, only_reads))
         if not done.wait(wait_s):
             return None
         if "error" in result:

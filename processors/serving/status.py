@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.kafka.records import Partition
-from processors.runtime.loop import Worker
-from processors.runtime.task import Task
+
+if TYPE_CHECKING:
+    from processors.runtime.loop import Worker
+    from processors.runtime.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,11 @@ class ProcessorStatus:
     tasks: tuple[TaskStatus, ...]
 
     @property
-    def lag(self) -> int:
-        """Records still to process, over all tasks."""
-        return sum(at.lag or 0 for task in self.tasks for at in task.inputs.values())
+    def lag(self) -> int | None:
+        """Records still to process, over all tasks; None while the end of an input is not known yet."""
+        lags = [at.lag for task in self.tasks for at in task.inputs.values()]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if len(known) == len(lags) else None
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:

@@ -30,12 +30,12 @@ from rocksdict import (
     WriteBatch,
 )
 
-from processors.changelog.format import FormatUnknown
+from processors.changelog.format import META_KEY, FormatUnknown
 from processors.state.errors import StateDiskFailed, StateFailed
+from processors.state.keys import store_prefix
 
 _log = structlog.get_logger("state.rocksdb")
 
-META_KEY = b"\x00meta"
 META_VERSION = 1
 
 #: ``write()`` holds the interpreter lock: pieces stay small enough to never stall the process noticeably.
@@ -107,18 +107,6 @@ class TaskMeta:
             restoring=fields["restoring"],
             written_at=fields["written_at"],
         )
-
-
-def store_prefix(store: str) -> bytes:
-    """What the keys of one store begin with.
-
-    Raises:
-        ValueError: The name is empty or longer than 255 bytes.
-    """
-    name = store.encode()
-    if not 1 <= len(name) <= 255:
-        raise ValueError(f"a store name has 1 to 255 bytes, not {len(name)}")
-    return bytes([len(name)]) + name
 
 
 def _options() -> Options:
@@ -218,8 +206,11 @@ class TaskStore:
         return int(self._db.property_int_value("rocksdb.total-sst-files-size") or 0)
 
     def close(self) -> None:
-        """Close; what was written stays."""
-        self._db.close()
+        """Close; what was written stays, and what could not be is replayed from the changelog."""
+        try:
+            self._db.close()
+        except Exception as failure:
+            _log.error("state was not closed cleanly", path=str(self.path), error=str(failure)[:200])
 
     def wipe(self) -> None:
         """Delete everything and start empty."""

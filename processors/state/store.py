@@ -11,10 +11,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from processors.changelog.format import decode_value, encode_bytes, encode_value, key_prefix
-from processors.state.rocksdb import TaskStore, store_prefix
+from processors.state.keys import store_prefix
+
+if TYPE_CHECKING:
+    from processors.state.rocksdb import TaskStore
 
 #: Above so many entries the clean cache is emptied; dirty entries are bounded by the commit trigger.
 CLEAN_ENTRIES_MAX = 400_000

@@ -27,7 +27,9 @@ def test_a_warm_store_is_replayed_from_its_offset():
 
 def test_a_store_older_than_the_retention_of_deletes_is_replayed_whole():
     decided = plan_restore("t", held(40), facts(), 1000.0 + 0.8 * DAY)
-    assert decided.starts == {"s": 0} and decided.wipe is not None and "deletes" in decided.wipe
+    assert decided.starts == {"s": 0}
+    assert decided.wipe is not None
+    assert "deletes" in decided.wipe
 
 
 def test_an_old_store_that_lacks_nothing_is_kept():

@@ -40,7 +40,8 @@ def test_everything_missing_is_created_with_the_counts_of_the_source():
 
 def test_what_is_there_and_right_needs_nothing():
     decided = plan(topology(), all_there())
-    assert decided.stages == () and decided.refusals == ()
+    assert decided.stages == ()
+    assert decided.refusals == ()
     assert explain(decided) == "nothing to do"
 
 

@@ -80,7 +80,7 @@ def test_commit_and_reopen(tmp_path):
     assert reopened.get("a") == [1, 2]
     assert reopened.get_bytes("raw") == b"\x00\x01"
     assert again.meta().inputs == {"in": 5}
-    assert list(again.items("s"))[0][0] == key_prefix(b"k") + b"a"
+    assert next(iter(again.items("s")))[0] == key_prefix(b"k") + b"a"
     again.close()
 
 

@@ -1,0 +1,15 @@
+"""The keys inside a task's RocksDB; built here and nowhere else."""
+
+from __future__ import annotations
+
+
+def store_prefix(store: str) -> bytes:
+    """What the keys of one store begin with.
+
+    Raises:
+        ValueError: The name is empty or longer than 255 bytes.
+    """
+    name = store.encode()
+    if not 1 <= len(name) <= 255:
+        raise ValueError(f"a store name has 1 to 255 bytes, not {len(name)}")
+    return bytes([len(name)]) + name

@@ -1,0 +1,261 @@
+"""A running application on the real broker: feed it, run it, read what it made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from infra.kafka.reader import read_range
+from infra.kafka.records import Record, TopicSpec
+from infra.kafka.topics import Topics
+from infra.paths import Paths
+from processors import Application
+from processors.changelog.format import META_KEY, decode_value, split_key
+from processors.lifecycle import provision
+from processors.serving.client import ProcessorClient
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+#: How long a test waits for something that takes seconds on a quiet machine.
+PATIENCE_S = 120.0
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until ``condition`` gives something true, and return that."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited {PATIENCE_S:g} s for: {what}")
+
+
+@dataclass
+class Stream:
+    """One counting application: input, output, store and their content."""
+
+    bootstrap: str
+    group: str
+    state_dir: Path
+    options: dict[str, Any] = field(default_factory=dict)
+    partitions: int = 2
+
+    @property
+    def source(self) -> str:
+        return f"{self.group}-in"
+
+    @property
+    def sink(self) -> str:
+        return f"{self.group}-out"
+
+    @property
+    def dead_letters(self) -> str:
+        return f"{self.group}-dead"
+
+    @property
+    def topics(self) -> Topics:
+        return Topics(self.bootstrap)
+
+    def create_source(self) -> None:
+        self.topics.create(TopicSpec(self.source, self.partitions, 1))
+
+    def feed(self, messages: list[tuple[bytes | None, bytes | None]]) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random"})
+        for key, value in messages:
+            producer.produce(self.source, value, key)
+        assert producer.flush(60) == 0
+
+    def feed_numbers(self, count: int, keys: int = 10) -> None:
+        self.feed([(b"k%d" % (number % keys), json.dumps(number).encode()) for number in range(count)])
+
+    def application(self, step: Callable[..., Any] | None = None, **options: Any) -> Application:
+        app = Application(
+            self.bootstrap,
+            consumer_group=self.group,
+            state_dir=self.state_dir,
+            **{
+                "auto_offset_reset": "earliest",
+                "commit_interval": 0.2,
+                "consumer_extra_config": {"session.timeout.ms": 6000},
+                "loglevel": None,
+                "broker_availability_timeout": 60,
+                **self.options,
+                **options,
+            },
+        )
+        frame = app.dataframe(app.topic(self.source)).apply(step or count, stateful=True, store="counts")
+        frame.to_topic(app.topic(self.sink))
+        return app
+
+    def read(self, topic: str) -> list[Record]:
+        ends = self.topics.end_offsets(topic, committed=True)
+        return [
+            record
+            for number, end in sorted(ends.items())
+            for record in read_range(self.bootstrap, topic, number, 0, end)
+        ]
+
+    def changelog_state(self) -> dict[tuple[bytes, str], Any]:
+        state: dict[tuple[bytes, str], Any] = {}
+        for record in self.read(f"{self.group}-counts-changelog"):
+            if record.key == META_KEY:
+                continue
+            place = split_key(record.key or b"")
+            if record.value is None:
+                state.pop(place, None)
+            else:
+                state[place] = decode_value(record.value)
+        return state
+
+    def counts(self) -> dict[bytes, int]:
+        """The counts as the committed changelog has them."""
+        return {key: value for (key, name), value in self.changelog_state().items() if name == "n"}
+
+    def outputs_are_exact(self, expected: dict[bytes, int]) -> None:
+        """Each key's outputs are 1..n, each once, in order."""
+        seen: dict[bytes, list[int]] = {}
+        for record in self.read(self.sink):
+            seen.setdefault(record.key or b"", []).append(json.loads(record.value or b"0"))
+        assert seen == {key: list(range(1, total + 1)) for key, total in expected.items()}
+
+
+def count(value: Any, state: Any) -> int:
+    """The running count of a key."""
+    total = state.get("n", 0) + 1
+    state.set("n", total)
+    return int(total)
+
+
+@pytest.fixture
+def stream(broker: str, unique: Callable[[str], str], tmp_path: Path) -> Stream:
+    made = Stream(broker, unique("count"), tmp_path / "state")
+    made.create_source()
+    return made
+
+
+DEFINITION = """
+import os
+from processors import Application
+
+application = Application(
+    os.environ["TEST_BOOTSTRAP"], consumer_group=os.environ["TEST_GROUP"], auto_offset_reset="earliest",
+    commit_interval=float(os.environ.get("TEST_INTERVAL", "0.2")),
+    consumer_extra_config={"session.timeout.ms": 6000},
+    broker_availability_timeout=float(os.environ.get("TEST_BROKER_TIMEOUT", "60")),
+)
+
+def count(value, state):
+    total = state.get("n", 0) + 1
+    state.set("n", total)
+    return total
+
+frame = application.dataframe(application.topic(application.consumer_group + "-in"))
+frame = frame.apply(count, stateful=True, store="counts")
+frame.to_topic(application.topic(application.consumer_group + "-out"))
+"""
+
+
+class Worker:
+    """The same application as a deployed process."""
+
+    def __init__(self, stream: Stream, home: Path, slot: str = "0", limit_file_bytes: int | None = None) -> None:
+        self.stream, self.slot, self.paths = stream, slot, Paths(home)
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "counting_definition.py").write_text(DEFINITION)
+        self.log = home / f"worker-{slot}.log"
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{PROJECT}{os.pathsep}{home}",
+            "HOLDFAST_HOME": str(home),
+            "HOLDFAST_PROCESSORS": '["counting_definition:application"]',
+            "TEST_BOOTSTRAP": stream.bootstrap,
+            "TEST_GROUP": stream.group,
+        }
+        self._limit = limit_file_bytes
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Worker:
+        command = [sys.executable, "-m", "processors", "--processor", self.stream.group, "--slot", self.slot]
+        if self._limit is not None:
+            limited = (
+                "import resource,os,sys;resource.setrlimit(resource.RLIMIT_FSIZE,(int(sys.argv[1]),)*2);"
+                "os.execv(sys.argv[2],sys.argv[2:])"
+            )
+            command = [sys.executable, "-c", limited, str(self._limit), *command]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=self.paths.home)
+        return self
+
+    @property
+    def client(self) -> ProcessorClient:
+        return ProcessorClient(self.stream.group, self.slot, self.paths)
+
+    def wait_running(self) -> Worker:
+        wait_for(self._running, f"worker {self.slot} to run; its log ends: {self.tail()}")
+        return self
+
+    def _running(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"worker ended with {self.process.returncode}: {self.tail()}"
+        status = self.client.status()
+        return status is not None and status.pid == self.process.pid and status.phase == "running"
+
+    def tail(self) -> str:
+        return self.log.read_text()[-3000:] if self.log.exists() else ""
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(30)
+
+    def terminate(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def worker(stream: Stream, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Makes deployed workers of ``stream``; all are gone at the end."""
+    made: list[Worker] = []
+    topics = stream.topics
+    topology = stream.application().topology()
+    provision.apply(provision.plan(topology, provision.read_facts(topics, topology)), topics)
+
+    def make(slot: str = "0", home: str = "home", **options: Any) -> Worker:
+        made.append(Worker(stream, tmp_path / home, slot, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.process is not None and one.process.poll() is None:
+            one.kill()
+
+
+@pytest.fixture
+def waiting() -> Callable[[Callable[[], Any], str], Any]:
+    return wait_for
+
+
+@pytest.fixture
+def worker_class() -> type[Worker]:
+    return Worker
+
+
+@pytest.fixture
+def stream_class() -> type[Stream]:
+    return Stream
