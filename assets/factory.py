@@ -1,0 +1,45 @@
+"""From a processor's definition to its assets and checks; a pure function of the topology.
+
+    topics/<t> ─► changelogs/<p>/<s>_changelog ─► processors/<p>/<p>_processor ─► state/<p>/<s>_state
+                                                                                      └─► warehouse/<p>/<s>_snapshot
+
+Invariants:
+    - Nothing here touches Kafka, the disk or the environment.
+    - A definition that can't be imported hides no other: it stands in the graph with its error.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets.changelogs import changelog_asset
+from assets.checks import broken_definition, compaction_check
+from assets.processors import processor_asset
+from assets.snapshots import snapshot_asset
+from assets.state import state_asset
+from assets.topics import topic_assets
+from processors.registration import BrokenDefinition, ProcessorDefinition
+
+
+def build_processor(definition: ProcessorDefinition) -> dg.Definitions:
+    """The assets and checks of one processor, its topics excepted."""
+    topology = definition.topology
+    logged = {changelog.store for changelog in topology.changelogs}
+    assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
+    assets.append(processor_asset(definition))
+    for store in topology.stores:
+        assets.append(state_asset(definition, store.name))
+        if store.name in logged:
+            assets.append(snapshot_asset(definition, store.name))
+    return dg.Definitions(assets=assets, asset_checks=[compaction_check(definition)] if logged else [])
+
+
+def build_assets(loaded: Sequence[ProcessorDefinition | BrokenDefinition]) -> dg.Definitions:
+    """The assets and checks of all processors and topics, and what stands for broken definitions."""
+    working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
+    broken = [broken_definition(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
+    return dg.Definitions.merge(
+        dg.Definitions(assets=topic_assets(working)),
+        dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
+        *(build_processor(definition) for definition in working),
+    )

@@ -1,0 +1,215 @@
+"""State assets: materialising one takes a checkpoint from the owner, measures it, and proves it against the changelog.
+
+Invariants:
+    - The owner itself takes the checkpoint; nobody else ever opens the live store.
+    - Store and changelog are compared at one offset vector: that of the checkpoint.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets import keys
+from assets.ports import Cluster, Lifecycle
+from infra.kafka.reader import read_range
+from infra.kafka.topics import Topics
+from processors.changelog.format import META_KEY
+from processors.registration import ProcessorDefinition
+from processors.serving.client import ProcessorClient
+from processors.state.checkpoint_reader import fingerprint_checkpoint
+from processors.state.fingerprint import Fingerprint, fingerprint_of
+
+MATCHES_CHANGELOG = "matches_changelog"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StorePartition:
+    """One partition of a store in a checkpoint: where its copy lies, and the changelog offset that it is at."""
+
+    partition: int
+    path: Path
+    changelog: str
+    topic_id: str
+    offset: int
+
+
+def store_partitions(manifests: list[dict[str, Any]], store: str) -> list[StorePartition]:
+    """The partitions of a store in checkpoint manifests, the first manifest that has one wins; in order."""
+    found: dict[int, StorePartition] = {}
+    for manifest in manifests:
+        for task in manifest["tasks"]:
+            at = task["stores"].get(store)
+            if at is not None and at.get("changelog"):
+                found.setdefault(
+                    task["partition"],
+                    StorePartition(
+                        task["partition"], Path(task["path"]), at["changelog"], at["topic_id"], at["offset"]
+                    ),
+                )
+    return [found[partition] for partition in sorted(found)]
+
+
+def fold_partition(cluster: Cluster, topics: Topics, part: StorePartition) -> tuple[Fingerprint, int]:
+    """The fingerprint of one changelog partition, folded up to the checkpoint's offset, and the records read."""
+    start = topics.start_offsets(part.changelog).get(part.partition, 0)
+    latest: dict[bytes, bytes] = {}
+    records = 0
+    for record in read_range(
+        cluster.bootstrap,
+        part.changelog,
+        part.partition,
+        start,
+        part.offset,
+        extra_config=cluster.client_config,
+    ):
+        records += 1
+        if record.key is None or record.key == META_KEY:
+            continue
+        if record.value is None:
+            latest.pop(record.key, None)
+        else:
+            latest[record.key] = record.value
+    return fingerprint_of(latest.items()), records
+
+
+def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
+    """The asset of one store of a running processor."""
+    key = keys.state_key(definition.name, store)
+    changelog = definition.topology.changelog_of(store)
+    deps = [keys.processor_key(definition.name)]
+    if changelog is not None:
+        deps.append(keys.changelog_key(definition.name, store))
+
+    @dg.asset(
+        key=key,
+        deps=deps,
+        description=f"Store {store} of {definition.name}, in RocksDB. Materialising it takes a checkpoint and compares "
+        "it with the changelog.",
+        group_name=keys.safe(definition.name),
+        owners=list(definition.owners),
+        kinds={"rocksdb"},
+        tags=keys.tags(keys.STATE),
+        code_version=definition.topology.code_version,
+        metadata={"store": store, "changelog": "none" if changelog is None else changelog.name},
+        check_specs=[
+            dg.AssetCheckSpec(
+                MATCHES_CHANGELOG,
+                asset=key,
+                blocking=True,
+                description="The checkpoint holds what the changelog folds to, key by key, at the same offsets.",
+            )
+        ]
+        if changelog is not None
+        else [],
+    )
+    def checkpoint_state(
+        context: dg.AssetExecutionContext,
+        cluster: dg.ResourceParam[Cluster],
+        lifecycle: dg.ResourceParam[Lifecycle],
+    ) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        began = time.monotonic()
+        world = lifecycle.world
+        deployed = world.registry.deployment(definition.name)
+        slots = ("0",) if deployed is None else deployed.slots
+        clients = [ProcessorClient(definition.name, slot, lifecycle.paths) for slot in slots]
+        manifests = [client.checkpoint() for client in clients]
+        parts = store_partitions(manifests, store)
+        context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
+        topics = cluster.topics()
+        rows = [_measure(cluster, topics, part, store) for part in parts]
+        lags = [status.lag for status in (client.status() for client in clients) if status is not None]
+        metadata = _summary(rows, manifests, time.monotonic() - began)
+        if lags and all(lag is not None for lag in lags):
+            metadata["lag_records"] = dg.MetadataValue.int(sum(lag for lag in lags if lag is not None))
+        results = [] if changelog is None else [_judge(key, rows, _expected_partitions(topics, changelog.name))]
+        vector = "/".join(str(part.offset) for part in parts)
+        return dg.MaterializeResult(
+            asset_key=key,
+            metadata=metadata,
+            data_version=dg.DataVersion(f"offsets-{vector or 'none'}"),
+            check_results=[]
+            if changelog is None
+            else [_judge(key, rows, _expected_partitions(topics, changelog.name))],
+        )
+
+    return checkpoint_state
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    part: StorePartition
+    mib: float
+    stored: Fingerprint
+    folded: Fingerprint
+    changelog_records: int
+
+
+def _expected_partitions(topics: Topics, changelog: str) -> int:
+    facts = topics.describe([changelog])
+    return facts[changelog].partitions if changelog in facts else 0
+
+
+def _measure(cluster: Cluster, topics: Topics, part: StorePartition, store: str) -> _Measured:
+    size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
+    stored = fingerprint_checkpoint(part.path, store)
+    folded, records = fold_partition(cluster, topics, part)
+    return _Measured(part, round(size / MIB, 3), stored, folded, records)
+
+
+def _summary(rows: list[_Measured], manifests: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    table = [
+        dg.TableRecord(
+            {
+                "partition": row.part.partition,
+                "live_keys": row.stored.count,
+                "changelog_offset": row.part.offset,
+                "changelog_records": row.changelog_records,
+                "task_mib": row.mib,
+                "fingerprint": row.stored.hex,
+            }
+        )
+        for row in rows
+    ]
+    return {
+        "live_keys": dg.MetadataValue.int(sum(row.stored.count for row in rows)),
+        "state_mib": dg.MetadataValue.float(round(sum(row.mib for row in rows), 3)),
+        "changelog_records": dg.MetadataValue.int(sum(row.changelog_records for row in rows)),
+        "checkpoint_seconds": dg.MetadataValue.float(sum(manifest["seconds"] for manifest in manifests)),
+        "measure_seconds": dg.MetadataValue.float(round(seconds, 3)),
+        "checkpointed_at": dg.MetadataValue.timestamp(max(manifest["taken_at"] for manifest in manifests)),
+        "checkpoint": dg.MetadataValue.text(", ".join(manifest["checkpoint_id"] for manifest in manifests)),
+        "partitions": dg.MetadataValue.table(table, schema=_schema(table)),
+    }
+
+
+def _schema(records: list[dg.TableRecord]) -> dg.TableSchema:
+    kinds: Mapping[type, str] = {int: "int", float: "float", str: "string"}
+    first = records[0].data if records else {"partition": 0}
+    return dg.TableSchema([dg.TableColumn(name, kinds[type(value)]) for name, value in first.items()])
+
+
+def _judge(key: dg.AssetKey, rows: list[_Measured], expected: int) -> dg.AssetCheckResult:
+    differing = [row for row in rows if row.stored != row.folded]
+    missing = expected - len(rows)
+    said = [
+        f"partition {row.part.partition}: the store is {row.stored.hex}, the changelog folds to {row.folded.hex}"
+        for row in differing
+    ]
+    if missing:
+        said.append(f"{missing} of {expected} partitions were not running, so have no checkpoint")
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=MATCHES_CHANGELOG,
+        passed=not said,
+        description="; ".join(said),
+        metadata={
+            "partitions_compared": len(rows),
+            "partitions_differing": len(differing),
+            "live_keys": sum(row.stored.count for row in rows),
+        },
+    )

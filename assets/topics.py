@@ -1,0 +1,66 @@
+"""Topics as external assets: the sources, and what processors write, downstream of them.
+
+Invariants:
+    - A topic is one asset however many processors read it.
+    - Topics are never materialised here: others own their content.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from assets import keys
+from processors.registration import ProcessorDefinition
+from processors.topology import TopicSpec
+
+
+def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpec]:
+    """One external asset for each topic of these processors, changelogs excepted; ordered by name."""
+    writers: dict[str, list[ProcessorDefinition]] = {}
+    readers: dict[str, list[str]] = {}
+    specs: dict[str, TopicSpec] = {}
+    dead: set[str] = set()
+    for definition in definitions:
+        topology = definition.topology
+        for spec in topology.inputs:
+            specs.setdefault(spec.name, spec)
+            readers.setdefault(spec.name, []).append(definition.name)
+        for spec in topology.outputs:
+            specs.setdefault(spec.name, spec)
+            writers.setdefault(spec.name, []).append(definition)
+        if topology.dead_letter is not None:
+            specs.setdefault(topology.dead_letter.name, topology.dead_letter)
+            writers.setdefault(topology.dead_letter.name, []).append(definition)
+            dead.add(topology.dead_letter.name)
+    return [
+        _topic(specs[name], writers.get(name, []), readers.get(name, []), is_dead_letter=name in dead)
+        for name in sorted(specs)
+    ]
+
+
+def _topic(
+    spec: TopicSpec, writers: list[ProcessorDefinition], readers: list[str], *, is_dead_letter: bool
+) -> dg.AssetSpec:
+    names = [definition.name for definition in writers]
+    if is_dead_letter:
+        text = f"Dead letters of {', '.join(names)}: records that could not be processed, with the reason in headers."
+    elif names:
+        text = f"Output topic of {', '.join(names)}."
+    else:
+        text = f"Source topic, read by {', '.join(readers)}."
+    owners = list(dict.fromkeys(owner for definition in writers for owner in definition.owners))
+    # tag, not group, tells the layer: a group is one processor
+    return dg.AssetSpec(
+        keys.topic_key(spec.name),
+        # a processor may read what it writes; an asset may not depend on itself through others
+        deps=[keys.processor_key(name) for name in names if name not in readers],
+        description=text,
+        group_name=keys.safe(names[0]) if names else keys.SOURCES_GROUP,
+        kinds={"kafka"},
+        owners=owners,
+        tags=keys.tags(keys.TOPICS),
+        metadata={
+            "topic": spec.name,
+            "declared_partitions": spec.partitions if spec.partitions is not None else "the cluster's default",
+        },
+    )

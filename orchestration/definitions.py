@@ -1,0 +1,52 @@
+"""Table of contents: everything that Dagster shows and runs.
+
+Invariants:
+    - Loading imports definitions and reads settings; it opens no connection, starts no JVM and writes nothing.
+"""
+
+import warnings
+
+import dagster as dg
+
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+
+from assets.checks import compaction_check_keys  # noqa: E402
+from assets.factory import build_assets  # noqa: E402
+from infra.settings import Settings, load_settings  # noqa: E402
+from orchestration.jobs.asset_jobs import (  # noqa: E402
+    checkpoint_and_snapshot,
+    compaction_checks,
+    provision_and_deploy,
+)
+from orchestration.jobs.feed_flights import feed_flights  # noqa: E402
+from orchestration.jobs.recover_processor import recover_processor  # noqa: E402
+from orchestration.resources import build_resources  # noqa: E402
+from orchestration.schedules import SCHEDULES  # noqa: E402
+from orchestration.sensors import build_sensors  # noqa: E402
+from processors.registration import ProcessorDefinition, load_processors  # noqa: E402
+
+
+def build_definitions(settings: Settings) -> dg.Definitions:
+    """All definitions for the processors that the settings name."""
+    loaded = load_processors(settings)
+    working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
+    stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
+    checks = [key for definition in working for key in compaction_check_keys(definition)]
+    return dg.Definitions.merge(
+        build_assets(loaded),
+        dg.Definitions(
+            jobs=[
+                provision_and_deploy,
+                checkpoint_and_snapshot,
+                compaction_checks(checks),
+                recover_processor,
+                feed_flights,
+            ],
+            sensors=build_sensors(stores, recovery_enabled=settings.recovery_enabled),
+            schedules=SCHEDULES,
+            resources=build_resources(),
+        ),
+    )
+
+
+defs = build_definitions(load_settings())

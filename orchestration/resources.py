@@ -1,0 +1,166 @@
+"""Resources: what runs and ticks act through, opened when first used and closed with the run.
+
+Invariants:
+    - Definitions load without any of them: no connection, no thread and no JVM before a run asks.
+    - Settings are read from the environment at that moment, as everywhere.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import BaseModel, PrivateAttr
+
+from infra.database.registry import Registry
+from infra.deploy.supervisord import Supervisord
+from infra.kafka.client import bootstrap_servers, client_config
+from infra.kafka.topics import Topics
+from infra.paths import Paths
+from infra.settings import PROJECT, Settings, load_settings
+from processors.lifecycle.ports import World
+from processors.serving.client import ProcessorClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession  # type: ignore[import-not-found, unused-ignore]
+
+
+class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The Kafka cluster of the settings."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Bootstrap servers, now."""
+        return bootstrap_servers(load_settings())
+
+    @property
+    def client_config(self) -> Mapping[str, str | int | float | bool]:
+        """Security settings for every client."""
+        return client_config(load_settings())
+
+    def topics(self, timeout_s: float = 20.0) -> Topics:
+        """Facts about topics, and the changes to them."""
+        settings = load_settings()
+        return Topics(bootstrap_servers(settings), client_config(settings), timeout_s=timeout_s)
+
+
+class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The memory of incidents, deployments, actions and snapshots."""
+
+    _registry: Registry | None = PrivateAttr(default=None)
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["RegistryResource"]:
+        """Close what the run opened."""
+        try:
+            yield self
+        finally:
+            self.close()
+
+    @property
+    def registry(self) -> Registry:
+        """The open registry, its schema up to date."""
+        if self._registry is None:
+            self._registry = open_registry(load_settings())
+        return self._registry
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._registry is not None:
+            self._registry.close()
+            self._registry = None
+
+
+class LifecycleResource(RegistryResource):
+    """What deploys and recovers processors: supervisor, processors' answers, registry."""
+
+    @property
+    def world(self) -> World:
+        """What deployment and recovery act through."""
+        return build_world(self.paths, self.registry)
+
+    @property
+    def paths(self) -> Paths:
+        """Names below the home folder."""
+        return load_settings().paths
+
+    @property
+    def project(self) -> Path:
+        """The folder that processors are started in."""
+        return PROJECT
+
+    def environment(self) -> dict[str, str]:
+        """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
+        return environment_of(load_settings())
+
+
+class WarehouseResource(RegistryResource):
+    """Spark and the tables: one session for each run, started when first asked for."""
+
+    _session: "SparkSession | None" = PrivateAttr(default=None)
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["WarehouseResource"]:
+        """Stop the session with the run."""
+        try:
+            yield self
+        finally:
+            if self._session is not None:
+                self._session.stop()
+                self._session = None
+            self.close()
+
+    @property
+    def session(self) -> "SparkSession":
+        """The run's session."""
+        if self._session is None:
+            from infra.spark.session import spark_session
+
+            self._session = spark_session(load_settings(), app_name="holdfast-snapshots")
+        return self._session
+
+
+def open_registry(settings: Settings) -> Registry:
+    """The registry of the settings, its schema up to date; the caller closes it."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    registry = Registry(settings.registry)
+    registry.migrate()
+    return registry
+
+
+def build_world(paths: Paths, registry: Registry) -> World:
+    """Everything that deployment and recovery act through, on this machine."""
+    return World(
+        deployer=Supervisord(paths),
+        statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
+        registry=registry,
+        paths=paths,
+    )
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Settings as the environment variables that give them again."""
+    return dict(_variables("HOLDFAST_", settings))
+
+
+def _variables(prefix: str, model: BaseModel) -> Iterator[tuple[str, str]]:
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        variable = f"{prefix}{name.upper()}"
+        if isinstance(value, BaseModel):
+            yield from _variables(f"{variable}__", value)
+        elif isinstance(value, tuple | dict):
+            yield variable, json.dumps(value)
+        elif value is not None:
+            yield variable, str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]
+    """The resources by the keys that assets ask for."""
+    return {
+        "cluster": ClusterResource(),
+        "lifecycle": LifecycleResource(),
+        "warehouse": WarehouseResource(),
+    }
