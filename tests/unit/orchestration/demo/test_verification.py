@@ -5,25 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestration.demo.sequences import SequenceCheck
-from orchestration.demo.verification import Copies, ProcessorVerdict, Verdict, differing_keys
+from orchestration.demo.verification import Copies, ProcessorVerdict, Verdict
 from processors.state.fingerprint import Fingerprint
 
 PRINT = Fingerprint().add(b"key", b"value")
 GOOD = ProcessorVerdict(
     processor="fleet",
     keys=1,
-    differing=(),
+    differing=0,
+    examples=(),
     copies=Copies(PRINT, PRINT, PRINT),
     outputs=SequenceCheck(4, 1, 0, 0, 0, 0),
     dead_letters=2,
     dead_letters_expected=2,
 )
-
-
-def test_keys_differ_by_content_or_absence() -> None:
-    found = {"a": {"n": 1}, "b": {"n": 2}, "d": {}}
-    assert differing_keys(found, {"a": {"n": 1}, "b": {"n": 3}, "c": {}}) == ["b", "c", "d"]
-    assert differing_keys(found, found) == []
 
 
 def test_agreement_is_no_mismatch_and_says_nothing() -> None:
@@ -33,7 +28,7 @@ def test_agreement_is_no_mismatch_and_says_nothing() -> None:
 
 def test_each_kind_of_mismatch_counts_and_is_told() -> None:
     bad = [
-        replace(GOOD, differing=("N1", "N2")),
+        replace(GOOD, differing=2, examples=("N1", "N2")),
         replace(GOOD, copies=Copies(PRINT, Fingerprint(), PRINT)),
         replace(GOOD, outputs=SequenceCheck(4, 1, 0, 1, 0, 0)),
         replace(GOOD, dead_letters=1),

@@ -1,0 +1,42 @@
+"""What the flights must come to, found without the engine: Spark on the file, and a plain count of each key."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from infra.sample_data.flights import read_flights, route_of
+from infra.settings import Settings
+
+if TYPE_CHECKING:
+    from assets.spark.flights import FlightsComparison
+
+
+def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
+    """Compute both results anew with Spark, from the file of flights, and compare the tables with them, key by key.
+
+    Raises:
+        infra.spark.session.SparkFailed: The tables or the file could not be read.
+    """
+    # A JVM and its library only when they are needed.
+    from assets.spark.flights import verify_flights
+    from assets.spark.tables import table_name
+    from infra.spark.session import spark_session
+
+    session = spark_session(settings, app_name="holdfast-demo")
+    try:
+        return verify_flights(session, table_name)
+    finally:
+        session.stop()
+
+
+def updates_expected() -> dict[str, Counter[str]]:
+    """Processor -> key -> how many updates its output topic must hold."""
+    fleet: Counter[str] = Counter()
+    routes: Counter[str] = Counter()
+    for flight in read_flights():
+        routes[route_of(flight)] += 1
+        if flight["tailnum"] is not None:
+            fleet[flight["tailnum"]] += 1
+    return {"fleet": fleet, "routes": routes}

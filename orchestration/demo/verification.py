@@ -1,0 +1,196 @@
+"""What the demonstration compares at its end; every comparison counts its mismatches, and 0 is the only good number.
+
+Three copies of each store (RocksDB, changelog, warehouse) are compared by fingerprint at one moment at which nothing
+is being processed; the contents with what Spark makes of the file of flights; the outputs with their own numbering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infra.kafka.reader import read_range
+from infra.kafka.topics import Topics
+from infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT
+from infra.settings import Settings
+from infra.warehouse.catalog import read_table
+from orchestration.demo.sequences import SequenceCheck, check_sequences, committed_count, committed_updates
+from processors.changelog.format import META_KEY
+from processors.registration import ProcessorDefinition
+from processors.serving.client import ProcessorClient
+from processors.state.checkpoint_reader import fingerprint_checkpoint
+from processors.state.fingerprint import Fingerprint, fingerprint_of
+
+if TYPE_CHECKING:
+    from assets.spark.flights import FlightsComparison
+
+#: Dead letters that each processor must have produced.
+DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """One store's three copies."""
+
+    store: Fingerprint
+    changelog: Fingerprint
+    warehouse: Fingerprint
+
+    @property
+    def mismatches(self) -> int:
+        """How many of the copies differ from the store."""
+        return (self.changelog != self.store) + (self.warehouse != self.store)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorVerdict:
+    """What was found of one processor."""
+
+    processor: str
+    keys: int
+    differing: int
+    #: Some of the keys that differ.
+    examples: tuple[str, ...]
+    copies: Copies
+    outputs: SequenceCheck
+    dead_letters: int
+    dead_letters_expected: int
+
+    @property
+    def mismatches(self) -> int:
+        """All of them together."""
+        letters = abs(self.dead_letters - self.dead_letters_expected)
+        return self.differing + self.copies.mismatches + self.outputs.mismatches + letters
+
+    def sentences(self) -> list[str]:
+        """What does not agree, for people."""
+        told = []
+        if self.differing:
+            shown = ", ".join(self.examples)
+            told.append(f"{self.processor}: {self.differing} keys differ from Spark's result, such as {shown}")
+        if self.copies.mismatches:
+            copies = self.copies
+            told.append(
+                f"{self.processor}: store {copies.store.hex}, changelog {copies.changelog.hex}, "
+                f"warehouse {copies.warehouse.hex}"
+            )
+        if self.outputs.mismatches:
+            told.append(f"{self.processor}: outputs {self.outputs}")
+        if self.dead_letters != self.dead_letters_expected:
+            told.append(
+                f"{self.processor}: {self.dead_letters:,} dead letters, expected {self.dead_letters_expected:,}"
+            )
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of all processors."""
+
+    processors: tuple[ProcessorVerdict, ...] = field(default_factory=tuple)
+
+    @property
+    def mismatches(self) -> int:
+        """All of them together; 0 is the only good number."""
+        return sum(one.mismatches for one in self.processors)
+
+    @property
+    def keys(self) -> int:
+        """Keys compared."""
+        return sum(one.keys for one in self.processors)
+
+    @property
+    def outputs(self) -> int:
+        """Output records looked at."""
+        return sum(one.outputs.records for one in self.processors)
+
+    @property
+    def sentences(self) -> list[str]:
+        """What does not agree, for people."""
+        return [sentence for one in self.processors for sentence in one.sentences()]
+
+    def figures(self) -> dict[str, str]:
+        """For the table of figures."""
+        shown: dict[str, str] = {}
+        for one in self.processors:
+            shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
+            shown[f"{one.processor}: store = changelog = warehouse"] = one.copies.store.hex
+            shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
+            shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
+            shown[f"{one.processor}: dead letters"] = f"{one.dead_letters:,}"
+        shown["flights"] = f"{FLIGHTS:,}"
+        shown["mismatches"] = f"{self.mismatches}"
+        return shown
+
+
+def verify(
+    settings: Settings,
+    topics: Topics,
+    definitions: Sequence[ProcessorDefinition],
+    compared: Mapping[str, FlightsComparison],
+    updates: Mapping[str, Mapping[str, int]],
+) -> Verdict:
+    """Compare everything with everything.
+
+    Args:
+        settings: Where the warehouse and the checkpoints are.
+        topics: The cluster.
+        definitions: The processors, idle and caught up.
+        compared: Processor -> how its table compares with Spark's own result.
+        updates: Processor -> key -> how many updates its output topic has to hold.
+    """
+    return Verdict(
+        tuple(_verify_one(settings, topics, one, compared[one.name], updates[one.name]) for one in definitions)
+    )
+
+
+def _verify_one(
+    settings: Settings,
+    topics: Topics,
+    definition: ProcessorDefinition,
+    compared: FlightsComparison,
+    updates: Mapping[str, int],
+) -> ProcessorVerdict:
+    topology = definition.topology
+    store, changelog = topology.changelogs[0].store, topology.changelogs[0].topic.name
+    table = read_table(settings.paths, definition.name, store)
+    columns = {name: table.column(name).to_pylist() for name in ("key", "value")}
+    manifest = ProcessorClient(definition.name, "0", settings.paths).checkpoint()
+    outputs = check_sequences(committed_updates(topics, topology.outputs[0].name), updates)
+    return ProcessorVerdict(
+        processor=definition.name,
+        keys=compared.keys,
+        differing=compared.mismatches,
+        examples=tuple(str(row["message_key"]) for row in compared.examples[:5]),
+        copies=Copies(
+            store=store_fingerprint(manifest, store),
+            changelog=changelog_fingerprint(topics, changelog),
+            warehouse=fingerprint_of(zip(columns["key"], columns["value"], strict=True)),
+        ),
+        outputs=outputs,
+        dead_letters=0 if topology.dead_letter is None else committed_count(topics, topology.dead_letter.name),
+        dead_letters_expected=DEAD_LETTERS.get(definition.name, 0),
+    )
+
+
+def store_fingerprint(manifest: Mapping[str, Any], store: str) -> Fingerprint:
+    """The fingerprint of a store over all tasks of a checkpoint, from the checkpoint's manifest."""
+    found = Fingerprint()
+    for task in manifest["tasks"]:
+        found += fingerprint_checkpoint(Path(task["path"]), store)
+    return found
+
+
+def changelog_fingerprint(topics: Topics, topic: str) -> Fingerprint:
+    """The fingerprint of what a changelog holds: the newest committed value of each key, deletions left out."""
+    found = Fingerprint()
+    starts = topics.start_offsets(topic)
+    for partition, end in topics.end_offsets(topic, committed=True).items():
+        newest: dict[bytes, bytes | None] = {}
+        for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
+            if record.key is not None and record.key != META_KEY:
+                newest[record.key] = record.value
+        found += fingerprint_of((key, value) for key, value in newest.items() if value is not None)
+    return found
