@@ -1,0 +1,64 @@
+"""Dagster's UI in a real browser: the lineage graph and an asset's page, offline."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Request, expect, sync_playwright
+
+from infra.browser import find_browser
+from infra.settings import Settings, load_settings
+from orchestration import local
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+SCREENSHOT = PROJECT / "docs" / "images" / "lineage.png"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+GROUPS = ("fleet", "routes")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return load_settings(home=tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def url(settings: Settings) -> Iterator[str]:
+    yield local.start_webserver(settings)
+    local.stop_webserver(settings)
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    executable = find_browser()
+    if executable is None:
+        pytest.skip("there is no Chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(executable), args=FLAGS)
+        yield browser.new_page(viewport={"width": 1800, "height": 900})
+        browser.close()
+
+
+def test_the_lineage_shows_the_whole_path(page: Page, url: str) -> None:
+    outside: list[str] = []
+
+    def note(request: Request) -> None:
+        if request.url.startswith("http") and not request.url.startswith(url):
+            outside.append(request.url)
+
+    page.on("request", note)
+    page.goto(f"{url}/locations/holdfast/asset-groups/fleet/lineage")
+    for name in ("aircraft_changelog", "fleet_processor", "aircraft_state", "aircraft_snapshot"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=60_000)
+    assert outside == []
+    if os.environ.get("HOLDFAST_SCREENSHOTS") == "1":
+        SCREENSHOT.parent.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOT)
+    page.get_by_text("fleet_processor", exact=True).first.click()
+    expect(page.get_by_text("Per aircraft: flights").first).to_be_visible(timeout=30_000)
+
+
+def test_an_asset_page_tells_its_checks(page: Page, url: str) -> None:
+    page.goto(f"{url}/assets/changelogs/routes/routes_changelog?view=checks")
+    expect(page.get_by_text("config_matches_spec").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("partitions_match_source").first).to_be_visible()

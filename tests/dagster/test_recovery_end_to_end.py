@@ -1,0 +1,141 @@
+"""Deploy, kill -9, sensor, recovery run, running again: real broker, supervisor, registry and processor."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets import keys
+from infra.deploy.supervisord import Supervisord
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from infra.settings import Settings, load_settings
+from orchestration.definitions import build_definitions
+from orchestration.resources import open_registry
+from processors.serving.client import ProcessorClient
+
+DEFINITION = """
+from processors import Application
+
+application = Application(
+    consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,
+    consumer_extra_config={{"session.timeout.ms": 6000}},
+)
+
+def count(value, state):
+    state.set("n", state.get("n", 0) + 1)
+    return state.get("n")
+
+frame = application.dataframe(application.topic("{group}-in"))
+frame = frame.apply(count, stateful=True, store="counts")
+frame.to_topic(application.topic("{group}-out"))
+"""
+
+
+@pytest.fixture
+def group(unique: Callable[[str], str]) -> str:
+    return unique("counting")
+
+
+@pytest.fixture
+def settings(broker: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    module = f"definition_{group.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", f'["{module}:application"]')
+    settings = load_settings()
+    Topics(broker).create(TopicSpec(f"{group}-in", 2, 1))
+    yield settings
+    if settings.paths.supervisor.is_dir():
+        Supervisord(settings.paths).stop()
+    sys.modules.pop(module, None)
+
+
+def materialize(definitions: dg.Definitions, instance: dg.DagsterInstance, *assets: dg.AssetKey) -> bool:
+    job = definitions.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=instance, asset_selection=list(assets)).success
+
+
+def test_a_killed_processor_comes_back_by_one_incident(settings: Settings, group: str) -> None:
+    definitions = build_definitions(settings)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materialize(definitions, instance, keys.changelog_key(group, "counts"))
+        assert materialize(definitions, instance, keys.processor_key(group))
+        client = ProcessorClient(group, "0", settings.paths)
+        before = client.status()
+        assert before is not None
+        assert before.phase == "running"
+
+        sensor = definitions.resolve_sensor_def("processor_recovery")
+
+        def tick() -> list[dg.RunRequest]:
+            with dg.build_sensor_context(
+                instance=instance, resources=definitions.resources, definitions=definitions
+            ) as context:
+                return list(sensor.evaluate_tick(context).run_requests or [])
+
+        assert tick() == []
+        os.kill(before.pid, signal.SIGKILL)
+        request = wait_for(lambda: next(iter(tick()), None))
+        assert request.tags["processor"] == group
+        again = tick()
+        assert [each.run_key for each in again] == [request.run_key]
+        job = definitions.resolve_job_def("recover_processor")
+        assert job.execute_in_process(instance=instance, run_config=request.run_config).success
+
+        after = client.status()
+        assert after is not None
+        assert (after.phase, after.pid != before.pid) == ("running", True)
+        registry = open_registry(settings)
+        incidents = registry.incidents(processor=group)
+        registry.close()
+        assert [incident.outcome for incident in incidents] == ["resolved"]
+        assert [note.step for note in incidents[0].timeline] == ["diagnose", "fence", "restart", "verify"]
+        assert materialize(definitions, instance, keys.state_key(group, "counts"))
+
+
+def test_a_drifted_changelog_is_told_and_repaired(settings: Settings, group: str) -> None:
+    definitions = build_definitions(settings)
+    key = keys.changelog_key(group, "counts")
+    topics = Topics(str(settings.kafka.bootstrap_servers))
+    topics.create(TopicSpec(f"{group}-counts-changelog", 2, 1, {"cleanup.policy": "delete"}))
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = definitions.resolve_job_def("compaction_checks")
+        drifted = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+        assert [each.passed for each in drifted] == [False]
+        assert materialize(definitions, instance, key)
+        assert (
+            topics.describe([f"{group}-counts-changelog"])[f"{group}-counts-changelog"].config["cleanup.policy"]
+            == "compact"
+        )
+
+
+def test_a_changelog_of_another_width_is_refused(settings: Settings, group: str) -> None:
+    definitions = build_definitions(settings)
+    Topics(str(settings.kafka.bootstrap_servers)).create(TopicSpec(f"{group}-counts-changelog", 3, 1))
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = definitions.resolve_implicit_global_asset_job_def()
+        result = job.execute_in_process(
+            instance=instance, asset_selection=[keys.changelog_key(group, "counts")], raise_on_error=False
+        )
+        assert not result.success
+        checks = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
+        assert checks["partitions_match_source"] is False
+
+
+def wait_for(condition: Callable[[], dg.RunRequest | None], timeout_s: float = 30.0) -> dg.RunRequest:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        found = condition()
+        if found is not None:
+            return found
+        time.sleep(0.2)
+    raise AssertionError("no run was asked for in time")
