@@ -80,7 +80,7 @@ class Application:
         owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
     """
 
-    def __init__(  # tidy: allow-wide because users of the Python peer move by changing the import: the names are theirs.
+    def __init__(  # tidy: allow-wide because users of the Python peer move by changing the import.
         self,
         broker_address: str | None = None,
         *,
