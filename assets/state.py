@@ -15,13 +15,12 @@ import dagster as dg
 
 from assets import keys
 from assets.ports import Cluster, Lifecycle
-from infra.kafka.reader import read_range
 from infra.kafka.topics import Topics
-from processors.changelog.format import META_KEY
+from processors.lifecycle.audit import REMEDY, FoldedPartition, compare, fingerprint_changelog
 from processors.registration import ProcessorDefinition
 from processors.serving.client import ProcessorClient
 from processors.state.checkpoint_reader import fingerprint_checkpoint
-from processors.state.fingerprint import Fingerprint, fingerprint_of
+from processors.state.fingerprint import Fingerprint
 
 MATCHES_CHANGELOG = "matches_changelog"
 MIB = 1024 * 1024
@@ -52,29 +51,6 @@ def store_partitions(manifests: list[dict[str, Any]], store: str) -> list[StoreP
                     ),
                 )
     return [found[partition] for partition in sorted(found)]
-
-
-def fold_partition(cluster: Cluster, topics: Topics, part: StorePartition) -> tuple[Fingerprint, int]:
-    """The fingerprint of one changelog partition, folded up to the checkpoint's offset, and the records read."""
-    start = topics.start_offsets(part.changelog).get(part.partition, 0)
-    latest: dict[bytes, bytes] = {}
-    records = 0
-    for record in read_range(
-        cluster.bootstrap,
-        part.changelog,
-        part.partition,
-        start,
-        part.offset,
-        extra_config=cluster.client_config,
-    ):
-        records += 1
-        if record.key is None or record.key == META_KEY:
-            continue
-        if record.value is None:
-            latest.pop(record.key, None)
-        else:
-            latest[record.key] = record.value
-    return fingerprint_of(latest.items()), records
 
 
 def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
@@ -121,12 +97,12 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
         parts = store_partitions(manifests, store)
         context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
         topics = cluster.topics()
-        rows = [_measure(cluster, topics, part, store) for part in parts]
+        rows = [_measure(cluster, part, store) for part in parts]
         lags = [status.lag for status in (client.status() for client in clients) if status is not None]
         metadata = _summary(rows, manifests, time.monotonic() - began)
         if lags and all(lag is not None for lag in lags):
             metadata["lag_records"] = dg.MetadataValue.int(sum(lag for lag in lags if lag is not None))
-        results = [] if changelog is None else [_judge(key, rows, _expected_partitions(topics, changelog.name))]
+        results = [] if changelog is None else [_judge(key, rows, _uncovered(cluster, topics, changelog.name, parts))]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(
             asset_key=key,
@@ -143,20 +119,28 @@ class _Measured:
     part: StorePartition
     mib: float
     stored: Fingerprint
-    folded: Fingerprint
-    changelog_records: int
+    folded: FoldedPartition
 
 
-def _expected_partitions(topics: Topics, changelog: str) -> int:
-    facts = topics.describe([changelog])
-    return facts[changelog].partitions if changelog in facts else 0
+def _uncovered(cluster: Cluster, topics: Topics, changelog: str, parts: list[StorePartition]) -> list[int]:
+    """The changelog partitions that hold state, yet are in no checkpoint; an empty one has nothing to compare."""
+    covered = {part.partition for part in parts}
+    ends = topics.end_offsets(changelog, committed=True)
+    others = {number: end for number, end in sorted(ends.items()) if number not in covered}
+    return [
+        number
+        for number, end in others.items()
+        if fingerprint_changelog(cluster.bootstrap, changelog, number, end, cluster.client_config).fingerprint.count
+    ]
 
 
-def _measure(cluster: Cluster, topics: Topics, part: StorePartition, store: str) -> _Measured:
+def _measure(cluster: Cluster, part: StorePartition, store: str) -> _Measured:
     size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
     stored = fingerprint_checkpoint(part.path, store)
-    folded, records = fold_partition(cluster, topics, part)
-    return _Measured(part, round(size / MIB, 3), stored, folded, records)
+    folded = fingerprint_changelog(
+        cluster.bootstrap, part.changelog, part.partition, part.offset, cluster.client_config
+    )
+    return _Measured(part, round(size / MIB, 3), stored, folded)
 
 
 def _summary(rows: list[_Measured], manifests: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
@@ -166,18 +150,19 @@ def _summary(rows: list[_Measured], manifests: list[dict[str, Any]], seconds: fl
                 "partition": row.part.partition,
                 "live_keys": row.stored.count,
                 "changelog_offset": row.part.offset,
-                "changelog_records": row.changelog_records,
+                "changelog_records": row.folded.records,
                 "task_mib": row.mib,
                 "fingerprint": row.stored.hex,
+                "changelog_fingerprint": row.folded.fingerprint.hex,
             }
         )
         for row in rows
     ]
     return {
         "live_keys": dg.MetadataValue.int(sum(row.stored.count for row in rows)),
-        "state_mib": dg.MetadataValue.float(round(sum(row.mib for row in rows), 3)),
-        "changelog_records": dg.MetadataValue.int(sum(row.changelog_records for row in rows)),
-        "checkpoint_seconds": dg.MetadataValue.float(sum(manifest["seconds"] for manifest in manifests)),
+        "state_mib": dg.MetadataValue.float(round(float(sum(row.mib for row in rows)), 3)),
+        "changelog_records": dg.MetadataValue.int(sum(row.folded.records for row in rows)),
+        "checkpoint_seconds": dg.MetadataValue.float(float(sum(manifest["seconds"] for manifest in manifests))),
         "measure_seconds": dg.MetadataValue.float(round(seconds, 3)),
         "checkpointed_at": dg.MetadataValue.timestamp(max(manifest["taken_at"] for manifest in manifests)),
         "checkpoint": dg.MetadataValue.text(", ".join(manifest["checkpoint_id"] for manifest in manifests)),
@@ -191,23 +176,23 @@ def _schema(records: list[dg.TableRecord]) -> dg.TableSchema:
     return dg.TableSchema([dg.TableColumn(name, kinds[type(value)]) for name, value in first.items()])
 
 
-def _judge(key: dg.AssetKey, rows: list[_Measured], expected: int) -> dg.AssetCheckResult:
-    differing = [row for row in rows if row.stored != row.folded]
-    missing = expected - len(rows)
-    said = [
-        f"partition {row.part.partition}: the store is {row.stored.hex}, the changelog folds to {row.folded.hex}"
-        for row in differing
-    ]
-    if missing:
-        said.append(f"{missing} of {expected} partitions were not running, so have no checkpoint")
+def _judge(key: dg.AssetKey, rows: list[_Measured], uncovered: list[int]) -> dg.AssetCheckResult:
+    stored = {row.part.partition: row.stored for row in rows}
+    folded = {row.part.partition: row.folded.fingerprint for row in rows}
+    differing = compare(stored, folded)
+    said = [difference.sentence for difference in differing]
+    said += [f"partition {number} was not running, so has no checkpoint" for number in uncovered]
+    remedy = f". {REMEDY}" if differing else ". Wait until it runs, or recover the processor; then materialise again."
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=MATCHES_CHANGELOG,
         passed=not said,
-        description="; ".join(said),
+        description="; ".join(said) + remedy if said else "",
         metadata={
             "partitions_compared": len(rows),
             "partitions_differing": len(differing),
             "live_keys": sum(row.stored.count for row in rows),
+            "store_fingerprint": sum(stored.values(), Fingerprint()).hex,
+            "changelog_fingerprint": sum(folded.values(), Fingerprint()).hex,
         },
     )

@@ -1,0 +1,1 @@
+"""Jobs, one module each."""
