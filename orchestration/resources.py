@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import dagster as dg
 from pydantic import BaseModel, PrivateAttr
@@ -22,9 +22,6 @@ from infra.paths import Paths
 from infra.settings import PROJECT, Settings, load_settings
 from processors.lifecycle.ports import World
 from processors.serving.client import ProcessorClient
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession  # type: ignore[import-not-found, unused-ignore]
 
 
 class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -99,7 +96,7 @@ class LifecycleResource(RegistryResource):
 class WarehouseResource(RegistryResource):
     """Spark and the tables: one session for each run, started when first asked for."""
 
-    _session: "SparkSession | None" = PrivateAttr(default=None)
+    _session: Any = PrivateAttr(default=None)
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["WarehouseResource"]:
@@ -113,7 +110,7 @@ class WarehouseResource(RegistryResource):
             self.close()
 
     @property
-    def session(self) -> "SparkSession":
+    def session(self) -> Any:
         """The run's session."""
         if self._session is None:
             from infra.spark.session import spark_session
