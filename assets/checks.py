@@ -5,7 +5,7 @@ Invariants:
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import dagster as dg
 
@@ -13,10 +13,11 @@ from assets import keys
 from assets.ports import Cluster
 from infra.kafka.records import TopicFacts, TopicSpec
 from infra.kafka.topics import Topics
+from processors.lifecycle.compaction import CompactionFacts, judge_compaction, read_compaction
 from processors.registration import BrokenDefinition, ProcessorDefinition
 from processors.topology import Topology
 
-COMPACTION = "compaction_config"
+COMPACTION = "compaction_healthy"
 IMPORTABLE = "importable"
 #: A topic that was just made is known to every broker after so many seconds at most.
 SETTLE_S = 15.0
@@ -72,7 +73,9 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
     @dg.multi_asset_check(
         name=f"{keys.safe(definition.name)}_compaction_checks",
         specs=[
-            dg.AssetCheckSpec(COMPACTION, asset=key, description="It is compacted, and its config has not drifted.")
+            dg.AssetCheckSpec(
+                COMPACTION, asset=key, description="It is compacted, its config has not drifted, no transaction hangs."
+            )
             for key in by_key
         ],
         can_subset=True,
@@ -81,20 +84,30 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
         context: dg.AssetCheckExecutionContext, cluster: dg.ResourceParam[Cluster]
     ) -> Iterable[dg.AssetCheckResult]:
         topics = cluster.topics()
-        facts = topics.describe([spec.topic.name for spec in topology.changelogs])
         for key in sorted(context.selected_asset_check_keys):
             spec = by_key[key.asset_key].topic
-            result = config_result(key.asset_key, COMPACTION, spec, facts.get(spec.name))
-            sizes = _sizes(topics, spec.name) if spec.name in facts else {}
-            yield result._replace(metadata={**result.metadata, **sizes})
+            yield compaction_result(key.asset_key, spec, read_compaction(topics, spec.name))
 
     return compaction_checks
 
 
-def _sizes(topics: Topics, name: str) -> Mapping[str, dg.MetadataValue]:
-    starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=True)
-    span = sum(end - starts.get(partition, 0) for partition, end in ends.items())
-    return {"offset_span": dg.MetadataValue.int(span)}
+def compaction_result(key: dg.AssetKey, expected: TopicSpec, facts: CompactionFacts) -> dg.AssetCheckResult:
+    """What `judge_compaction` says of a changelog, as a warning: nothing waits for it."""
+    problems = judge_compaction(expected, facts)
+    text = "\n".join(f"{problem.sentence} {problem.action}" for problem in problems)
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=COMPACTION,
+        passed=not problems,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=text,
+        metadata={
+            "offset_span": facts.span,
+            "drifted_entries": sum(problem.kind == "drift" for problem in problems),
+            "hanging_partitions": sum(problem.kind == "hanging" for problem in problems),
+            "partitions": len(facts.partitions),
+        },
+    )
 
 
 def broken_definition(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:

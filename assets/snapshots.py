@@ -2,7 +2,7 @@
 
 Invariants:
     - The offsets are the checkpoint's, so table, changelog and store can be compared exactly.
-    - Spark is imported by a run that needs it, never by loading definitions.
+    - Spark and RocksDB are imported by a run that needs them, never by loading definitions.
 """
 
 import json
@@ -16,7 +16,6 @@ from assets.ports import Cluster, Lifecycle, Warehouse
 from assets.state import StorePartition, store_partitions
 from infra.errors import HoldfastError
 from processors.registration import ProcessorDefinition
-from processors.state.checkpoint_reader import fingerprint_checkpoint
 
 if TYPE_CHECKING:
     from assets.spark.snapshot import SnapshotResult
@@ -70,6 +69,7 @@ def snapshot_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefi
         warehouse: dg.ResourceParam[Warehouse],
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from assets.spark.snapshot import PartitionRange, plan_snapshot, table_fingerprints, write_snapshot
+        from processors.state.checkpoint_reader import fingerprint_checkpoint
 
         parts = _parts(lifecycle.paths.checkpoints(definition.name), definition.name, store)
         starts = cluster.topics().start_offsets(parts[0].changelog)

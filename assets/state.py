@@ -19,7 +19,6 @@ from infra.kafka.topics import Topics
 from processors.lifecycle.audit import REMEDY, FoldedPartition, compare, fingerprint_changelog
 from processors.registration import ProcessorDefinition
 from processors.serving.client import ProcessorClient
-from processors.state.checkpoint_reader import fingerprint_checkpoint
 from processors.state.fingerprint import Fingerprint
 
 MATCHES_CHANGELOG = "matches_changelog"
@@ -135,6 +134,8 @@ def _uncovered(cluster: Cluster, topics: Topics, changelog: str, parts: list[Sto
 
 
 def _measure(cluster: Cluster, part: StorePartition, store: str) -> _Measured:
+    from processors.state.checkpoint_reader import fingerprint_checkpoint  # RocksDB is for runs, not for loading
+
     size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
     stored = fingerprint_checkpoint(part.path, store)
     folded = fingerprint_changelog(
