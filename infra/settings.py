@@ -55,9 +55,7 @@ class SparkSettings(BaseModel):
 class Settings(BaseSettings):
     """All settings, read once at the edge and passed down as values."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True
-    )
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)
 
     home: Path = Field(default=PROJECT / ".holdfast", description="The folder that holds all that Holdfast writes.")
     cache: Path = Field(
@@ -79,9 +77,7 @@ class Settings(BaseSettings):
     stuck_after_s: float = Field(
         default=30.0, gt=0, description="A processor whose loop was silent for so many seconds counts as stuck."
     )
-    recovery_enabled: bool = Field(
-        default=True, description="Whether the recovery sensor starts switched on."
-    )
+    recovery_enabled: bool = Field(default=True, description="Whether the recovery sensor starts switched on.")
     log_format: str = Field(default="text", pattern="^(text|json)$", description="Log lines as text or as json.")
     log_level: str = Field(
         default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="The least level that is logged."

@@ -27,7 +27,7 @@ from processors.lifecycle.diagnosis import Limits
 from processors.lifecycle.recovery import observe, worst
 
 #: Slow enough to watch, quick enough to finish in minutes.
-DEMO_FLIGHTS_PER_SECOND = 4_000
+DEMO_FLIGHTS_PER_SECOND = 8_000
 
 app = typer.Typer(
     name="holdfast",

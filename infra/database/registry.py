@@ -230,9 +230,7 @@ class Registry:
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
         """The newest actions, newest first."""
         with self._reading() as connection:
-            rows = connection.execute(
-                select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit)
-            )
+            rows = connection.execute(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
             return tuple(Action(**row._mapping) for row in rows)
 
     # --- snapshots -----------------------------------------------------------------------------------------
@@ -242,9 +240,7 @@ class Registry:
         values = {"snapshot_id": snapshot_id, "table": table, "detail": dict(detail), "claimed_at": now}
         try:
             with self._writing() as connection:
-                found = select(tables.snapshots.c.snapshot_id).where(
-                    tables.snapshots.c.snapshot_id == snapshot_id
-                )
+                found = select(tables.snapshots.c.snapshot_id).where(tables.snapshots.c.snapshot_id == snapshot_id)
                 if connection.execute(found).one_or_none() is not None:
                     return False
                 connection.execute(insert(tables.snapshots).values(values))
@@ -296,9 +292,7 @@ class Registry:
         row = connection.execute(query).one_or_none()
         return None if row is None else _deployment(row)
 
-    def _set_deployment(
-        self, connection: Connection, processor: str, values: Mapping[str, Any]
-    ) -> Deployment:
+    def _set_deployment(self, connection: Connection, processor: str, values: Mapping[str, Any]) -> Deployment:
         table = tables.deployments
         again = update(table).where(table.c.processor == processor)
         row = connection.execute(

@@ -91,9 +91,7 @@ incident_notes = Table(
     "incident_notes",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column(
-        "incident_id", Integer, ForeignKey("incidents.id", ondelete="CASCADE"), nullable=False, index=True
-    ),
+    Column("incident_id", Integer, ForeignKey("incidents.id", ondelete="CASCADE"), nullable=False, index=True),
     Column("step", String(64), nullable=False),
     Column("text", Text, nullable=False),
     Column("at", UtcDateTime, nullable=False),
