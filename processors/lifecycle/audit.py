@@ -21,8 +21,9 @@ from processors.state.fingerprint import Fingerprint, fingerprint_of
 
 #: What to do about a difference.
 REMEDY = (
-    "Stop the processor, delete the local state of these partitions and deploy it again: state is then rebuilt "
-    "from the changelog. Keep the checkpoint: it shows what went wrong."
+    "Look first whether somebody else wrote to the changelog: if so, take that right away and write tombstones for "
+    "the foreign keys. Then stop the processor, delete the local state of these partitions and deploy it again: "
+    "state is rebuilt from the changelog. Keep the checkpoint, it shows what went wrong."
 )
 
 

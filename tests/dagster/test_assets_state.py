@@ -1,0 +1,112 @@
+"""Processor and state assets on real parts: deployed, checkpointed, proved, and a foreign record found."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from confluent_kafka import Producer
+
+from assets import keys
+from assets.factory import build_processor
+from assets.processors import ALL_ASSIGNED, HEALTHY
+from assets.state import MATCHES_CHANGELOG
+from infra.deploy.supervisord import Supervisord
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from infra.settings import Settings, load_settings
+from orchestration.resources import build_resources
+from processors.changelog.format import key_prefix
+from processors.registration import ProcessorDefinition, find_processor
+from processors.serving.client import ProcessorClient
+
+PATIENCE_S = 60.0
+DEFINITION = """
+from processors import Application
+
+application = Application(consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2)
+
+def count(value, state):
+    state.set("n", state.get("n", 0) + 1)
+    return state.get("n")
+
+application.dataframe(application.topic("{group}-in")).apply(count, stateful=True, store="counts")
+"""
+
+
+@pytest.fixture
+def group(unique: Callable[[str], str]) -> str:
+    return unique("proved")
+
+
+@pytest.fixture
+def settings(broker: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    module = f"definition_{group.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", f'["{module}:application"]')
+    Topics(broker).create(TopicSpec(f"{group}-in", 1, 1))
+    yield load_settings()
+    paths = load_settings().paths
+    if paths.supervisor.is_dir():
+        Supervisord(paths).stop()
+    sys.modules.pop(module, None)
+
+
+def run(definition: ProcessorDefinition, instance: dg.DagsterInstance, *assets: dg.AssetKey) -> dict[str, tuple]:
+    definitions = dg.Definitions.merge(build_processor(definition), dg.Definitions(resources=build_resources()))
+    job = definitions.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(instance=instance, asset_selection=list(assets), raise_on_error=False)
+    return {each.check_name: (each.passed, each.description) for each in result.get_asset_check_evaluations()}
+
+
+def feed(broker: str, topic: str, count: int) -> None:
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(count):
+        producer.produce(topic, b"1", b"k%d" % (number % 7))
+    assert producer.flush(30) == 0
+
+
+def wait_processed(client: ProcessorClient, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        status = client.status()
+        if status is not None and status.records["processed"] >= count:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{count} records were not processed within {PATIENCE_S:g} s: {client.status()}")
+
+
+def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group: str, broker: str) -> None:
+    definition = find_processor(settings, group)
+    client = ProcessorClient(group, "0", settings.paths)
+    state = keys.state_key(group, "counts")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(definition, instance, keys.changelog_key(group, "counts"))
+        deployed = run(definition, instance, keys.processor_key(group))
+        assert {name: passed for name, (passed, _) in deployed.items()} == {HEALTHY: True, ALL_ASSIGNED: True}
+
+        feed(broker, f"{group}-in", 100)
+        wait_processed(client, 100)
+        assert run(definition, instance, state)[MATCHES_CHANGELOG] == (True, "")
+        event = instance.get_latest_materialization_event(state)
+        assert event is not None
+        metadata = event.asset_materialization.metadata
+        assert metadata["live_keys"].value == 7
+        assert metadata["lag_records"].value == 0
+
+        foreign = Producer({"bootstrap.servers": broker})
+        foreign.produce(f"{group}-counts-changelog", b"\x01\x01" + bytes(8) + b"0", key_prefix(b"foreign") + b"n")
+        assert foreign.flush(30) == 0
+        feed(broker, f"{group}-in", 100)
+        wait_processed(client, 200)
+        passed, said = run(definition, instance, state)[MATCHES_CHANGELOG]
+    assert not passed
+    assert "partition 0: the store is 7 keys" in said
+    assert "the changelog 8 keys" in said
+    assert "delete the local state" in said
