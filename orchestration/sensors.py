@@ -1,8 +1,9 @@
-"""Sensors: one asks for recovery (runs, no events), one tells how processors are (events, no runs).
+"""Sensors: one asks for recovery (runs, no events), one tells how processors are (events, no runs), one logs failures.
 
 Invariants:
     - A tick does no work: it looks, with short timeouts, and asks for a run.
-    - One incident gets one run at most from each attempt of the sensor: its run key is the incident.
+    - One incident has one run at a time; its run key is the incident and the number of the run.
+    - A run that ended and left its incident open (it was killed, say) is followed by another, up to a limit.
 """
 
 import json
@@ -10,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import dagster as dg
+import structlog
 
 from assets import keys
 from infra.errors import HoldfastError
@@ -18,15 +20,19 @@ from orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, Re
 from orchestration.resources import LifecycleResource
 from processors.lifecycle.diagnosis import Limits
 from processors.lifecycle.ports import ProcessorStatus
-from processors.lifecycle.recovery import Notice, notice, observe
+from processors.lifecycle.recovery import notice, observe
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
+#: So many runs may end without closing their incident; then it is closed as failed.
+RUNS_PER_INCIDENT = 3
+
+log = structlog.get_logger(__name__)
 
 
 def build_sensors(stores: dict[str, tuple[str, ...]], *, recovery_enabled: bool) -> list[dg.SensorDefinition]:
     """The sensors over these processors (processor -> its stores)."""
-    return [_recovery(recovery_enabled), _telemetry(stores)]
+    return [_recovery(recovery_enabled), _telemetry(stores), run_failures]
 
 
 def _recovery(enabled: bool) -> dg.SensorDefinition:
@@ -44,6 +50,7 @@ def _recovery(enabled: bool) -> dg.SensorDefinition:
         requests: list[dg.RunRequest] = []
         said: list[str] = []
         answered: dict[str, dict[str, str]] = {}
+        waiting = {incident.processor: incident for incident in lifecycle.registry.open_incidents()}
         for deployment in lifecycle.registry.deployments():
             if deployment.desired != "deployed":
                 said.append(f"{deployment.processor}: {deployment.desired}")
@@ -57,7 +64,11 @@ def _recovery(enabled: bool) -> dg.SensorDefinition:
                 continue
             answered[name] = {slot: moment.isoformat() for slot, moment in seen.answered_at.items()}
             said.append(f"{name}: {seen.worst.sentence}")
-            request = _request(context, name, seen)
+            if seen.opened:
+                context.log.warning(f"{name} is {seen.worst.kind}: an incident was opened.")
+            # the processor may be well again while the run that should have closed its incident is gone
+            incident = seen.incident or waiting.get(name)
+            request = None if incident is None else _request(context, lifecycle, incident.id)
             if request is not None:
                 requests.append(request)
         cursor = json.dumps(answered)
@@ -68,18 +79,43 @@ def _recovery(enabled: bool) -> dg.SensorDefinition:
     return processor_recovery
 
 
-def _request(context: dg.SensorEvaluationContext, name: str, seen: Notice) -> dg.RunRequest | None:
-    """A run for the processor's open incident, unless one was asked for; a run key is taken only once."""
-    incident = seen.incident
-    if incident is None:
+def _request(
+    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, incident_id: int
+) -> dg.RunRequest | None:
+    """A run for an open incident, unless one is on its way, works on it, or enough have tried."""
+    registry = lifecycle.registry
+    runs = context.instance.get_runs(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
+    # read after the runs: a run closes its incident before it ends
+    incident = registry.incident(incident_id)
+    if incident is None or not incident.is_open or any(not run.is_finished for run in runs):
         return None
-    if seen.opened:
-        context.log.warning(f"Incident {incident.id}: {name} is {seen.worst.kind}. {seen.worst.sentence}")
+    name, holder = incident.processor, incident.claimed_by
+    if holder is not None:
+        if holder not in {run.run_id for run in runs}:
+            return None
+        registry.release_incident(incident.id, holder)
+        context.log.warning(f"Incident {incident.id} of {name}: run {holder} ended and left it open.")
+    if len(runs) >= RUNS_PER_INCIDENT:
+        reason = f"{len(runs)} runs ended and left it open; the last is {runs[0].run_id}"
+        registry.close_incident(incident.id, "failed", lifecycle.world.clock(), reason=reason)
+        context.log.error(f"Incident {incident.id} of {name} failed: {reason}")
+        return None
     return dg.RunRequest(
-        run_key=f"incident-{incident.id}",
+        run_key=f"incident-{incident.id}-{len(runs) + 1}",
         tags={PROCESSOR_TAG: name, INCIDENT_TAG: str(incident.id)},
         run_config=dg.RunConfig(ops={"recover_one": RecoverConfig(processor=name, incident=incident.id)}),
     )
+
+
+@dg.run_failure_sensor(
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Logs every run that failed, with its processor and its cause.",
+)
+def run_failures(context: dg.RunFailureSensorContext) -> None:
+    """One log event for each failed run."""
+    run = context.dagster_run
+    told = {"job": run.job_name, "run": run.run_id, "processor": run.tags.get(PROCESSOR_TAG)}
+    log.error("run.failed", **told, cause=context.failure_event.message)
 
 
 def _remembered(cursor: str | None) -> dict[str, dict[str, datetime]]:
