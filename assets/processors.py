@@ -56,6 +56,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"python", "rocksdb"},
+        pool="deploys",
         tags=keys.tags(keys.PROCESSORS),
         code_version=topology.code_version,
         metadata={"definition": definition.target, "stores": [store.name for store in topology.stores]},
@@ -86,7 +87,9 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
                 said.append(now)
                 context.log.info(progress.sentence)
 
-        done = deploy(rollout, lifecycle.world, timeout_s=config.timeout_s, who=context.run.run_id, progress=tell)
+        done = deploy(
+            rollout, lifecycle.world, timeout_s=config.timeout_s, who=f"dagster run {context.run.run_id}", progress=tell
+        )
         return dg.MaterializeResult(
             metadata=_describe(done), check_results=_judge(key, rollout, done), data_version=_version(done)
         )

@@ -51,6 +51,7 @@ def snapshot_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefi
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"spark", "iceberg"},
+        pool="spark",
         tags=keys.tags(keys.WAREHOUSE),
         code_version=definition.topology.code_version,
         check_specs=[
@@ -92,7 +93,7 @@ def snapshot_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefi
         stored = {part.partition: fingerprint_checkpoint(part.path, store) for part in parts}
         return dg.MaterializeResult(
             asset_key=key,
-            metadata=_describe(result),
+            metadata={**_describe(result), "dagster/column_lineage": _lineage(definition.name, store)},
             data_version=dg.DataVersion(result.snapshot_id),
             check_results=[_judge(key, tabled, stored)],
         )
@@ -148,6 +149,16 @@ def _describe(result: "SnapshotResult") -> dict[str, Any]:
             table, schema=dg.TableSchema([dg.TableColumn(*pair) for pair in zip(names, kinds, strict=True)])
         ),
     }
+
+
+def _lineage(processor: str, store: str) -> dg.TableColumnLineage:
+    """What each column of the table is made from, in the store."""
+    state = keys.state_key(processor, store)
+    sources = {"key": "key", "message_key": "key", "state_key": "key"}
+    sources |= {"value": "value", "json": "value", "event_timestamp": "value"}
+    return dg.TableColumnLineage(
+        {column: [dg.TableColumnDep(asset_key=state, column_name=source)] for column, source in sources.items()}
+    )
 
 
 def _judge(key: dg.AssetKey, tabled: "dict[int, Fingerprint]", stored: "dict[int, Fingerprint]") -> dg.AssetCheckResult:
