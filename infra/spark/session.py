@@ -123,7 +123,9 @@ def _configuration(settings: Settings, jars: Sequence[Path], warehouse: Path, lo
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
     """The JVM's launcher reads these from the environment of this process; put it back afterwards."""
-    before = {name: os.environ.get(name) for name in values}  # tidy: allow-environment because the JVM's launcher reads it
+    before = {
+        name: os.environ.get(name) for name in values
+    }  # tidy: allow-environment because the JVM's launcher reads it
     os.environ.update(values)
     try:
         yield

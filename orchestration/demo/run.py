@@ -8,8 +8,6 @@ Invariants:
     - A mismatch is never a warning: the exit code is 1.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
