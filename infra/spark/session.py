@@ -123,15 +123,14 @@ def _configuration(settings: Settings, jars: Sequence[Path], warehouse: Path, lo
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
     """The JVM's launcher reads these from the environment of this process; put it back afterwards."""
-    before = {
-        name: os.environ.get(name) for name in values
-    }  # tidy: allow-environment because the JVM's launcher reads it
-    os.environ.update(values)
+    environment = os.environ  # tidy: allow-environment because the JVM's launcher reads it
+    before = {name: environment.get(name) for name in values}
+    environment.update(values)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                os.environ.pop(name, None)
+                environment.pop(name, None)
             else:
-                os.environ[name] = value
+                environment[name] = value
