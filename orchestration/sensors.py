@@ -26,6 +26,8 @@ RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
 #: So many runs may end without closing their incident; then it is closed as failed.
 RUNS_PER_INCIDENT = 3
+#: How long after such a run the next one is asked for, seconds; doubled for each further one.
+NEXT_RUN_AFTER_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +86,8 @@ def _request(
 ) -> dg.RunRequest | None:
     """A run for an open incident, unless one is on its way, works on it, or enough have tried."""
     registry = lifecycle.registry
-    runs = context.instance.get_runs(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
+    records = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
+    runs = [record.dagster_run for record in records]
     # read after the runs: a run closes its incident before it ends
     incident = registry.incident(incident_id)
     if incident is None or not incident.is_open or any(not run.is_finished for run in runs):
@@ -99,6 +102,10 @@ def _request(
         reason = f"{len(runs)} runs ended and left it open; the last is {runs[0].run_id}"
         registry.close_incident(incident.id, "failed", lifecycle.world.clock(), reason=reason)
         context.log.error(f"Incident {incident.id} of {name} failed: {reason}")
+        return None
+    ended_at = max((each.end_time or each.update_timestamp.timestamp() for each in records), default=None)
+    pause_s = NEXT_RUN_AFTER_S * 2 ** (len(runs) - 1)
+    if ended_at is not None and lifecycle.world.clock().timestamp() - ended_at < pause_s:
         return None
     return dg.RunRequest(
         run_key=f"incident-{incident.id}-{len(runs) + 1}",

@@ -9,6 +9,7 @@ import pytest
 
 from infra.database.registry import Registry
 from infra.settings import Settings, load_settings
+from orchestration import sensors
 from orchestration.definitions import build_definitions
 from orchestration.resources import open_registry
 from orchestration.sensors import RUNS_PER_INCIDENT
@@ -69,6 +70,20 @@ def test_a_run_on_its_way_is_not_asked_for_twice(registry: Registry, tick: Tick,
     assert tick() == []
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run may follow at once."""
+    monkeypatch.setattr(sensors, "NEXT_RUN_AFTER_S", 0.0)
+
+
+def test_the_next_run_waits_a_while(registry: Registry, tick: Tick, begin, instance) -> None:
+    (first,) = tick()
+    instance.report_run_failed(begin(first))
+    assert tick() == []
+    assert [incident.outcome for incident in registry.open_incidents()] == [None]
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_a_run_that_died_is_followed_by_another(registry: Registry, tick: Tick, begin, instance) -> None:
     (first,) = tick()
     run = begin(first)
@@ -94,6 +109,7 @@ def test_an_incident_that_somebody_else_holds_is_left_alone(registry: Registry, 
     assert held.claimed_by == "somebody"
 
 
+@pytest.mark.usefixtures("no_pause")
 def test_runs_that_fail_before_they_start_are_bounded(
     registry: Registry, tick: Tick, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
