@@ -32,7 +32,7 @@ from processors.runtime import commit as commits
 from processors.runtime.assignment import Assignment
 from processors.runtime.failures import FailurePolicy
 from processors.runtime.options import OVERLAY_BYTES_MAX, RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
-from processors.runtime.ports import Cluster
+from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.task import Task, TaskPhase
 from processors.state.errors import StateDiskFailed
 from processors.topology import Topology
@@ -111,6 +111,11 @@ class Worker:
         self._commit_due_at = 0.0
         self._uncommitted = 0
         self._message_at = time.monotonic()
+
+    @property
+    def member(self) -> GroupMember | None:
+        """The membership of the group; None before the first."""
+        return getattr(self, "_member", None)
 
     def stop(self) -> None:
         """Ask the worker to finish; safe from signal handlers and other threads."""

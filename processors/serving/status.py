@@ -81,7 +81,6 @@ class ProcessorStatus:
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
     """The ``/status`` document; called on the worker's own thread."""
-    member = getattr(worker, "_member", None)
     return {
         "processor": processor,
         "slot": slot,
@@ -103,12 +102,13 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
             "last_at": worker.commit_last_at,
             "last_ms": None if worker.commit_last_s is None else round(worker.commit_last_s * 1000, 3),
         },
-        "tasks": [_describe_task(worker, task, member) for task in worker.assignment.tasks],
+        "tasks": [_describe_task(worker, task) for task in worker.assignment.tasks],
     }
 
 
-def _describe_task(worker: Worker, task: Task, member: Any) -> dict[str, Any]:
+def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
     inputs = {}
+    member = worker.member
     for topic in task.inputs:
         position = task.positions.get(topic)
         end = member.high_watermark(Partition(topic, task.partition)) if member is not None else None
