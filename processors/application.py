@@ -71,7 +71,7 @@ class Application:
         auto_create_topics: Create missing topics at the start.
         consumer_extra_config: librdkafka settings for the consumer.
         producer_extra_config: librdkafka settings for the producer.
-        on_processing_error: Called with (error, message); True skips the message.
+        on_processing_error: Called with (error, message, logger); True skips the message.
         dead_letter_topic: Where messages go that can't be processed; None stops at the first.
         loglevel: Log level as text; None leaves logging to the caller.
         broker_availability_timeout: Seconds without any broker before the worker gives up.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import structlog
@@ -12,9 +13,10 @@ from processors.dataframe.compilation import Output
 from processors.runtime.task import FailedMessage
 
 _log = structlog.get_logger("runtime.failures")
+_users_log = logging.getLogger("holdfast.processing")
 
-#: The user's say: called with the error and the message; True skips the message.
-OnProcessingError = Callable[[Exception, FailedMessage], bool]
+#: The user's say: called with the error, the message and a logger; True skips the message.
+OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 
 #: Of the first failures each is logged, later ones every so many.
 LOG_FIRST = 5
@@ -55,7 +57,7 @@ class FailurePolicy:
         Raises:
             ProcessingFailed: Neither the callback nor a dead-letter topic takes it.
         """
-        if self._ask is not None and self._ask(failed.error, failed):
+        if self._ask is not None and self._ask(failed.error, failed, _users_log):
             self.skipped += 1
             return None
         if self._topic is None:

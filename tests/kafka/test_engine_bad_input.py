@@ -122,7 +122,7 @@ def test_a_function_that_raises_leaves_no_trace_and_the_next_start_is_at_that_me
         with pytest.raises(ProcessingFailed, match="RuntimeError: this message is bad"):
             stream.application(raising).run(timeout=30)
     assert stream.changelog_state() == {(b"a", "n"): 1, (b"a", "touched"): "ok"}
-    stream.application(raising, on_processing_error=lambda error, message: True).run(count=2, timeout=30)
+    stream.application(raising, on_processing_error=lambda error, message, logger: True).run(count=2, timeout=30)
     assert stream.changelog_state() == {(b"a", "n"): 2, (b"a", "touched"): "ok"}
     stream.outputs_are_exact({b"a": 2})
 
