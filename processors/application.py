@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("application")
 
+#: The broker aborts a transaction after 15 s: a commit has to come well before.
+COMMIT_INTERVAL_MAX_S = 10.0
+
 Guarantee = Literal["exactly-once", "at-least-once"]
 
 
@@ -104,6 +107,12 @@ class Application:
     ) -> None:
         _one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
         _one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
+        if processing_guarantee == "exactly-once" and commit_interval > COMMIT_INTERVAL_MAX_S:
+            raise ApplicationInvalid(
+                f"commit_interval is {commit_interval:g} s, but a transaction lives 15 s at the most.",
+                action=f"Use at most {COMMIT_INTERVAL_MAX_S:g} s, or the guarantee at-least-once.",
+                seen=commit_interval,
+            )
         self.consumer_group = check_name(consumer_group, "consumer group")
         self.broker_address = broker_address
         self.description = description

@@ -66,6 +66,7 @@ class GroupConsumer:
         self, bootstrap: str, group: str, *, offset_reset: str, config: Mapping[str, Any] | None = None
     ) -> None:
         self._brokers_down_since: float | None = None
+        self._ask_at = 0.0
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
@@ -121,11 +122,24 @@ class GroupConsumer:
         """
         messages = self._consumer.consume(1, timeout_s)
         if not messages:
+            self._ask_for_broker()
             return []
         self._brokers_down_since = None
         if records_max > 1:
             messages += self._consumer.consume(records_max - 1, 0)
         return _batches(messages, self._raise_or_log)
+
+    def _ask_for_broker(self) -> None:
+        """An idle member hears nothing from a broker that came back: ask, now and then."""
+        now = time.monotonic()
+        if self._brokers_down_since is None or now < self._ask_at:
+            return
+        self._ask_at = now + 2.0
+        try:
+            self._consumer.list_topics(timeout=0.5)
+        except KafkaException:
+            return
+        self._brokers_down_since = None
 
     @property
     def brokers_down_s(self) -> float:

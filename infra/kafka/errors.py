@@ -3,6 +3,7 @@
 HoldfastError
 └── KafkaFailed                 something the cluster refused; stop and say so
     ├── BrokerUnreachable       no answer in time; wait, or stop with the exit code for it
+        ├── CoordinatorMoving       a group\'s coordinator is loading or moving; ask again
     ├── TopicUnusable           a topic is missing, or has the wrong shape
     ├── TransactionAborted      the transaction must be aborted; drop the uncommitted writes and go on
     ├── ProducerFenced          a newer owner took over; drop everything and rejoin
@@ -20,6 +21,12 @@ class KafkaFailed(HoldfastError):
 
 class BrokerUnreachable(KafkaFailed):
     """No broker answered in time."""
+
+    exit_code = EXIT_BROKER_UNAVAILABLE
+
+
+class CoordinatorMoving(KafkaFailed):
+    """A group's coordinator is loading or moving."""
 
     exit_code = EXIT_BROKER_UNAVAILABLE
 

@@ -7,7 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,13 +30,23 @@ from confluent_kafka.admin import (
 )
 
 from infra.kafka.client import admin_client
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
 from infra.kafka.records import Partition, TopicFacts, TopicSpec
 
 #: How long one administrative request may take, in seconds.
 REQUEST_TIMEOUT_S = 20.0
 
-_ABSENT = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+_MOVING = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+_ABSENT = (
+    KafkaError.GROUP_ID_NOT_FOUND,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
 _AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
@@ -139,11 +150,16 @@ class Topics:
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
         """The offsets that a group has committed, pending transactions waited for."""
-        request = [ConsumerGroupTopicPartitions(group)]
-        future = self._admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=self._timeout_s)[
-            group
-        ]
-        answer = self._result(future, f"read the offsets of group {group}", absent_is_none=True)
+
+        def ask() -> Future[Any]:
+            request = [ConsumerGroupTopicPartitions(group)]
+            timeout_s = self._timeout_s
+            asked: dict[str, Future[Any]] = self._admin.list_consumer_group_offsets(
+                request, require_stable=True, request_timeout=timeout_s
+            )
+            return asked[group]
+
+        answer = self._patient_result(ask, f"read the offsets of group {group}")
         if answer is None:
             return {}
         return {
@@ -154,13 +170,13 @@ class Topics:
 
     def members(self, group: str) -> int:
         """How many members a group has now."""
-        future = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s)[group]
-        try:
-            return len(future.result(self._timeout_s).members)
-        except KafkaException as failure:
-            if failure.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return 0
-            raise self._failure(failure, f"describe group {group}") from failure
+
+        def ask() -> Future[Any]:
+            asked: Future[Any] = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s)[group]
+            return asked
+
+        answer = self._patient_result(ask, f"describe group {group}")
+        return 0 if answer is None else len(answer.members)
 
     def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         facts = self._admin.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
@@ -177,6 +193,17 @@ class Topics:
             for partition, future in futures.items()
         }
 
+    def _patient_result(self, ask: Callable[[], Future[Any]], what: str) -> Any:
+        """Ask again while the group's coordinator is moving or loading, as it does after a broker's start."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._result(ask(), what, absent_is_none=True)
+            except CoordinatorMoving:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
     def _result(self, future: Future[Any], what: str, *, absent_is_none: bool = False) -> Any:
         try:
             return future.result(self._timeout_s + 5)
@@ -187,6 +214,12 @@ class Topics:
 
     def _failure(self, failure: KafkaException, what: str) -> KafkaFailed:
         error = failure.args[0]
+        if error.code() in _MOVING:
+            return CoordinatorMoving(
+                f"Kafka could not {what} within {self._timeout_s:g} s: {error.name()}.",
+                action="Wait until the group's coordinator is there again.",
+                error=error.name(),
+            )
         if error.code() in _AWAY:
             return BrokerUnreachable(
                 f"No answer from Kafka at {self.bootstrap} within {self._timeout_s:g} s, to {what}: {error.str()}.",

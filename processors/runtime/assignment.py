@@ -108,6 +108,8 @@ class Assignment:
             except BrokerUnreachable as away:
                 _log.warning("tasks wait for the broker", error=away.message)
                 return []
+        if member.brokers_down_s > 0:
+            self._restorer.excuse()
         started = []
         for restore in self._restorer.step(0.05):
             self._finish(restore, frames)
@@ -130,10 +132,11 @@ class Assignment:
         committed = member.committed(inputs)
         topics = self._cluster.topics()
         for topic in sorted({partition.topic for partition in inputs}):
-            starts = topics.start_offsets(topic)
+            starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=False)
             for partition in inputs:
                 if partition.topic == topic:
-                    check_source(topic, partition.number, committed[partition], starts.get(partition.number, 0))
+                    number = partition.number
+                    check_source(topic, number, committed[partition], starts.get(number, 0), ends.get(number, 0))
         changelogs = self._changelog_facts(tasks)
         member.broker_answered()
         for task in tasks:
@@ -173,11 +176,20 @@ class Assignment:
             assert self._folder is not None
             store = TaskStore(self._folder.task(task.name))
         task.open(store, names)
-        facts = {
-            name: changelogs[Partition(spec.name, task.partition)]
-            for name in names
-            if (spec := self._topology.changelog_of(name)) is not None
-        }
+        facts: dict[str, ChangelogFacts] = {}
+        for name in names:
+            spec = self._topology.changelog_of(name)
+            if spec is None:
+                continue
+            place = Partition(spec.name, task.partition)
+            if place not in changelogs:
+                raise StateIncoherent(
+                    f"Changelog {spec.name} has no partition {task.partition}, but the store's source has.",
+                    action="The source was given more partitions: build the state anew under another consumer group.",
+                    topic=spec.name,
+                    partition=task.partition,
+                )
+            facts[name] = changelogs[place]
         meta = store.meta() if store is not None else None
         decided = plan_restore(task.name, meta, facts, time.time())
         self._restorer.begin(task, decided, facts, committed)

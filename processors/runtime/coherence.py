@@ -73,6 +73,9 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             raise _truncated(task, store, facts, at.offset)
         age = now - (meta.written_at if meta is not None else now)
         if at.offset < facts.end and age > facts.delete_retention_s * RETENTION_PART_SAFE:
+            for name, known in changelogs.items():
+                if known.start > 0:
+                    raise _truncated(task, name, known, 0)
             whole = {name: known.start for name, known in changelogs.items()}
             return RestorePlan(
                 whole,
@@ -136,12 +139,29 @@ def check_inputs(
     return resume
 
 
-def check_source(topic: str, partition: int, committed: int | None, start: int) -> None:
-    """Refuse to skip input that is gone.
+def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
+    """Refuse to skip input that is gone, or that is no longer the input that was processed.
+
+    Args:
+        topic: The source topic.
+        partition: Its partition.
+        committed: The group's committed offset; None when there is none.
+        start: The first offset that is still there.
+        end: The high watermark, read after ``committed``.
 
     Raises:
         StateIncoherent: The source topic no longer has the committed offset.
     """
+    if committed is not None and committed > end:
+        raise StateIncoherent(
+            f"Source {topic}[{partition}] ends at offset {end}, but {committed} is processed: it was truncated or "
+            "recreated.",
+            action=f"Reset the group's offsets of {topic} and clear the state that was built from it.",
+            topic=topic,
+            partition=partition,
+            seen=end,
+            expected=committed,
+        )
     if committed is not None and committed < start:
         raise StateIncoherent(
             f"Source {topic}[{partition}] begins at offset {start}, but only {committed} is processed: "

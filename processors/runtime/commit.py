@@ -66,7 +66,14 @@ class Commit:
 
 
 def prepare(tasks: Sequence[Task]) -> Commit:
-    """Freeze what is to be committed of those tasks that have progressed."""
+    """Freeze what is to be committed of those tasks that have progressed.
+
+    Raises:
+        StateDiskFailed: The disk refused a read since the last commit: results may rest on it.
+    """
+    for task in tasks:
+        if task.store is not None and task.store.failure is not None:
+            raise task.store.failure
     return Commit(
         [TaskCommit(task, dict(task.positions), task.meta.transaction + 1) for task in tasks if task.progressed]
     )

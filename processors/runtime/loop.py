@@ -23,10 +23,10 @@ from infra.kafka.errors import (
     BrokerUnreachable,
     KafkaFailed,
     OutcomeUnknown,
-    ProducerFenced,
     TransactionAborted,
 )
 from infra.kafka.records import Batch, Partition
+from processors.changelog.format import FormatUnknown
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime import commit as commits
 from processors.runtime.assignment import Assignment
@@ -34,7 +34,7 @@ from processors.runtime.failures import FailurePolicy
 from processors.runtime.options import OVERLAY_BYTES_MAX, RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.task import Task, TaskPhase
-from processors.state.errors import StateDiskFailed
+from processors.state.errors import StateFailed
 from processors.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
@@ -108,6 +108,9 @@ class Worker:
         self._stop = False
         self._in_transaction = False
         self._aborts = 0
+        self._rewinds = 0
+        self._processed_open = 0
+        self._broken: Exception | None = None
         self._commit_due_at = 0.0
         self._uncommitted = 0
         self._message_at = time.monotonic()
@@ -150,8 +153,12 @@ class Worker:
         return bool(timeout_s) and not busy and time.monotonic() - self._message_at > timeout_s
 
     def commit_now(self) -> None:
-        """Commit what there is; on the worker's thread only."""
-        self._commit()
+        """Commit what there is; on the worker's thread only. A failure also ends the worker's session."""
+        try:
+            self._commit()
+        except Exception as failure:
+            self._broken = failure
+            raise
 
     # -- one membership of the group -----------------------------------------------------------------------------
 
@@ -160,19 +167,25 @@ class Worker:
         self._member = self._cluster.group_consumer(self.options.group, self.options.offset_reset)
         self._in_transaction = False
         self._lost = False
+        self._uncommitted = 0
+        self.processed -= self._processed_open
+        self._processed_open = 0
         failed = True
         try:
             self._member.subscribe(
                 [spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped
             )
             self.phase = Phase.JOINING
-            while not self._finished(count, timeout_s):
-                self._turn(count)
+            while True:
+                while not self._finished(count, timeout_s):
+                    self._turn(count)
+                self._commit()
+                if self._finished(count, timeout_s):
+                    break  # else the last commit was aborted: its messages are processed again
             self.phase = Phase.STOPPING
-            self._commit()
             failed = False
-        except (_OwnershipLost, BrokerUnreachable, ProducerFenced, StateDiskFailed):
-            raise
+        except (_OwnershipLost, KafkaFailed, StateFailed, FormatUnknown):
+            raise  # what is in memory may be ahead of what was sent: it is dropped, and read again
         except Exception:
             self._commit_before_failure()
             raise
@@ -198,14 +211,16 @@ class Worker:
             raise _OwnershipLost
         while self.requests:
             self.requests.pop(0).work()
+        if self._broken is not None:
+            broken, self._broken = self._broken, None
+            raise broken
         restoring = bool(self.assignment.pending or self.assignment.restoring)
         if restoring:
             for task in self.assignment.advance(self._member, self._frames):
                 self._member.resume([Partition(topic, task.partition) for topic in task.inputs])
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = self._member.poll(room, 0.0 if restoring else self._patience())
-        for batch in batches:
-            self._process(batch)
+        self._process_all(batches)
         self._update_phase()
         if self._commit_is_due():
             self._commit()
@@ -231,8 +246,21 @@ class Worker:
             self.phase = Phase.RUNNING
         else:
             self.phase = Phase.JOINING
+        if self.phase in (Phase.RESTORING, Phase.WAITING):
+            self._message_at = time.monotonic()
 
     # -- processing ----------------------------------------------------------------------------------------------
+
+    def _process_all(self, batches: list[Batch]) -> None:
+        for batch in batches:  # so that whatever is in hand can be read again after a rewind
+            task = self.assignment.running(batch.partition)
+            if task is not None:
+                task.first_seen.setdefault(batch.partition.topic, batch.offsets[0])
+        rewinds = self._rewinds
+        for batch in batches:
+            self._process(batch)
+            if self._rewinds != rewinds:
+                return  # every batch in hand is read again
 
     def _process(self, batch: Batch) -> None:
         task = self.assignment.running(batch.partition)
@@ -240,11 +268,12 @@ class Worker:
             return  # taken away while this batch was on its way; the next owner reads it again
         self._message_at = time.monotonic()
         for first in range(0, len(batch.offsets), RECORDS_PER_SLICE):
-            if task.phase is not TaskPhase.RUNNING:
+            if task.phase is not TaskPhase.RUNNING or self._stop:
                 return
+            self._show_life()
             if not self._uncommitted:
                 self._commit_due_at = time.monotonic() + self.options.commit_interval_s
-            aborts = self._aborts
+            rewinds = self._rewinds
             last = min(first + RECORDS_PER_SLICE, len(batch.offsets))
             before = task.positions.get(batch.partition.topic, -1)
             try:
@@ -255,11 +284,12 @@ class Worker:
             if task.positions.get(batch.partition.topic, -1) != before:
                 self._uncommitted += max(done, 1)
             self.processed += done
+            self._processed_open += done
             self._send(task)
             if self._commit_is_due():
                 self._commit()
-                if self._aborts != aborts:
-                    return  # rewound: the rest of this batch is read again
+                if self._rewinds != rewinds:
+                    return  # the rest of this batch is read again
 
     def _send(self, task: Task) -> None:
         if not task.outputs:
@@ -310,6 +340,7 @@ class Worker:
         self._in_transaction = False
         commits.write_local(pending, self.topology, self.assignment.topic_ids)
         self._uncommitted = 0
+        self._processed_open = 0
         self._aborts = 0
         self.commit_count += 1
         self.commit_last_at = time.time()
@@ -364,9 +395,13 @@ class Worker:
 
     def _while_waiting(self, since: float | None) -> None:
         """A request to Kafka waits for its answer: show that the worker lives, and answer what only reads."""
-        self.heartbeat_at = time.time()
         if since is None or time.monotonic() - since > 2.0:
             self.phase = Phase.WAITING
+        self._show_life()
+
+    def _show_life(self) -> None:
+        """Between polls of long turns: the heartbeat, and answers to what only reads."""
+        self.heartbeat_at = time.time()
         for request in [request for request in self.requests if request.only_reads]:
             self.requests.remove(request)
             request.work()
@@ -382,7 +417,11 @@ class Worker:
                 self._while_waiting(None)
 
     def _rewind(self) -> None:
+        self._rewinds += 1
         self._uncommitted = 0
+        self.processed -= self._processed_open
+        self._processed_open = 0
+        self._message_at = time.monotonic()
         for task in self.assignment.tasks:
             if task.phase is TaskPhase.RUNNING:
                 for topic, offset in task.drop().items():

@@ -19,9 +19,11 @@ from typing import Any
 
 from infra.errors import HoldfastError
 from infra.kafka.records import Batch, Headers, Partition
+from processors.changelog.format import FormatUnknown
 from processors.dataframe.compilation import CurrentMessage, Output, Step, compile_steps
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.dataframe.serialization import Deserializer, ValueUnreadable
+from processors.state.errors import StateFailed
 from processors.state.rocksdb import TaskMeta, TaskStore
 from processors.state.store import StoreState
 
@@ -148,6 +150,11 @@ class Task:
             try:
                 value = _read(stream, key, batch.values[index], batch.partition, offset)
                 stream.step(value[0], value[1], batch.timestamps[index], batch.headers[index])
+            except (StateFailed, FormatUnknown):
+                for state in states:
+                    state.undo_message()
+                del outputs[mark:]
+                raise  # the state is at fault, not the message
             except Exception as error:
                 for state in states:
                     state.undo_message()

@@ -17,9 +17,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from processors.runtime.loop import Request, Worker
 from processors.serving.checkpoint import take_checkpoint
 from processors.serving.status import describe_worker
+
+_log = structlog.get_logger("serving")
 
 #: How long a request waits for the loop, in seconds.
 STATUS_WAIT_S = 1.0
@@ -66,7 +70,10 @@ class ControlServer:
         self._error = error
         self._last = {**describe_worker(self._worker, self._processor, self._slot, error), "tasks": []}
         failure = self._endpoint.with_suffix(".failed.json")
-        failure.write_text(json.dumps(self._last))
+        try:
+            failure.write_text(json.dumps(self._last))
+        except OSError as why:
+            _log.error("the failure could not be written down", path=str(failure), error=str(why))
 
     def close(self) -> None:
         """Stop serving; take the endpoint file away if it is still ours."""

@@ -136,6 +136,8 @@ class TaskStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        #: The first failure of the disk; the store is of no more use after it.
+        self.failure: StateDiskFailed | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = _open(path)
@@ -159,15 +161,28 @@ class TaskStore:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of full keys (store prefix included), None where absent."""
-        return list(self._db.get(list(keys))) if keys else []
+        try:
+            return list(self._db.get(list(keys))) if keys else []
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
 
     def get(self, key: bytes) -> bytes | None:
         """The value of one full key; None when absent."""
-        value: bytes | None = self._db.get(key)
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
         return value
+
+    def _broken(self, done: str, failure: Exception) -> StateDiskFailed:
+        """Remember a failure, so that no commit follows it even where user code swallowed it."""
+        self.failure = _disk_failed(self.path, done, failure)
+        return self.failure
 
     def write(self, changes: Iterable[tuple[bytes, bytes | None]], meta: TaskMeta) -> None:
         """Apply full keys and values (None deletes) and the offsets; the offsets come last."""
+        if self.failure is not None:
+            raise self.failure
         try:
             batch = WriteBatch(raw_mode=True)
             size = 0
@@ -184,7 +199,7 @@ class TaskStore:
             batch.put(META_KEY, meta.encode())
             self._db.write(batch)
         except Exception as failure:
-            raise _disk_failed(self.path, "written", failure) from failure
+            raise self._broken("written", failure) from failure
 
     def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
         """Changelog keys and values of one store, in key order."""

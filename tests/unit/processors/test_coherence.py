@@ -77,7 +77,12 @@ def test_at_least_once_goes_on_from_what_the_changelog_holds():
 
 
 def test_input_that_is_gone_is_never_skipped_in_silence():
-    check_source("in", 0, 5, 5)
-    check_source("in", 0, None, 5)
+    check_source("in", 0, 5, 5, 9)
+    check_source("in", 0, None, 5, 9)
     with pytest.raises(StateIncoherent, match="3 records are gone"):
-        check_source("in", 0, 2, 5)
+        check_source("in", 0, 2, 5, 9)
+
+
+def test_a_source_that_was_recreated_is_never_skipped_in_silence():
+    with pytest.raises(StateIncoherent, match="ends at offset 10, but 1000 is processed"):
+        check_source("in", 0, 1000, 0, 10)

@@ -1,0 +1,74 @@
+"""Faults put between the engine and a real broker: aborted commits, commits without an answer, refused records."""
+
+import json
+
+import pytest
+
+from infra.kafka.cluster import KafkaCluster
+from infra.kafka.errors import KafkaFailed, OutcomeUnknown, TransactionAborted
+from infra.kafka.producer import EngineProducer
+from infra.settings import load_settings
+
+
+class FaultyProducer(EngineProducer):
+    """Commits through the real broker; some commits fail as told: by number, before or after they happened."""
+
+    faults: dict[int, tuple[str, type[KafkaFailed]]]
+    commits: list[int]
+
+    def commit(self):
+        self.commits.append(1)
+        when, error = self.faults.pop(len(self.commits), (None, None))
+        if when == "after":
+            super().commit()
+        if error is not None:
+            raise error("a planted fault", action="Nothing; it is a test.")
+        super().commit()
+
+
+class FaultyCluster(KafkaCluster):
+    def __init__(self, bootstrap, faults):
+        super().__init__(bootstrap, consumer_config={"session.timeout.ms": 6000})
+        self._faults, self._commits = dict(faults), []
+
+    def producer(self, transactional_id):
+        made = FaultyProducer(self.bootstrap, transactional_id)
+        made.faults, made.commits = self._faults, self._commits
+        return made
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {1: ("before", TransactionAborted)},
+        {2: ("before", TransactionAborted), 3: ("before", TransactionAborted), 6: ("before", TransactionAborted)},
+        {2: ("before", OutcomeUnknown), 5: ("after", OutcomeUnknown)},
+        {1: ("after", OutcomeUnknown), 2: ("before", TransactionAborted), 4: ("after", OutcomeUnknown)},
+    ],
+)
+def test_commits_that_fail_in_the_middle_of_a_batch_lose_and_double_nothing(stream, tmp_path, faults):
+    stream.feed_numbers(4000)
+    app = stream.application(commit_every=300, commit_interval=5.0)
+    app.run_on(FaultyCluster(stream.bootstrap, faults), load_settings(home=tmp_path), count=4000, timeout=60)
+    expected = {b"k%d" % number: 400 for number in range(10)}
+    assert stream.counts() == expected
+    stream.outputs_are_exact(expected)
+
+
+def growing(limit):
+    def count(value, state):
+        total = state.get("n", 0) + 1
+        state.set("n", total)
+        return "x" * 3_000_000 if value == limit else total
+
+    return count
+
+
+def test_an_output_that_kafka_refuses_takes_its_whole_slice_back(stream):
+    stream.feed([(b"k%d" % (number % 10), json.dumps(number).encode()) for number in range(1000)])
+    with pytest.raises(KafkaFailed, match="MSG_SIZE_TOO_LARGE"):
+        stream.application(growing(700)).run(count=1000, timeout=30)
+    stream.application().run(timeout=8)
+    expected = {b"k%d" % number: 100 for number in range(10)}
+    assert stream.counts() == expected
+    stream.outputs_are_exact(expected)
