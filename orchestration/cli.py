@@ -7,6 +7,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
@@ -117,6 +118,10 @@ def show_version() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The entry point; the exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background of a script. Dagster gives SIGTERM the handler of SIGINT: what is started from here
+        # could be ended by neither.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         result = app(args=arguments, standalone_mode=False)
     except HoldfastError as error:

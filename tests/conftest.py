@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
 from infra.kafka.broker import EmbeddedBroker
 from infra.settings import load_settings
+
+# Started in the background, a process ignores SIGINT; Dagster then lets SIGTERM be ignored, too, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).resolve().parent
 #: A test below one of these folders gets the folder's name as its marker.
