@@ -16,7 +16,7 @@ from infra.java import Java, find_java
 from infra.kafka.broker import EmbeddedBroker
 from infra.settings import load_settings
 
-# Started in the background, a process ignores SIGINT; Dagster then lets SIGTERM be ignored, too, and children inherit that.
+# Started in the background, a process ignores SIGINT; Dagster then gives SIGTERM the same fate, for children, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
