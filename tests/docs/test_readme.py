@@ -1,0 +1,120 @@
+"""What the pages tell people to type, read and run is there and works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from orchestration.cli import app as command_line
+from processors import Application
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")
+#: A path on a page is meant from the checkout's root, or from one of these where the page speaks of that folder.
+ROOTS = ("", "infra", "processors", "assets", "orchestration")
+
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+def text_of(page: str) -> str:
+    return (PROJECT / page).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def prose_of(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+
+
+def quoted(text: str) -> list[str]:
+    """What stands in backticks, outside of code blocks."""
+    return re.findall(r"`([^`\n]+)`", prose_of(text))
+
+
+def typed(text: str, program: str) -> set[str]:
+    """The first words after ``program``, in backticks or on a console line."""
+    lines = [line[2:] for block in blocks(text, "console") for line in block.splitlines() if line.startswith("$ ")]
+    return {
+        match[1]
+        for line in [*quoted(text), *lines]
+        for match in re.finditer(rf"(?:^|[\s/]){program} ([a-z][a-z-]*)", line)
+    }
+
+
+def commands() -> set[str]:
+    return {
+        command.name or command.callback.__name__.replace("_", "-")
+        for command in command_line.registered_commands
+        if command.callback is not None
+    } | set(typer.main.get_command(command_line).commands)  # type: ignore[attr-defined]
+
+
+def paths(text: str) -> list[str]:
+    """What looks like a path of this repository."""
+    return [
+        word
+        for word in quoted(text)
+        if re.fullmatch(r"[\w.-]+(?:/[\w.-]+)*/?", word)
+        and "/" in word
+        and word.endswith((".py", ".md", ".lock", ".yaml", "/"))
+    ]
+
+
+def test_the_pages_hold_what_these_tests_look_for() -> None:
+    """A pattern that finds nothing would prove nothing."""
+    readme = text_of("README.md")
+    assert {"demo", "test"} <= typed(readme, "make")
+    assert "status" in typed(readme, "holdfast")
+    assert "tests/kafka/test_random_kills.py" in paths(readme)
+    assert "infra/" in paths(text_of("ARCHITECTURE.md"))
+
+
+@every_page
+def test_make_targets_exist(page: str) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.M))
+    assert typed(text_of(page), "make") - targets == set()
+
+
+@every_page
+def test_commands_exist(page: str) -> None:
+    assert typed(text_of(page), "holdfast") - commands() == set()
+
+
+def test_every_command_is_in_the_readme() -> None:
+    assert commands() - typed(text_of("README.md"), "holdfast") == set()
+
+
+@every_page
+def test_paths_exist(page: str) -> None:
+    def is_there(path: str) -> bool:
+        found = [PROJECT / root / path for root in ROOTS]
+        return any(each.is_dir() if path.endswith("/") else each.is_file() for each in found)
+
+    assert [path for path in paths(text_of(page)) if not is_there(path)] == []
+
+
+@every_page
+def test_links_lead_to_files(page: str) -> None:
+    """Images and other pages."""
+    targets = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(text_of(page)))]
+    assert [link for link in targets if link and "://" not in link and not (PROJECT / link).is_file()] == []
+
+
+def test_the_example_declares_one_input_and_one_store() -> None:
+    example, last = blocks(text_of("README.md"), "python")[0].rstrip().rsplit("\n", 1)
+    assert last == "app.run()"
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "README.md", "exec"), names)
+
+    application = names["app"]
+    assert isinstance(application, Application)
+    topology = application.topology()
+    assert len(topology.inputs) == 1
+    assert len(topology.stores) == 1
+    assert [spec.store for spec in topology.changelogs] == [topology.stores[0].name]
