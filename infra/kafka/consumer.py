@@ -206,7 +206,7 @@ class GroupConsumer:
             _, high = self._consumer.get_watermark_offsets(
                 TopicPartition(partition.topic, partition.number), cached=True
             )
-        except KafkaException:
+        except (KafkaException, RuntimeError):  # not fetched yet, or closed already
             return None
         return int(high) if high >= 0 else None
 

@@ -167,6 +167,7 @@ class Worker:
         self._member = self._cluster.group_consumer(self.options.group, self.options.offset_reset)
         self._in_transaction = False
         self._lost = False
+        self._leaving = False
         self._uncommitted = 0
         self.processed -= self._processed_open
         self._processed_open = 0
@@ -201,9 +202,12 @@ class Worker:
         self._in_transaction = False
         for task in self.assignment.tasks:
             task.drop()
-        self._member.close()
-        self.assignment.close_all()
-        self._producer.close()
+        self._leaving = True  # closing the membership calls back; what was to be committed is
+        try:
+            self._member.close()
+        finally:
+            self.assignment.close_all()
+            self._producer.close()
 
     def _turn(self, count: int) -> None:
         self.heartbeat_at = time.time()
@@ -443,7 +447,8 @@ class Worker:
     def _revoked(self, partitions: list[Partition]) -> None:
         _log.info("partitions revoked", count=len(partitions))
         try:
-            self._commit()
+            if not self._leaving:
+                self._commit()
         except KafkaFailed as failure:
             _log.warning("work is not committed before the rebalance; its next owner redoes it", error=failure.message)
             if self._in_transaction:
