@@ -7,11 +7,12 @@ Every setting is an environment variable ``HOLDFAST_<NAME>``; nested groups use 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from infra.paths import Paths
@@ -107,6 +108,15 @@ def load_settings(**overrides: Any) -> Settings:
     """
     try:
         return Settings(**overrides)
+    except SettingsError as unreadable:
+        field = re.search(r'field "(\w+)"', str(unreadable))
+        prefix = "HOLDFAST_" + (field[1].upper() if field is not None else "")
+        seen = sorted(name for name in os.environ if name.upper().startswith(prefix)) or [prefix]
+        raise SettingsInvalid(
+            f"Setting {' or '.join(seen)} is not the JSON that it has to be.",
+            action='Write lists as ["a", "b"] and objects as {"name": "value"}; see docs/settings.md.',
+            variable=seen[0],
+        ) from unreadable
     except ValidationError as invalid:
         first = invalid.errors()[0]
         variable = "HOLDFAST_" + "__".join(str(part) for part in first["loc"]).upper()

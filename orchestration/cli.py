@@ -20,12 +20,15 @@ from rich.table import Table
 from infra.deploy.supervisord import Supervisord
 from infra.errors import HoldfastError
 from infra.kafka.broker import embedded_broker, running_broker
+from infra.kafka.client import client_config
+from infra.kafka.topics import Topics
 from infra.log import configure_logging
 from infra.settings import Settings, load_settings
 from orchestration import local
 from orchestration.resources import build_world, open_registry
 from processors.lifecycle.diagnosis import Limits
 from processors.lifecycle.recovery import observe, worst
+from processors.registration import BrokenDefinition, load_processors
 
 #: Slow enough to watch, quick enough to finish in minutes.
 DEMO_FLIGHTS_PER_SECOND = 8_000
@@ -144,9 +147,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _start(settings: Settings, console: Console, port: int | None) -> list[tuple[str, str]]:
     """Start each part that does not run yet; (name, address) of each."""
-    told = []
+    told = [
+        ("broken", f"{broken.target}: {broken.error.splitlines()[-1]}")
+        for broken in load_processors(settings)
+        if isinstance(broken, BrokenDefinition)
+    ]
     with console.status("starting the broker …") as spinner:
         if settings.kafka.bootstrap_servers is not None:
+            Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
             told.append(("kafka", settings.kafka.bootstrap_servers))
         else:
             there = running_broker(settings.paths.kafka) or embedded_broker(settings).start()

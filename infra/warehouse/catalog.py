@@ -30,6 +30,12 @@ def read_table(paths: Paths, namespace: str, table: str, *, tag: str | None = No
         TableUnknown: The table or the tag is not there.
     """
     name = f"{namespace}.{table}"
+    if not paths.catalog.exists():
+        raise TableUnknown(
+            f"The warehouse below {paths.warehouse} has no tables yet, so no {name}.",
+            action="Materialise its snapshot asset first.",
+            table=name,
+        )
     try:
         loaded = open_catalog(paths).load_table((namespace, table))
     except NoSuchTableError as failure:

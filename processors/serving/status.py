@@ -56,7 +56,9 @@ class ProcessorStatus:
 
     @property
     def lag(self) -> int | None:
-        """Records still to process, over all tasks; None while the end of an input is not known yet."""
+        """Records still to process, over all tasks; None while that can't be known (joining, restoring, waiting)."""
+        if self.phase != "running":
+            return None
         lags = [at.lag for task in self.tasks for at in task.inputs.values()]
         known = [lag for lag in lags if lag is not None]
         return sum(known) if len(known) == len(lags) else None
