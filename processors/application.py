@@ -298,7 +298,7 @@ class Application:
             topology,
             self._frames,
             cluster,
-            self._options(folder),
+            self._options(),
             failures,
             Assignment(topology, cluster, folder, exactly_once=self._exactly_once),
             transactional_id(self.consumer_group, socket.gethostname(), folder.slot),
@@ -331,19 +331,15 @@ class Application:
             self._worker = None
             self._stop_asked = False
 
-    def _options(self, folder: StateFolder) -> RuntimeOptions:
+    def _options(self) -> RuntimeOptions:
         from processors.runtime.options import RuntimeOptions
 
         return RuntimeOptions(
             group=self.consumer_group,
-            state_dir=folder.path,
-            slot=folder.slot,
             exactly_once=self._exactly_once,
             offset_reset=self._offset_reset,
             commit_interval_s=self._commit_interval_s,
             commit_every=self._commit_every,
-            may_create_topics=self._may_create,
-            dead_letter_topic=self._dead_letter_topic,
             broker_timeout_s=self._broker_timeout_s,
         )
 

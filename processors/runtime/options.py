@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
@@ -18,13 +17,8 @@ class RuntimeOptions:
     """Times are seconds. ``commit_every`` 0 means: by time only."""
 
     group: str
-    state_dir: Path
-    slot: str | None
     exactly_once: bool
     offset_reset: str
     commit_interval_s: float
     commit_every: int
-    may_create_topics: bool
-    dead_letter_topic: str | None
     broker_timeout_s: float
-    checkpoints_dir: Path | None = None

@@ -59,16 +59,3 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: in
     for old in sorted(path for path in folder.iterdir() if path.is_dir())[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return manifest
-
-
-def newest_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of the newest complete checkpoint below ``folder``; None when there is none."""
-    if not folder.is_dir():
-        return None
-    for path in sorted(folder.iterdir(), reverse=True):
-        try:
-            manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
-            return manifest
-        except (OSError, ValueError):
-            continue
-    return None
