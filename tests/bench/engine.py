@@ -52,6 +52,8 @@ RECORDS_PER_POLL = 2_000
 COMMIT_INTERVAL_S = 1.0
 #: A run without any message for so long has failed, in seconds.
 SILENCE_S = 60.0
+#: How long the last transaction's markers may take, in seconds.
+SETTLE_S = 30.0
 #: The first event's time; each message is one millisecond later. Fixed, so that every run has the same bytes.
 FIRST_TIMESTAMP_MS = 1_735_689_600_000
 MIB = 1 << 20
@@ -263,8 +265,19 @@ class Bench:
             self.hashes.add(hash_of({key: json.loads(value) for key, value in final.items()}))
 
     def _outputs(self, topic: str) -> Iterator[Record]:
-        for partition, end in sorted(self._topics.end_offsets(topic, committed=True).items()):
+        for partition, end in sorted(self._settled_ends(topic).items()):
             yield from read_range(self._bootstrap, topic, partition, 0, end)
+
+    def _settled_ends(self, topic: str) -> dict[int, int]:
+        """The end of each partition. A commit is answered before its last markers are written: wait for them."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            ends = self._topics.end_offsets(topic, committed=True)
+            if ends == self._topics.end_offsets(topic, committed=False):
+                return ends
+            if time.monotonic() > deadline:
+                raise RunWrong(f"{topic} still has an open transaction after {SETTLE_S:g} s")
+            time.sleep(0.02)
 
 
 def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> str:
