@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,10 @@ REMEDY = (
     "the foreign keys. Then stop the processor, delete the local state of these partitions and deploy it again: "
     "state is rebuilt from the changelog. Keep the checkpoint, it shows what went wrong."
 )
+
+
+#: How long the markers of an answered commit may take, in seconds.
+MARKERS_WITHIN_S = 10.0
 
 
 class AuditImpossible(HoldfastError):
@@ -91,7 +96,15 @@ def fingerprint_changelog(
         infra.kafka.errors.KafkaFailed: It can't be read.
     """
     topics = Topics(bootstrap, config)
+    # A commit is answered before its markers are written, so the stable end may follow a moment later. A changelog
+    # whose log itself is shorter will not catch up.
+    deadline = time.monotonic() + MARKERS_WITHIN_S
     stable = topics.end_offsets(topic, committed=True).get(partition, 0)
+    while stable < end <= topics.end_offsets(topic, committed=False).get(partition, 0):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+        stable = topics.end_offsets(topic, committed=True).get(partition, 0)
     if stable < end:
         raise AuditImpossible(
             f"Changelog {topic}[{partition}] is committed up to offset {stable}, the checkpoint is at {end}.",
