@@ -39,10 +39,12 @@ from processors.topology import (
 
 if TYPE_CHECKING:
     from infra.kafka.cluster import KafkaCluster
+    from processors.runtime.assignment import Assignment
     from processors.runtime.failures import OnProcessingError
     from processors.runtime.loop import Worker
     from processors.runtime.options import RuntimeOptions
     from processors.runtime.ports import Cluster
+    from processors.state.database import Databases
     from processors.state.folder import StateFolder
 
 _log = structlog.get_logger("application")
@@ -234,10 +236,28 @@ class Application:
         )
 
     def run_on(
-        self, cluster: Cluster, settings: Settings, *, count: int = 0, timeout: float = 0.0, serve: bool = False
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        *,
+        count: int = 0,
+        timeout: float = 0.0,
+        serve: bool = False,
+        databases: Databases | None = None,
     ) -> None:
-        """Work on a given cluster; with ``serve``, status and control over HTTP. See ``run``."""
+        """Work on a given cluster; with ``serve``, status and control over HTTP. See ``run``.
+
+        Args:
+            cluster: Kafka, real or in memory.
+            settings: For paths.
+            count: See ``run``.
+            timeout: See ``run``.
+            serve: Whether to answer over HTTP.
+            databases: Where state lives; None for RocksDB in the state folder.
+        """
+        from processors.runtime.assignment import Assignment
         from processors.state.folder import StateFolder
+        from processors.state.rocksdb import RocksDatabases
 
         topology = self.topology()
         if not topology.inputs:
@@ -248,7 +268,9 @@ class Application:
         self._prepare_topics(topology, cluster)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
-            self._work(topology, cluster, settings, folder, count=count, timeout=timeout, serve=serve)
+            assignment = Assignment(topology, cluster, folder, databases or RocksDatabases(), self._options())
+            worker = self._make_worker(topology, cluster, assignment, folder)
+            self._work(worker, settings, folder, count=count, timeout=timeout, serve=serve)
         finally:
             folder.release()
 
@@ -275,34 +297,21 @@ class Application:
             shutil.rmtree(folder.path)
             folder.release()
 
-    def _work(  # tidy: allow-wide because all come from one call and a bundle would only be taken apart again.
-        self,
-        topology: Topology,
-        cluster: Cluster,
-        settings: Settings,
-        folder: StateFolder,
-        *,
-        count: int,
-        timeout: float,
-        serve: bool,
-    ) -> None:
-        from processors.runtime.assignment import Assignment
+    def _make_worker(self, topology: Topology, cluster: Cluster, assignment: Assignment, folder: StateFolder) -> Worker:
         from processors.runtime.failures import FailurePolicy
         from processors.runtime.loop import Worker
-        from processors.serving.server import ControlServer
 
         failures = FailurePolicy(
             self._dead_letter_topic, self._on_processing_error, self.consumer_group, topology.code_version
         )
-        worker = Worker(
-            topology,
-            self._frames,
-            cluster,
-            self._options(),
-            failures,
-            Assignment(topology, cluster, folder, exactly_once=self._exactly_once),
-            transactional_id(self.consumer_group, socket.gethostname(), folder.slot),
-        )
+        name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
+        return Worker(topology, self._frames, cluster, self._options(), failures, assignment, name)
+
+    def _work(
+        self, worker: Worker, settings: Settings, folder: StateFolder, *, count: int, timeout: float, serve: bool
+    ) -> None:
+        from processors.serving.server import ControlServer
+
         self._worker = worker
         if self._stop_asked:
             worker.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from infra.clock import Clock, SystemClock
 from infra.kafka.consumer import ChangelogConsumer, GroupConsumer
 from infra.kafka.producer import EngineProducer
 from infra.kafka.topics import Topics
@@ -29,6 +30,7 @@ class KafkaCluster:
         producer_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.bootstrap = bootstrap
+        self.clock: Clock = SystemClock()
         self._client = dict(client_config or {})
         self._consumer = {**self._client, **(consumer_config or {})}
         self._producer = {**self._client, **(producer_config or {})}
@@ -37,9 +39,9 @@ class KafkaCluster:
         """The administrative view."""
         return Topics(self.bootstrap, self._client, timeout_s=timeout_s)
 
-    def group_consumer(self, group: str, offset_reset: str) -> GroupConsumer:
+    def group_consumer(self, group: str) -> GroupConsumer:
         """A new member of ``group``, not subscribed yet."""
-        return GroupConsumer(self.bootstrap, group, offset_reset=offset_reset, config=self._consumer)
+        return GroupConsumer(self.bootstrap, group, config=self._consumer)
 
     def changelog_consumer(self) -> ChangelogConsumer:
         """A new restorer."""

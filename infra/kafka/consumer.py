@@ -7,15 +7,16 @@ Invariants:
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from infra.kafka.client import library_logger
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed, TopicUnusable
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, TopicUnusable
 from infra.kafka.records import Batch, GroupMetadata, Partition
 
 _log = structlog.get_logger("kafka.consumer")
@@ -48,6 +49,25 @@ def _batches(messages: Iterable[Message], on_error: Callable[[Message], None]) -
     return list(grouped.values())
 
 
+_METADATA_MAGIC = b"CGMDv2:"
+
+
+def _generation_of(metadata: GroupMetadata) -> int:
+    """The generation inside of group metadata.
+
+    The library hands out its own serialisation: magic, generation (int32 in the machine's byte order), group, member
+    (librdkafka's rd_kafka_consumer_group_metadata_write).
+    """
+    if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
+        raise KafkaFailed(
+            "This version of confluent-kafka hands out group metadata in a form that Holdfast does not know.",
+            action="Install the version of requirements.lock.",
+            seen=repr(metadata)[:60],
+        )
+    start = len(_METADATA_MAGIC)
+    return int.from_bytes(metadata[start : start + 4], sys.byteorder, signed=True)
+
+
 def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
     return [TopicPartition(partition.topic, partition.number) for partition in partitions]
 
@@ -58,19 +78,15 @@ class GroupConsumer:
     Args:
         bootstrap: Kafka's bootstrap servers.
         group: The consumer group.
-        offset_reset: ``earliest`` or ``latest``: where a partition begins that has no committed offset.
         config: Further library settings; they win over ours.
     """
 
-    def __init__(
-        self, bootstrap: str, group: str, *, offset_reset: str, config: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._brokers_down_since: float | None = None
         self._ask_at = 0.0
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "group.id": group,
-            "auto.offset.reset": offset_reset,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
             # A killed worker's partitions are free again after this; the library's 45 s would be most of an outage.
@@ -84,6 +100,8 @@ class GroupConsumer:
             **(config or {}),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            # The engine says where to read; a position that is gone must never become another one in silence.
+            "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
         }
         self._consumer = Consumer(settings, logger=library_logger())
@@ -95,13 +113,14 @@ class GroupConsumer:
         on_revoke: RebalanceCallback,
         on_lost: RebalanceCallback,
     ) -> None:
-        """Join the group. Newly assigned partitions start paused; ``resume`` lets them flow.
+        """Join the group. Newly assigned partitions start paused; ``seek`` and ``resume`` let them flow.
 
         The callbacks run inside ``poll``, on the polling thread.
         """
 
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            consumer.assign(places)
+            # At the end, paused: without a committed offset the reset above would be an error before our seek.
+            consumer.assign([TopicPartition(place.topic, place.partition, OFFSET_END) for place in places])
             consumer.pause(places)
             on_assign([Partition(place.topic, place.partition) for place in places])
 
@@ -211,15 +230,30 @@ class GroupConsumer:
         return int(high) if high >= 0 else None
 
     def group_metadata(self) -> GroupMetadata:
-        """This member's identity and generation as of now; never keep it."""
-        return self._consumer.consumer_group_metadata()
+        """This member's identity and generation as of now; never keep it.
+
+        Raises:
+            MembershipLost: There is no generation. Kafka takes offsets without one as long as the group is empty,
+                so that nothing would fence this member from what its successor has done.
+        """
+        metadata = self._consumer.consumer_group_metadata()
+        generation = _generation_of(metadata)
+        if generation < 0:
+            raise MembershipLost(
+                "This worker is not a member of its consumer group any more.",
+                action="Nothing is lost: it joins again, and the records are processed by their new owner.",
+                generation=generation,
+            )
+        return metadata
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit next offsets outside of transactions (at-least-once), and wait for the answer.
 
         Raises:
+            MembershipLost: See ``group_metadata``.
             KafkaFailed: The group refused (this member no longer owns the partitions, or no broker answers).
         """
+        self.group_metadata()
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
         try:
             results = self._consumer.commit(offsets=places, asynchronous=False)

@@ -3,10 +3,11 @@
 HoldfastError
 └── KafkaFailed                 something the cluster refused; stop and say so
     ├── BrokerUnreachable       no answer in time; wait, or stop with the exit code for it
-        ├── CoordinatorMoving       a group\'s coordinator is loading or moving; ask again
+    ├── CoordinatorMoving       a group's coordinator is loading or moving; ask again
     ├── TopicUnusable           a topic is missing, or has the wrong shape
     ├── TransactionAborted      the transaction must be aborted; drop the uncommitted writes and go on
     ├── ProducerFenced          a newer owner took over; drop everything and rejoin
+    ├── MembershipLost          this member is not in its group any more; drop everything and rejoin
     └── OutcomeUnknown          a commit may or may not have happened; find out before going on
 """
 
@@ -43,6 +44,10 @@ class TransactionAborted(KafkaFailed):
 
 class ProducerFenced(KafkaFailed):
     """Another producer with the same transactional id, or the next owner of the partitions, took over."""
+
+
+class MembershipLost(KafkaFailed):
+    """This member has no place in its group: nothing would fence what it commits."""
 
 
 class OutcomeUnknown(KafkaFailed):

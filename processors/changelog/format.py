@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -122,11 +122,15 @@ def event_time_ms(stored: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogMeta:
-    """What every transaction leaves in each changelog of its task: the inputs that the state now holds."""
+    """What every transaction leaves in each changelog of its task: the inputs that the state now holds.
+
+    ``sources`` has the topic ids of the inputs, so that a source that was made anew is known.
+    """
 
     inputs: Mapping[str, int]
     transaction: int
     code_version: str
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """As JSON bytes."""
@@ -136,6 +140,7 @@ class ChangelogMeta:
                 "inputs": dict(self.inputs),
                 "transaction": self.transaction,
                 "code_version": self.code_version,
+                "sources": dict(self.sources),
             },
             separators=(",", ":"),
         ).encode()
@@ -154,4 +159,4 @@ class ChangelogMeta:
                 action="Run the Holdfast version that wrote it, or a newer one.",
                 version=fields.get("version"),
             )
-        return ChangelogMeta(fields["inputs"], fields["transaction"], fields["code_version"])
+        return ChangelogMeta(fields["inputs"], fields["transaction"], fields["code_version"], fields.get("sources", {}))

@@ -9,22 +9,29 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
-from infra.kafka.errors import BrokerUnreachable
+from infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from infra.kafka.records import Partition, TopicFacts
 from processors.dataframe.dataframe import StreamingDataFrame
-from processors.runtime.coherence import ChangelogFacts, check_inputs, check_source, plan_restore
+from processors.runtime.coherence import (
+    ChangelogFacts,
+    check_inputs,
+    check_source,
+    check_sources_same,
+    plan_restore,
+)
+from processors.runtime.options import RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.restore import Restorer, TaskRestore
 from processors.runtime.task import Task, TaskPhase
+from processors.state.database import Databases
 from processors.state.errors import StateIncoherent
 from processors.state.folder import StateFolder
-from processors.state.rocksdb import TaskMeta, TaskStore
+from processors.state.task_store import TaskMeta, TaskStore
 from processors.topology import Topology
 
 _log = structlog.get_logger("runtime.assignment")
@@ -39,20 +46,31 @@ class Assignment:
     Args:
         topology: What is run.
         cluster: For facts about changelogs, and the restore consumer.
-        folder: Where stores live; None when the topology has none.
-        exactly_once: Whether changelogs may never be ahead of committed offsets.
+        folder: Where stores live.
+        databases: What they are.
+        options: How to run.
     """
 
-    def __init__(self, topology: Topology, cluster: Cluster, folder: StateFolder | None, *, exactly_once: bool) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        folder: StateFolder,
+        databases: Databases,
+        options: RuntimeOptions,
+    ) -> None:
         self._topology = topology
         self._cluster = cluster
         self._folder = folder
-        self._exactly_once = exactly_once
+        self._databases = databases
+        self._options = options
         self._restorer = Restorer(cluster)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
+        self._starts: dict[Partition, int] = {}
         self.pending: list[Task] = []
         self.joined = False
+        #: The ids of sources and changelogs, as of the last assignment.
         self.topic_ids: dict[str, str] = {}
 
     @property
@@ -87,6 +105,7 @@ class Assignment:
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """Close the tasks of these partitions."""
         for partition in partitions:
+            self._starts.pop(partition, None)
             task = self._by_partition.pop(partition, None)
             if task is None or task.name not in self._tasks:
                 continue
@@ -123,6 +142,7 @@ class Assignment:
             task.close()
         self._tasks.clear()
         self._by_partition.clear()
+        self._starts.clear()
         self.pending.clear()
         self.joined = False
 
@@ -130,18 +150,30 @@ class Assignment:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
         committed = member.committed(inputs)
-        topics = self._cluster.topics()
-        for topic in sorted({partition.topic for partition in inputs}):
-            starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=False)
-            for partition in inputs:
-                if partition.topic == topic:
-                    number = partition.number
-                    check_source(topic, number, committed[partition], starts.get(number, 0), ends.get(number, 0))
+        self._look_at_sources(inputs, committed)
         changelogs = self._changelog_facts(tasks)
         member.broker_answered()
         for task in tasks:
             self._open(task, changelogs, {topic: committed[Partition(topic, task.partition)] for topic in task.inputs})
             self.pending.remove(task)
+
+    def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
+        """Check the sources, and choose where to begin in those that nothing was committed of."""
+        topics = self._cluster.topics()
+        names = sorted({partition.topic for partition in inputs})
+        described = topics.describe(names)
+        for name in names:
+            if name not in described:
+                raise TopicUnusable(
+                    f"Source topic {name} is not there.", action="Create it, or correct its name.", topic=name
+                )
+            self.topic_ids[name] = described[name].topic_id
+            starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
+            for partition in inputs:
+                if partition.topic == name:
+                    start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
+                    check_source(name, partition.number, committed[partition], start, end)
+                    self._starts[partition] = start if self._options.offset_reset == "earliest" else end
 
     def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
         """Facts of every changelog partition of these tasks, high watermarks read last."""
@@ -173,8 +205,7 @@ class Assignment:
         names = self._stores(task)
         store = None
         if names:
-            assert self._folder is not None
-            store = TaskStore(self._folder.task(task.name))
+            store = TaskStore(self._databases, self._folder.task(task.name))
         task.open(store, names)
         facts: dict[str, ChangelogFacts] = {}
         for name in names:
@@ -190,22 +221,28 @@ class Assignment:
                     partition=task.partition,
                 )
             facts[name] = changelogs[place]
-        meta = store.meta() if store is not None else None
-        decided = plan_restore(task.name, meta, facts, time.time())
+        meta = None if store is None or task.meta == TaskMeta() else task.meta
+        decided = plan_restore(task.name, meta, facts, self._cluster.clock.time())
         self._restorer.begin(task, decided, facts, committed)
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task
+        check_sources_same(task.name, restore.sources, self.topic_ids)
+        committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
-            resume = check_inputs(task.name, restore.state_inputs(), restore.committed, exactly_once=self._exactly_once)
+            resume = check_inputs(
+                task.name, restore.state_inputs(), restore.committed, exactly_once=self._options.exactly_once
+            )
         else:
-            resume = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
+            resume = committed
             self._check_local_only(task, resume)
         if task.store is not None and (task.meta.restoring or restore.records):
-            task.meta = replace(task.meta, inputs=resume, restoring=False, written_at=time.time())
+            task.meta = replace(task.meta, inputs=resume, restoring=False, written_at=self._cluster.clock.time())
             task.store.write([], task.meta)
-        task.start(frames, resume)
-        _log.info("task runs", task=task.name, inputs=resume, **restore.progress())
+        began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
+        task.start(frames, committed, began)
+        progress = restore.progress(self._cluster.clock.monotonic())
+        _log.info("task runs", task=task.name, committed=committed, reads_from=began, **progress)
 
     def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
         """Without changelogs the local state is all there is: it must be exactly at the committed offsets."""

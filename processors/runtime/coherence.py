@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from processors.state.errors import StateIncoherent
-from processors.state.rocksdb import TaskMeta
+from processors.state.task_store import TaskMeta
 
 #: Local state may be older than this part of delete.retention.ms before its deletes may be missing.
 RETENTION_PART_SAFE = 0.75
@@ -72,7 +72,8 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
         if at.offset > facts.end or at.offset < facts.start:
             raise _truncated(task, store, facts, at.offset)
         age = now - (meta.written_at if meta is not None else now)
-        if at.offset < facts.end and age > facts.delete_retention_s * RETENTION_PART_SAFE:
+        # One offset of difference can only be the marker of our own last commit.
+        if facts.end - at.offset > 1 and age > facts.delete_retention_s * RETENTION_PART_SAFE:
             for name, known in changelogs.items():
                 if known.start > 0:
                     raise _truncated(task, name, known, 0)
@@ -137,6 +138,30 @@ def check_inputs(
                 )
             resume[topic] = max(held, resume.get(topic, 0))
     return resume
+
+
+def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
+    """Refuse a source topic that is another one than the state was built from.
+
+    Args:
+        task: The task's name, for messages.
+        known: By source topic, the topic id that the state belongs to.
+        seen: By source topic, its id now.
+
+    Raises:
+        StateIncoherent: A source was deleted and made again.
+    """
+    for topic, topic_id in known.items():
+        if topic in seen and seen[topic] != topic_id:
+            raise StateIncoherent(
+                f"Task {task}: source {topic} was recreated (topic id {seen[topic]}, the state was built from "
+                f"{topic_id}): its offsets mean other records now.",
+                action=f"Reset the group's offsets of {topic} and clear the state that was built from it.",
+                task=task,
+                topic=topic,
+                seen=seen[topic],
+                expected=topic_id,
+            )
 
 
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:

@@ -15,15 +15,14 @@ Invariants:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from infra.kafka.records import Partition
 from processors.changelog.format import META_KEY, ChangelogMeta
 from processors.runtime.ports import GroupMember, TransactionProducer
 from processors.runtime.task import Task
-from processors.state.rocksdb import StoreOffset
+from processors.state.task_store import StoreOffset
 from processors.topology import Topology
 
 #: How long records may take to be acknowledged before the outcome counts as unknown, in seconds.
@@ -64,12 +63,21 @@ class Commit:
             for topic in part.inputs
         }
 
+    def changelogs_known(self, topology: Topology) -> bool:
+        """Whether every changelog record of this commit was acknowledged."""
+        return all(
+            name in part.changelog_ends
+            for part in self.tasks
+            for name in part.task.states
+            if topology.changelog_of(name) is not None
+        )
+
 
 def prepare(tasks: Sequence[Task]) -> Commit:
     """Freeze what is to be committed of those tasks that have progressed.
 
     Raises:
-        StateDiskFailed: The disk refused a read since the last commit: results may rest on it.
+        StateFailed: The disk refused a read since the last commit: results may rest on it.
     """
     for task in tasks:
         if task.store is not None and task.store.failure is not None:
@@ -79,10 +87,14 @@ def prepare(tasks: Sequence[Task]) -> Commit:
     )
 
 
-def produce_changelogs(commit: Commit, topology: Topology, producer: TransactionProducer) -> None:
+def produce_changelogs(
+    commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str]
+) -> None:
     """Step 1: the overlay and the meta records into the changelogs."""
     for part in commit.tasks:
-        meta = ChangelogMeta(part.inputs, part.transaction, topology.code_version).encode()
+        meta = ChangelogMeta(
+            part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids)
+        ).encode()
         for name, state in part.task.states.items():
             changelog = topology.changelog_of(name)
             if changelog is None:
@@ -111,8 +123,8 @@ def commit_at_least_once(commit: Commit, producer: TransactionProducer, member: 
     member.commit(commit.offsets)
 
 
-def write_local(commit: Commit, topology: Topology, topic_ids: dict[str, str]) -> None:
-    """Step 5.
+def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], now: float) -> None:
+    """Step 5; ``now`` is wall-clock seconds since 1970.
 
     Raises:
         StateDiskFailed: The disk refused; the changelog has everything.
@@ -133,13 +145,18 @@ def write_local(commit: Commit, topology: Topology, topic_ids: dict[str, str]) -
                 stores=stores,
                 transaction=part.transaction,
                 restoring=False,
-                written_at=time.time(),
+                sources=_ids_of(part.inputs, topic_ids),
+                written_at=now,
             )
             changes = [change for state in task.states.values() for change in state.rocks_changes()]
             task.store.write(changes, task.meta)
             for state in task.states.values():
                 state.committed()
         task.committed = dict(part.inputs)
+
+
+def _ids_of(inputs: Mapping[str, int], topic_ids: Mapping[str, str]) -> dict[str, str]:
+    return {topic: topic_ids[topic] for topic in inputs}
 
 
 def _remember(part: TaskCommit, store: str) -> Callable[[int], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from infra.clock import Clock
 from infra.kafka.records import Batch, GroupMetadata, Headers, Partition, TopicFacts, TopicSpec
 
 OnPartitions = Callable[[list[Partition]], None]
@@ -45,7 +46,7 @@ class GroupMember(Protocol):
         ...
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read on from an offset."""
+        """Read on from an offset; the first read of an assigned partition needs one."""
         ...
 
     def high_watermark(self, partition: Partition) -> int | None:
@@ -53,7 +54,7 @@ class GroupMember(Protocol):
         ...
 
     def group_metadata(self) -> GroupMetadata:
-        """Identity and generation, as of now."""
+        """Identity and generation, as of now; raises MembershipLost when there is none."""
         ...
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -113,7 +114,7 @@ class TransactionProducer(Protocol):
         ...
 
     def poll(self) -> None:
-        """Records, waiting at most ``timeout_s``."""
+        """Serve delivery reports."""
         ...
 
     def flush(self, timeout_s: float) -> None:
@@ -173,11 +174,16 @@ class Cluster(Protocol):
         """Bootstrap servers."""
         ...
 
+    @property
+    def clock(self) -> Clock:
+        """The time that timeouts are measured in."""
+        ...
+
     def topics(self, timeout_s: float = 20.0) -> TopicView:
         """The administrative view."""
         ...
 
-    def group_consumer(self, group: str, offset_reset: str) -> GroupMember:
+    def group_consumer(self, group: str) -> GroupMember:
         """A new group member."""
         ...
 

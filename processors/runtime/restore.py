@@ -11,9 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -24,7 +23,7 @@ from processors.runtime.ports import ChangelogReplayer, Cluster
 from processors.runtime.task import Task
 from processors.state.errors import StateIncoherent
 from processors.state.keys import store_prefix
-from processors.state.rocksdb import StoreOffset, TaskMeta
+from processors.state.task_store import StoreOffset, TaskMeta
 
 _log = structlog.get_logger("runtime.restore")
 
@@ -54,8 +53,10 @@ class TaskRestore:
     task: Task
     replays: dict[Partition, _StoreReplay]
     committed: Mapping[str, int | None]
-    started_at: float = field(default_factory=time.monotonic)
-    progress_at: float = field(default_factory=time.monotonic)
+    started_at: float
+    progress_at: float
+    #: Topic ids of the sources that the state was built from.
+    sources: Mapping[str, str]
     records: int = 0
 
     @property
@@ -72,9 +73,9 @@ class TaskRestore:
         """By store, the input offsets that its state holds."""
         return {replay.store: replay.inputs for replay in self.replays.values()}
 
-    def progress(self) -> dict[str, float]:
-        """Records, rate and time for status and logs."""
-        seconds = max(time.monotonic() - self.started_at, 1e-3)
+    def progress(self, now: float) -> dict[str, float]:
+        """Records, rate and time for status and logs, at a moment of the cluster's clock."""
+        seconds = max(now - self.started_at, 1e-3)
         return {
             "records": self.records,
             "remaining": self.remaining,
@@ -88,6 +89,7 @@ class Restorer:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._clock = cluster.clock
         self._consumer: ChangelogReplayer | None = None
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
@@ -116,7 +118,8 @@ class Restorer:
             replays[Partition(facts.topic, task.partition)] = _StoreReplay(
                 store, facts, decided.starts[store], at.inputs if at is not None else {}, store_prefix(store)
             )
-        self._tasks[task.name] = TaskRestore(task, replays, committed)
+        now = self._clock.monotonic()
+        self._tasks[task.name] = TaskRestore(task, replays, committed, now, now, task.meta.sources)
         self._assign()
 
     def forget(self, task: Task) -> None:
@@ -127,7 +130,7 @@ class Restorer:
     def excuse(self) -> None:
         """Kafka is away: time that passes now is no lack of progress."""
         for restore in self._tasks.values():
-            restore.progress_at = time.monotonic()
+            restore.progress_at = self._clock.monotonic()
 
     def step(self, timeout_s: float) -> list[TaskRestore]:
         """Replay some records; return the restores that are complete now.
@@ -177,12 +180,14 @@ class Restorer:
             for key, value in zip(batch.keys, batch.values, strict=True):
                 if key == META_KEY:
                     if value is not None:
-                        replay.inputs = ChangelogMeta.decode(value).inputs
+                        meta = ChangelogMeta.decode(value)
+                        replay.inputs = meta.inputs
+                        restore.sources = meta.sources or restore.sources
                 elif key is not None:
                     changes.append((replay.prefix + key, value))
             replay.position = batch.offsets[-1] + 1
             restore.records += len(batch.keys)
-            restore.progress_at = time.monotonic()
+            restore.progress_at = self._clock.monotonic()
             self._write(restore, changes)
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
@@ -210,7 +215,8 @@ class Restorer:
         task.meta = replace(
             task.meta,
             restoring=True,
-            written_at=time.time(),
+            sources=restore.sources,
+            written_at=self._clock.time(),
             stores={
                 replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
                 for replay in restore.replays.values()
@@ -226,14 +232,14 @@ class Restorer:
         return None
 
     def _watch(self) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for restore in self._tasks.values():
             if now - restore.progress_at > NO_PROGRESS_S:
                 raise self._stalled(restore)
         if self._tasks and now - self._logged_at > 5.0:
             self._logged_at = now
             for restore in self._tasks.values():
-                _log.info("restoring", task=restore.task.name, **restore.progress())
+                _log.info("restoring", task=restore.task.name, **restore.progress(now))
 
     def _stalled(self, restore: TaskRestore) -> StateIncoherent:
         partition, replay = next((part, rep) for part, rep in restore.replays.items() if not rep.done)

@@ -7,7 +7,8 @@ Moved only by ``Task.move``; an illegal move raises.
 
 Invariants:
     - A message changes state, outputs and position together or not at all.
-    - ``positions`` runs ahead of ``committed`` only by what is in the overlay and in the open transaction.
+    - ``positions`` runs ahead of ``committed`` only by what is in the overlay and in the open transaction, and by
+      the chosen start of an input that has no committed offset: the first commit pins it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from processors.dataframe.compilation import CurrentMessage, Output, Step, compi
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.dataframe.serialization import Deserializer, ValueUnreadable
 from processors.state.errors import StateFailed
-from processors.state.rocksdb import TaskMeta, TaskStore
 from processors.state.store import StoreState
+from processors.state.task_store import TaskMeta, TaskStore
 
 
 class TaskPhase(Enum):
@@ -90,7 +91,8 @@ class Task:
         self.meta = TaskMeta()
         self.committed: dict[str, int] = {}
         self.positions: dict[str, int] = {}
-        self.first_seen: dict[str, int] = {}
+        #: Where reading began: the committed offsets, or what was chosen where there were none.
+        self.began: dict[str, int] = {}
         self.outputs: list[Output] = []
         self._streams: dict[str, _Stream] = {}
         self._current = CurrentMessage()
@@ -113,14 +115,23 @@ class Task:
             self.states = {name: StoreState(name, store) for name in store_names}
         self.move(TaskPhase.RESTORING)
 
-    def start(self, frames: Mapping[str, StreamingDataFrame], resume: Mapping[str, int]) -> None:
-        """State is restored: compile the steps and be ready for messages from ``resume`` on."""
+    def start(
+        self, frames: Mapping[str, StreamingDataFrame], committed: Mapping[str, int], began: Mapping[str, int]
+    ) -> None:
+        """State is restored: compile the steps and be ready for messages.
+
+        Args:
+            frames: The streams by input topic.
+            committed: The inputs' next offsets that the state holds.
+            began: Where each input is read from: the same, and a chosen offset for inputs without one.
+        """
         for topic in self.inputs:
             frame = frames[topic]
             step = compile_steps(frame.source, self.states, self._current, self.outputs.append)
             self._streams[topic] = _Stream(step, frame.topic.deserialize_value, frame.topic.deserialize_key)
-        self.committed = dict(resume)
-        self.positions = dict(resume)
+        self.committed = dict(committed)
+        self.began = dict(began)
+        self.positions = dict(began)
         self.move(TaskPhase.RUNNING)
 
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
@@ -137,9 +148,7 @@ class Task:
             for state in self.states.values():
                 state.prefetch(distinct)
         states = tuple(self.states.values())
-        position = self.positions.get(topic, -1)
-        if topic not in self.first_seen:
-            self.first_seen[topic] = batch.offsets[first]
+        position = self.positions[topic]
         outputs, current, done = self.outputs, self._current, 0
         for index, key in enumerate(keys, first):
             offset = batch.offsets[index]
@@ -183,9 +192,8 @@ class Task:
         for state in self.states.values():
             state.drop()
         self.outputs.clear()
-        again = {topic: self.committed.get(topic, first) for topic, first in self.first_seen.items()}
-        self.positions = dict(self.committed)
-        return again
+        self.positions = {**self.began, **self.committed}
+        return dict(self.positions)
 
     def close(self) -> None:
         """Drop what is uncommitted and release the RocksDB."""

@@ -95,14 +95,14 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "error": error,
         "records": {
             "processed": worker.processed,
-            "outputs": worker.sent,
+            "outputs": worker.committer.sent,
             "dead_lettered": worker.failures.dead_lettered,
             "skipped": worker.failures.skipped,
         },
         "commits": {
-            "count": worker.commit_count,
-            "last_at": worker.commit_last_at,
-            "last_ms": None if worker.commit_last_s is None else round(worker.commit_last_s * 1000, 3),
+            "count": worker.committer.count,
+            "last_at": worker.committer.last_at,
+            "last_ms": None if worker.committer.last_s is None else round(worker.committer.last_s * 1000, 3),
         },
         "tasks": [_describe_task(worker, task) for task in worker.assignment.tasks],
     }
@@ -124,5 +124,5 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "phase": task.phase.value,
         "inputs": inputs,
         "stores": {name: {"changelog": at.topic, "offset": at.offset} for name, at in dict(task.meta.stores).items()},
-        "restore": None if restore is None else restore.progress(),
+        "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
     }

@@ -5,6 +5,7 @@ HoldfastError
     ├── StateFolderTaken      another process holds the folder
     ├── StateFolderForeign    the folder belongs to another application or partition layout
     ├── StateDiskFailed       the disk refused a write: full, read-only, broken
+    ├── StateCorrupt          the data on disk is damaged; it is restored from the changelog
     └── StateIncoherent       state, changelog and input offsets do not belong together
 """
 
@@ -31,6 +32,12 @@ class StateFolderForeign(StateFailed):
 
 class StateDiskFailed(StateFailed):
     """The disk refused."""
+
+    exit_code = EXIT_DISK_FAILURE
+
+
+class StateCorrupt(StateFailed):
+    """The data on disk is damaged; the store is moved aside and restored from its changelog."""
 
     exit_code = EXIT_DISK_FAILURE
 

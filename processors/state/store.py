@@ -17,7 +17,7 @@ from processors.changelog.format import decode_value, encode_bytes, encode_value
 from processors.state.keys import store_prefix
 
 if TYPE_CHECKING:
-    from processors.state.rocksdb import TaskStore
+    from processors.state.task_store import TaskStore
 
 #: Above so many entries the clean cache is emptied; dirty entries are bounded by the commit trigger.
 CLEAN_ENTRIES_MAX = 400_000
@@ -77,11 +77,16 @@ class StoreState:
         "_rocks_prefix",
         "_timestamp",
         "_undo",
+        "misses",
         "name",
+        "reads",
     )
 
     def __init__(self, name: str, backend: TaskStore) -> None:
         self.name = name
+        #: Reads by user functions, and those of them that had to ask the database.
+        self.reads = 0
+        self.misses = 0
         self._backend = backend
         self._rocks_prefix = store_prefix(name)
         self._dirty: dict[bytes, bytes | None] = {}
@@ -189,6 +194,7 @@ class StoreState:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _load(self, key: str) -> bytes | None:
+        self.reads += 1
         encoded = key.encode()
         full = self._prefix + encoded
         raw = self._dirty.get(full, _MISSING)
@@ -199,6 +205,7 @@ class StoreState:
             return raw
         if len(self._known) < PREFETCH_STATE_KEYS_MAX:
             self._known[encoded] = None
+        self.misses += 1
         found = self._backend.get(self._rocks_prefix + full)
         self._clean[full] = found
         return found

@@ -4,7 +4,7 @@ import pytest
 
 from processors.runtime.coherence import ChangelogFacts, check_inputs, check_source, plan_restore
 from processors.state.errors import StateIncoherent
-from processors.state.rocksdb import StoreOffset, TaskMeta
+from processors.state.task_store import StoreOffset, TaskMeta
 
 DAY = 86_400.0
 

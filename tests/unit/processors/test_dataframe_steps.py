@@ -6,13 +6,14 @@ from processors.dataframe.compilation import CurrentMessage, NullKey, compile_st
 from processors.dataframe.dataframe import StepInvalid, StreamingDataFrame
 from processors.dataframe.serialization import SerializerUnknown, ValueUnwritable
 from processors.dataframe.topic import Topic
-from processors.state.rocksdb import TaskStore
+from processors.state.rocksdb import RocksDatabases
 from processors.state.store import StoreState
+from processors.state.task_store import TaskStore
 
 
 @pytest.fixture
 def run(tmp_path):
-    store = TaskStore(tmp_path / "task")
+    store = TaskStore(RocksDatabases(), tmp_path / "task")
 
     def runner(frame, messages):
         outputs, current = [], CurrentMessage()

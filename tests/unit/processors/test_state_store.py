@@ -10,13 +10,14 @@ from processors.state.checkpoint_reader import fingerprint_checkpoint, iterate_c
 from processors.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 from processors.state.fingerprint import Fingerprint, fingerprint_of
 from processors.state.folder import StateFolder
-from processors.state.rocksdb import TaskMeta, TaskStore
+from processors.state.rocksdb import RocksDatabases
 from processors.state.store import StoreState
+from processors.state.task_store import TaskMeta, TaskStore
 
 
 @pytest.fixture
 def backend(tmp_path):
-    store = TaskStore(tmp_path / "task")
+    store = TaskStore(RocksDatabases(), tmp_path / "task")
     yield store
     store.close()
 
@@ -69,13 +70,13 @@ def test_dropping_the_overlay_brings_back_what_is_committed(backend):
 
 
 def test_commit_and_reopen(tmp_path):
-    store = TaskStore(tmp_path / "task")
+    store = TaskStore(RocksDatabases(), tmp_path / "task")
     state = at(StoreState("s", store))
     state.set("a", [1, 2])
     state.set_bytes("raw", b"\x00\x01")
     store.write(state.rocks_changes(), TaskMeta(inputs={"in": 5}, transaction=3))
     store.close()
-    again = TaskStore(tmp_path / "task")
+    again = TaskStore(RocksDatabases(), tmp_path / "task")
     reopened = at(StoreState("s", again))
     assert reopened.get("a") == [1, 2]
     assert reopened.get_bytes("raw") == b"\x00\x01"
@@ -109,14 +110,14 @@ def test_a_checkpoint_has_the_same_fingerprint(backend, tmp_path):
 
 
 def test_a_corrupt_store_is_moved_aside_and_starts_empty(tmp_path):
-    store = TaskStore(tmp_path / "task")
+    store = TaskStore(RocksDatabases(), tmp_path / "task")
     store.write([(b"\x01sk", b"v")], TaskMeta(transaction=9))
     store.close()
     for manifest in (tmp_path / "task").glob("MANIFEST-*"):
         manifest.write_bytes(b"not a manifest" * 10)
-    again = TaskStore(tmp_path / "task")
+    again = TaskStore(RocksDatabases(), tmp_path / "task")
     assert again.meta() is None
-    assert list(tmp_path.glob("task.corrupt-*"))
+    assert list(tmp_path.glob("task.corrupt"))
     again.close()
 
 

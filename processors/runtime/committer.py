@@ -1,0 +1,258 @@
+"""The committer: a worker's producer, its open transaction, and what becomes of it.
+
+    CLOSED ──start──► IDLE ──first output or commit──► OPEN ──committed──► IDLE
+                       ▲                                │
+                       └──────aborted, or resolved──────┘        any ──close──► CLOSED
+
+Invariants:
+    - After an answer that leaves the outcome open, the producer is replaced before anything else is sent: a late
+      end of the old transaction could otherwise end a new one.
+    - Local state is written only after the transaction is known to be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from infra.kafka.errors import (
+    BrokerUnreachable,
+    KafkaFailed,
+    MembershipLost,
+    OutcomeUnknown,
+    ProducerFenced,
+    TransactionAborted,
+)
+from infra.kafka.records import Partition
+from processors.runtime import commit as commits
+from processors.runtime.assignment import Assignment
+from processors.runtime.latency import LatencyHistogram
+from processors.runtime.options import RuntimeOptions
+from processors.runtime.ports import Cluster, GroupMember, TransactionProducer
+from processors.runtime.task import Task, TaskPhase
+from processors.topology import Topology
+
+_log = structlog.get_logger("runtime.committer")
+
+#: So many aborts in a row without a commit between them stop the worker: it would never get further.
+ABORTS_MAX = 20
+#: So many times in a row a fenced worker joins anew; two live processes with one slot would else fence forever.
+FENCED_MAX = 3
+
+
+class Outcome(Enum):
+    """What a commit came to."""
+
+    NOTHING = "there was nothing to commit"
+    DONE = "committed, here and in Kafka"
+    DROPPED = "not committed: everything since the last commit is to be read again"
+
+
+class OwnershipLost(Exception):
+    """The group went on without us; join anew."""
+
+
+class Committer:
+    """Commits a worker's tasks.
+
+    Args:
+        topology: What is run.
+        cluster: Makes producers.
+        options: How to run.
+        assignment: The tasks.
+        transactional_id: The slot's own; None at at-least-once.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        options: RuntimeOptions,
+        assignment: Assignment,
+        transactional_id: str | None,
+    ) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._options = options
+        self._assignment = assignment
+        self._transactional_id = transactional_id
+        self._producer: TransactionProducer | None = None
+        self._open = False
+        self._aborts_in_a_row = 0
+        self._fenced_in_a_row = 0
+        #: Told while an answer of Kafka is waited for: since when it is waited, None once the producer works.
+        self.on_wait: Callable[[float | None], None] = lambda since: None
+        self.sent = 0
+        self.count = 0
+        self.aborts = 0
+        self.last_at: float | None = None
+        self.last_s: float | None = None
+        self.latency = LatencyHistogram()
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction is open."""
+        return self._open
+
+    def start(self) -> None:
+        """Make the producer; what a former holder of the transactional id left open is ended.
+
+        Raises:
+            BrokerUnreachable: Kafka did not answer in time.
+        """
+        waiting_since = self._clock.monotonic()
+        self._open = False
+        self._producer = self._cluster.producer(self._transactional_id)
+        self._producer.on_wait = lambda: self.on_wait(waiting_since)
+        try:
+            self._producer.init(self._options.broker_timeout_s)
+        except ProducerFenced as fenced:
+            self.close()
+            self._fenced(fenced)
+        except BaseException:
+            self.close()
+            raise
+        self._producer.on_wait = lambda: self.on_wait(None)
+
+    def close(self) -> None:
+        """Abort what is open, as far as Kafka answers, and let go of the producer."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            if self._open:
+                producer.abort()
+        except KafkaFailed as failure:
+            _log.warning("the open transaction is left to the broker to abort", error=failure.message)
+        finally:
+            self._open = False
+            producer.close()
+
+    def send(self, task: Task) -> None:
+        """Send the outputs of a task, in the open transaction."""
+        if not task.outputs:
+            return
+        producer = self._begun()
+        produce = producer.produce
+        for output in task.outputs:
+            produce(output.topic, output.value, output.key, timestamp_ms=output.timestamp_ms, headers=output.headers)
+        self.sent += len(task.outputs)
+        task.outputs.clear()
+        producer.poll()
+
+    def commit(self, member: GroupMember) -> Outcome:
+        """Commit what the running tasks have done.
+
+        Raises:
+            OwnershipLost: The group or another producer took over; nothing was committed that is not known.
+            KafkaFailed: Kafka refuses.
+            StateFailed: The disk refused, after Kafka committed or before anything was sent.
+        """
+        pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
+        if not pending.tasks:
+            return Outcome.NOTHING
+        started = self._clock.monotonic()
+        try:
+            producer = self._begun()
+            commits.produce_changelogs(pending, self._topology, producer, self._assignment.topic_ids)
+            if self._options.exactly_once:
+                commits.commit_exactly_once(pending, producer, member)
+            else:
+                commits.commit_at_least_once(pending, producer, member)
+        except MembershipLost as lost:
+            _log.warning("work is not committed: its next owner redoes it", error=lost.message)
+            raise OwnershipLost from lost
+        except TransactionAborted as aborted:
+            self._abort(aborted)
+            return Outcome.DROPPED
+        except ProducerFenced as fenced:
+            self._fenced(fenced)
+        except OutcomeUnknown as unknown:
+            if not self._resolve(pending, member, unknown):
+                return Outcome.DROPPED
+        self._open = False
+        commits.write_local(pending, self._topology, self._assignment.topic_ids, self._clock.time())
+        self._aborts_in_a_row = self._fenced_in_a_row = 0
+        self.count += 1
+        self.last_at = self._clock.time()
+        self.last_s = self._clock.monotonic() - started
+        self.latency.observe(self.last_s)
+        return Outcome.DONE
+
+    def _begun(self) -> TransactionProducer:
+        producer = self._producer
+        assert producer is not None
+        if self._options.exactly_once and not self._open:
+            try:
+                producer.begin()
+            except ProducerFenced as fenced:
+                self._fenced(fenced)
+            self._open = True
+        return producer
+
+    def _abort(self, why: KafkaFailed) -> None:
+        self._count_abort(why)
+        _log.warning(
+            "transaction aborted; its messages are processed again",
+            error=why.message,
+            in_a_row=self._aborts_in_a_row,
+        )
+        if self._open and self._producer is not None:
+            try:
+                self._producer.abort()
+            except OutcomeUnknown:
+                self._replace_producer()
+            except ProducerFenced as fenced:
+                self._fenced(fenced)
+        self._open = False
+
+    def _count_abort(self, why: KafkaFailed) -> None:
+        self.aborts += 1
+        self._aborts_in_a_row += 1
+        if self._aborts_in_a_row > ABORTS_MAX:
+            raise why
+
+    def _fenced(self, why: ProducerFenced) -> None:
+        """Another producer took over, or the broker ended a transaction that was open for too long: join anew."""
+        self._open = False
+        self._fenced_in_a_row += 1
+        if self._fenced_in_a_row > FENCED_MAX:
+            raise why
+        _log.warning("fenced by a newer producer; joining the group anew", error=why.message)
+        raise OwnershipLost from why
+
+    def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> bool:
+        """Find out whether a commit without an answer happened; True when it did.
+
+        Raises:
+            OwnershipLost: The offsets are neither the old nor the new ones.
+        """
+        _log.warning("a commit got no answer; asking Kafka what became of it", error=why.message)
+        self._replace_producer()
+        actual = self._committed_now(member, list(pending.offsets))
+        if actual == pending.offsets and pending.changelogs_known(self._topology):
+            _log.info("the commit had happened", offsets=len(actual))
+            return True
+        if actual == pending.before:
+            _log.info("the commit had not happened; its messages are processed again")
+            self._count_abort(why)
+            return False
+        raise OwnershipLost
+
+    def _replace_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+        self.start()
+
+    def _committed_now(self, member: GroupMember, partitions: list[Partition]) -> dict[Partition, int | None]:
+        deadline = self._clock.monotonic() + self._options.broker_timeout_s
+        while True:
+            try:
+                return member.committed(partitions)
+            except BrokerUnreachable:
+                if self._clock.monotonic() > deadline:
+                    raise
+                self.on_wait(None)

@@ -1,0 +1,27 @@
+"""A histogram of durations, as monitoring wants it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+#: Upper bounds of the buckets, in seconds.
+COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class LatencyHistogram:
+    """Counts durations by bucket; ``counts`` has one bucket more than ``bounds``, for what is above them all."""
+
+    def __init__(self, bounds: tuple[float, ...] = COMMIT_BOUNDS_S) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum_s = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many durations were observed."""
+        return sum(self.counts)
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum_s += seconds

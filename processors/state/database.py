@@ -1,0 +1,70 @@
+"""What a task's store needs of a key-value database on a disk; ``processors.state.rocksdb`` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+#: A full key and its new value; None deletes.
+Change = tuple[bytes, bytes | None]
+
+
+class DatabaseCorrupt(Exception):
+    """The data on disk is damaged; raised by any method of a database."""
+
+
+class Database(Protocol):
+    """One open database. Every method may raise DatabaseCorrupt, or whatever the disk refuses with."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of one key; None when absent."""
+        ...
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values of many keys, in their order."""
+        ...
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Apply all changes, in order, or none; survives the death of the process, not of the machine."""
+        ...
+
+    def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in key order, from ``first`` on."""
+        ...
+
+    def checkpoint(self, path: Path) -> None:
+        """A consistent copy at ``path``."""
+        ...
+
+    def compact(self) -> None:
+        """Rewrite the whole database without what was deleted or overwritten."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Bytes on disk, without the log of recent writes."""
+        ...
+
+    def close(self) -> None:
+        """Close; what was written stays."""
+        ...
+
+
+class Databases(Protocol):
+    """A disk that holds databases by path."""
+
+    def open(self, path: Path) -> Database:
+        """Open a database; made when absent."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is one."""
+        ...
+
+    def move(self, path: Path, to: Path) -> None:
+        """Put a closed database aside."""
+        ...
+
+    def delete(self, path: Path) -> None:
+        """Delete a closed database."""
+        ...

@@ -1,0 +1,257 @@
+"""The store of one task: every store of its topology and the offsets that belong to them, in one database.
+
+Keys: ``length of store name (1 byte) | store name | changelog key``; the reserved key ``0x00 "meta"`` holds
+the offsets. All in one column family, so that no flush can ever part data from offsets.
+
+Invariants:
+    - The meta key is in the last piece of every batch: a crash between pieces leaves the older offsets, and the
+      replay from them writes the same values again.
+    - After the first failure nothing is written any more; damaged data is moved aside when the store is closed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from processors.changelog.format import META_KEY, FormatUnknown
+from processors.state.database import Change, Database, DatabaseCorrupt, Databases
+from processors.state.errors import StateCorrupt, StateDiskFailed, StateFailed
+from processors.state.keys import store_prefix
+
+_log = structlog.get_logger("state.task_store")
+
+META_VERSION = 1
+
+#: A write may hold the interpreter lock: pieces stay small enough to never stall the process noticeably.
+BATCH_OPERATIONS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffset:
+    """How far a store has its changelog: the next offset to replay, which topic that is about, and the input
+    offsets of the last meta record before it."""
+
+    topic: str
+    topic_id: str
+    offset: int
+    inputs: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMeta:
+    """The offsets that belong to a task's data.
+
+    ``inputs`` are the next input offsets whose effects the data holds; ``restoring`` says that a replay was under
+    way, so that the data is not the fold of any input yet; ``written_at`` is wall-clock seconds since 1970;
+    ``sources`` has the topic ids of the inputs.
+    """
+
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    stores: Mapping[str, StoreOffset] = field(default_factory=dict)
+    transaction: int = 0
+    restoring: bool = False
+    written_at: float = 0.0
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """As JSON bytes."""
+        return json.dumps(
+            {
+                "version": META_VERSION,
+                "inputs": dict(self.inputs),
+                "stores": {
+                    name: [at.topic, at.topic_id, at.offset, dict(at.inputs)] for name, at in self.stores.items()
+                },
+                "transaction": self.transaction,
+                "restoring": self.restoring,
+                "written_at": self.written_at,
+                "sources": dict(self.sources),
+            }
+        ).encode()
+
+    @staticmethod
+    def decode(raw: bytes) -> TaskMeta:
+        """From JSON bytes.
+
+        Raises:
+            FormatUnknown: The version is not ours.
+            DatabaseCorrupt: This is no JSON.
+        """
+        try:
+            fields = json.loads(raw)
+        except ValueError as failure:
+            raise DatabaseCorrupt(f"the offsets are no JSON: {raw[:60]!r}") from failure
+        if fields.get("version") != META_VERSION:
+            raise FormatUnknown(
+                f"A state folder has format version {fields.get('version')}, expected {META_VERSION}.",
+                action="Run the Holdfast version that wrote it, or delete the folder to restore from the changelog.",
+                version=fields.get("version"),
+            )
+        return TaskMeta(
+            inputs=fields["inputs"],
+            stores={name: StoreOffset(*at) for name, at in fields["stores"].items()},
+            transaction=fields["transaction"],
+            restoring=fields["restoring"],
+            written_at=fields["written_at"],
+            sources=fields.get("sources", {}),
+        )
+
+
+class TaskStore:
+    """The store of one task, open.
+
+    Args:
+        databases: Where databases live.
+        path: The task's own.
+
+    Raises (from every method that touches the disk):
+        StateDiskFailed: The disk refused.
+        StateCorrupt: The data is damaged; it is moved aside on ``close``, and restored when opened again.
+    """
+
+    def __init__(self, databases: Databases, path: Path) -> None:
+        self.path = path
+        #: The first failure; the store is of no more use after it.
+        self.failure: StateFailed | None = None
+        self._databases = databases
+        try:
+            self._database = databases.open(path)
+        except DatabaseCorrupt as damage:
+            self._move_aside(str(damage))
+            self._database = self._open_new()
+        except Exception as failure:
+            raise _disk_failed(path, "opened", failure) from failure
+
+    def meta(self) -> TaskMeta | None:
+        """The offsets of the last batch; None for a new store."""
+        try:
+            raw = self._database.get(META_KEY)
+            return None if raw is None else TaskMeta.decode(raw)
+        except FormatUnknown:
+            raise
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values of full keys (store prefix included), None where absent."""
+        try:
+            return self._database.get_many(keys) if keys else []
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of one full key; None when absent."""
+        try:
+            return self._database.get(key)
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
+
+    def write(self, changes: Iterable[Change], meta: TaskMeta) -> None:
+        """Apply full keys and values (None deletes) and the offsets; the offsets come last."""
+        if self.failure is not None:
+            raise self.failure
+        pieces = [*changes, (META_KEY, meta.encode())]
+        try:
+            for first in range(0, len(pieces), BATCH_OPERATIONS_MAX):
+                self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
+        except Exception as failure:
+            raise self._broken("written", failure) from failure
+
+    def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        """Changelog keys and values of one store, in key order."""
+        return items_of(self._database, store)
+
+    def checkpoint(self, path: Path) -> None:
+        """A consistent copy of the whole store (hard links where the file system allows)."""
+        try:
+            self._database.checkpoint(path)
+        except Exception as failure:
+            raise _disk_failed(path, "checkpointed", failure) from failure
+
+    def compact(self) -> None:
+        """Rewrite the store without what was deleted or overwritten."""
+        try:
+            self._database.compact()
+        except Exception as failure:
+            raise self._broken("compacted", failure) from failure
+
+    def size_bytes(self) -> int:
+        """The store's size on disk."""
+        return self._database.size_bytes()
+
+    def close(self) -> None:
+        """Close; what was written stays, and what could not be is replayed from the changelog."""
+        try:
+            self._database.close()
+        except Exception as failure:
+            _log.error("state was not closed cleanly", path=str(self.path), error=str(failure)[:200])
+        if isinstance(self.failure, StateCorrupt):
+            self._move_aside(self.failure.message)
+
+    def wipe(self) -> None:
+        """Delete everything and start empty."""
+        try:
+            self._database.close()
+            self._databases.delete(self.path)
+        except Exception as failure:
+            raise _disk_failed(self.path, "emptied", failure) from failure
+        self._database = self._open_new()
+
+    def _open_new(self) -> Database:
+        try:
+            return self._databases.open(self.path)
+        except Exception as failure:
+            raise _disk_failed(self.path, "opened", failure) from failure
+
+    def _move_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.corrupt")
+        try:
+            if self._databases.exists(aside):
+                self._databases.delete(aside)
+            self._databases.move(self.path, aside)
+        except Exception as failure:
+            raise _disk_failed(self.path, "moved aside", failure) from failure
+        _log.error(
+            "state was corrupt: it is moved aside and restored from its changelog",
+            path=str(self.path),
+            moved_to=str(aside),
+            error=why[:200],
+            next="check the disk; delete the folder when it is not needed for an inquiry",
+        )
+
+    def _broken(self, done: str, failure: Exception) -> StateFailed:
+        """Remember a failure, so that no commit follows it even where user code swallowed it."""
+        if isinstance(failure, DatabaseCorrupt):
+            self.failure = StateCorrupt(
+                f"The state folder {self.path} is damaged: {str(failure)[:300]}.",
+                action="Nothing: it is moved aside and restored from the changelog. Check the disk if this repeats.",
+                path=str(self.path),
+            )
+        else:
+            self.failure = _disk_failed(self.path, done, failure)
+        return self.failure
+
+
+def items_of(database: Database, store: str) -> Iterator[tuple[bytes, bytes]]:
+    """Changelog keys and values of one store in a database, in key order."""
+    prefix = store_prefix(store)
+    size = len(prefix)
+    for key, value in database.items(prefix):
+        if not key.startswith(prefix):
+            return
+        yield key[size:], value
+
+
+def _disk_failed(path: Path, done: str, failure: Any) -> StateDiskFailed:
+    return StateDiskFailed(
+        f"The state folder {path} can't be {done}: {str(failure)[:300]}.",
+        action="Make room on the disk or give back the rights, then restart: what was committed is replayed "
+        "from the changelog.",
+        path=str(path),
+    )
