@@ -6,19 +6,31 @@ Every setting is an environment variable ``HOLDFAST_<NAME>``; nested groups use 
 
 from __future__ import annotations
 
+import difflib
+import ipaddress
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.log import configure_logging
 from infra.paths import Paths
+
+_log = structlog.get_logger("settings")
 
 #: The folder of this checkout: the default home lies below it.
 PROJECT = Path(__file__).resolve().parent.parent
+PREFIX = "HOLDFAST_"
+#: Variables of the test suite, which are no settings.
+_FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
+#: What the names of settings have in them whose values are never shown.
+_SECRET = ("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL")
 
 
 class SettingsInvalid(HoldfastError):
@@ -53,6 +65,38 @@ class SparkSettings(BaseModel):
     driver_memory_mb: int = Field(default=1024, ge=512, description="Heap bound of the driver JVM, MiB.")
 
 
+class ServingSettings(BaseModel):
+    """Where processors answer over HTTP."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Field(default="127.0.0.1", description="Address that a processor's status and control listen on.")
+    port: int = Field(
+        default=0, ge=0, le=65535, description="Port of it. 0: any free one, as several workers on one machine need."
+    )
+    # Not of a type that hides it: settings become the environment of programs again.
+    token: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^[!-~]{16,}$",
+        description="Token that requests carry: 16 visible ASCII characters or more. Unset: drawn at each start.",
+    )
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    @model_validator(mode="after")
+    def _guarded(self) -> ServingSettings:
+        if not self.on_loopback and self.token is None:
+            raise ValueError(
+                f"{self.host} can be reached from other machines, and no token is set: set {PREFIX}SERVING__TOKEN, or "
+                f"unset {PREFIX}SERVING__HOST to listen on loopback"
+            )
+        return self
+
+
 class Settings(BaseSettings):
     """All settings, read once at the edge and passed down as values."""
 
@@ -68,6 +112,7 @@ class Settings(BaseSettings):
     )
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
+    serving: ServingSettings = Field(default_factory=ServingSettings)
     processors: tuple[str, ...] = Field(
         default=("processors.definitions.fleet:application", "processors.definitions.routes:application"),
         description="The processors to run, each as module:attribute naming an Application (JSON list).",
@@ -101,16 +146,16 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the environment.
+    """Read the environment; a variable of ours that means nothing is warned of, once for each process.
 
     Raises:
         SettingsInvalid: A variable has a value that can't be used; names the variable, the value and the rule.
     """
     try:
-        return Settings(**overrides)
+        settings = Settings(**overrides)
     except SettingsError as unreadable:
         field = re.search(r'field "(\w+)"', str(unreadable))
-        prefix = "HOLDFAST_" + (field[1].upper() if field is not None else "")
+        prefix = PREFIX + (field[1].upper() if field is not None else "")
         seen = sorted(name for name in os.environ if name.upper().startswith(prefix)) or [prefix]
         raise SettingsInvalid(
             f"Setting {' or '.join(seen)} is not the JSON that it has to be.",
@@ -118,10 +163,82 @@ def load_settings(**overrides: Any) -> Settings:
             variable=seen[0],
         ) from unreadable
     except ValidationError as invalid:
-        first = invalid.errors()[0]
-        variable = "HOLDFAST_" + "__".join(str(part) for part in first["loc"]).upper()
-        raise SettingsInvalid(
-            f"Setting {variable} has the value {first.get('input')!r}: {first['msg']}.",
-            action=f"Set {variable} to a value that fits, or unset it to take the default.",
+        raise _invalid(invalid) from None  # the cause would show every value that was given
+    _warn_of_unknown(settings)
+    return settings
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or ``localhost``, is reached from this machine only; other names count as reachable."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
+    """Those names that look like settings and are none -> the nearest setting's name, None when none is near."""
+    known = dict(_variables(Settings, PREFIX))
+    unknown: dict[str, str | None] = {}
+    for name in sorted(names):
+        upper = name.upper()
+        if not upper.startswith(PREFIX) or upper in known or upper.startswith(_FOREIGN):
+            continue
+        if not any(holds_keys and upper.startswith(f"{group}__") for group, holds_keys in known.items()):
+            unknown[name] = _nearest(upper)
+    return unknown
+
+
+def _variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]]:
+    """Each variable, and whether variables of free names may hang below it (as keys of an object)."""
+    for name, field in model.model_fields.items():
+        variable = f"{prefix}{name.upper()}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield variable, False
+            yield from _variables(field.annotation, f"{variable}__")
+        else:
+            yield variable, field.default_factory is dict
+
+
+def _nearest(variable: str) -> str | None:
+    """The most similar setting's name, the prefix that they all have left out of it."""
+    near = difflib.get_close_matches(variable.removeprefix(PREFIX), dict(_variables(Settings, "")), 1)
+    return PREFIX + near[0] if near else None
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_unknown(settings: Settings) -> None:
+    for name, nearest in unknown_variables(os.environ).items():
+        if name in _warned:
+            continue
+        _warned.add(name)
+        if not structlog.is_configured():  # it would go to standard output, between what programs read there
+            configure_logging(settings.log_level, settings.log_format)
+        _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
+
+
+def _invalid(invalid: ValidationError) -> SettingsInvalid:
+    first = invalid.errors()[0]
+    variable = PREFIX + "__".join(str(part) for part in first["loc"]).upper()
+    if first["type"] == "extra_forbidden":
+        nearest = _nearest(variable)
+        return SettingsInvalid(
+            f"There is no setting {variable}" + ("." if nearest is None else f"; the nearest is {nearest}."),
+            action="Correct the name, or unset it; docs/settings.md lists all settings.",
             variable=variable,
-        ) from invalid
+        )
+    given, rule = first.get("input"), first["msg"].removeprefix("Value error, ")
+    hidden = isinstance(given, dict) or any(part in variable for part in _SECRET)
+    value = "can't be used" if hidden else f"has the value {given!r}"
+    of_several = isinstance(given, dict) and first["type"] == "value_error"
+    return SettingsInvalid(
+        f"Setting {variable} {value}: {rule}.",
+        action="Change what it names; docs/settings.md has all settings."
+        if of_several
+        else f"Set {variable} to a value that fits, or unset it to take the default.",
+        variable=variable,
+    )
