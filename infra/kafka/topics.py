@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -35,11 +35,23 @@ from infra.kafka.records import Partition, TopicFacts, TopicSpec
 
 #: How long one administrative request may take, in seconds.
 REQUEST_TIMEOUT_S = 20.0
+#: How long the markers of an answered commit may take, in seconds; a transaction itself lives 15 s at the most.
+SETTLE_TIMEOUT_S = 20.0
+_SETTLE_LOOK_EVERY_S = 0.02
+
+Answer = TypeVar("Answer")
 
 _MOVING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
+)
+_LEADERLESS = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
 )
 _ABSENT = (
     KafkaError.GROUP_ID_NOT_FOUND,
@@ -48,6 +60,14 @@ _ABSENT = (
     KafkaError._UNKNOWN_PARTITION,
 )
 _AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
+
+
+class LeaderMoving(CoordinatorMoving):
+    """A partition has no leader just now, as after its creation or a broker's end."""
+
+
+class TransactionUndecided(KafkaFailed):
+    """A transaction stayed open, or its markers unwritten, for longer than was waited."""
 
 
 class Topics:
@@ -144,6 +164,43 @@ class Topics:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(topic, OffsetSpec.latest(), level)
 
+    def settled_end_offsets(
+        self, topic: str, timeout_s: float = SETTLE_TIMEOUT_S, *, upto: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
+        """Per partition, the last stable offset, once all that was written before the call is decided.
+
+        A commit is answered before its last markers are written: only then do readers see all that it wrote.
+
+        Args:
+            topic: The topic.
+            timeout_s: How long to wait.
+            upto: The offsets that have to be stable, by partition; others are not waited for. None takes the high
+                watermarks as they are now.
+
+        Raises:
+            TransactionUndecided: A transaction holds a partition back; fields: topic, partition, seen, expected.
+        """
+        deadline = time.monotonic() + timeout_s
+        wanted = self.end_offsets(topic, committed=False) if upto is None else upto
+        while True:
+            stable = self.end_offsets(topic, committed=True)
+            held = [number for number, end in sorted(wanted.items()) if stable.get(number, 0) < end]
+            if not held:
+                return stable
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_SETTLE_LOOK_EVERY_S)
+        number = held[0]
+        raise TransactionUndecided(
+            f"{topic}[{number}] is committed up to offset {stable.get(number, 0)} of {wanted[number]} after "
+            f"{timeout_s:g} s: an open transaction holds it back.",
+            action="Find the hanging transaction on this partition and abort it (kafka-transactions.sh find-hanging).",
+            topic=topic,
+            partition=number,
+            seen=stable.get(number, 0),
+            expected=wanted[number],
+        )
+
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Per partition, the first offset that is still there."""
         return self._offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
@@ -151,15 +208,14 @@ class Topics:
     def committed_offsets(self, group: str) -> dict[Partition, int]:
         """The offsets that a group has committed, pending transactions waited for."""
 
-        def ask() -> Future[Any]:
+        def ask() -> Any:
             request = [ConsumerGroupTopicPartitions(group)]
-            timeout_s = self._timeout_s
-            asked: dict[str, Future[Any]] = self._admin.list_consumer_group_offsets(
-                request, require_stable=True, request_timeout=timeout_s
+            asked = self._admin.list_consumer_group_offsets(
+                request, require_stable=True, request_timeout=self._timeout_s
             )
-            return asked[group]
+            return self._result(asked[group], f"read the offsets of group {group}", absent_is_none=True)
 
-        answer = self._patient_result(ask, f"read the offsets of group {group}")
+        answer = self._patient(ask)
         if answer is None:
             return {}
         return {
@@ -171,11 +227,11 @@ class Topics:
     def members(self, group: str) -> int:
         """How many members a group has now."""
 
-        def ask() -> Future[Any]:
-            asked: Future[Any] = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s)[group]
-            return asked
+        def ask() -> Any:
+            asked = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s)[group]
+            return self._result(asked, f"describe group {group}", absent_is_none=True)
 
-        answer = self._patient_result(ask, f"describe group {group}")
+        answer = self._patient(ask)
         return 0 if answer is None else len(answer.members)
 
     def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
@@ -187,18 +243,22 @@ class Topics:
                 topic=topic,
             )
         request = {TopicPartition(topic, number): spec for number in facts.partitions}
-        futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
-        return {
-            partition.partition: self._result(future, f"list the offsets of {topic}").offset
-            for partition, future in futures.items()
-        }
 
-    def _patient_result(self, ask: Callable[[], Future[Any]], what: str) -> Any:
-        """Ask again while the group's coordinator is moving or loading, as it does after a broker's start."""
+        def ask() -> dict[int, int]:
+            futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
+            return {
+                partition.partition: self._result(future, f"list the offsets of {topic}").offset
+                for partition, future in futures.items()
+            }
+
+        return self._patient(ask)
+
+    def _patient(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask again while a coordinator or a leader is moving or loading, as they do after a broker's start."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._result(ask(), what, absent_is_none=True)
+                return ask()
             except CoordinatorMoving:
                 if time.monotonic() > deadline:
                     raise
@@ -218,6 +278,12 @@ class Topics:
             return CoordinatorMoving(
                 f"Kafka could not {what} within {self._timeout_s:g} s: {error.name()}.",
                 action="Wait until the group's coordinator is there again.",
+                error=error.name(),
+            )
+        if error.code() in _LEADERLESS:
+            return LeaderMoving(
+                f"Kafka could not {what} within {self._timeout_s:g} s: {error.name()}.",
+                action="Check that all brokers run, so that each partition has a leader.",
                 error=error.name(),
             )
         if error.code() in _AWAY:

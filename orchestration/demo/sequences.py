@@ -65,7 +65,7 @@ def committed_updates(topics: Topics, topic: str) -> Iterator[tuple[str, int]]:
     """The key and the number of flights of each committed record of an output topic, partition by partition."""
     decode = msgspec.json.Decoder(_Update).decode
     starts = topics.start_offsets(topic)
-    for partition, end in topics.end_offsets(topic, committed=True).items():
+    for partition, end in topics.settled_end_offsets(topic).items():
         for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
             yield (record.key or b"").decode(), decode(record.value or b"{}").flights
 
@@ -73,7 +73,7 @@ def committed_updates(topics: Topics, topic: str) -> Iterator[tuple[str, int]]:
 def committed_count(topics: Topics, topic: str) -> int:
     """How many committed records a topic holds."""
     starts = topics.start_offsets(topic)
-    ends = topics.end_offsets(topic, committed=True)
+    ends = topics.settled_end_offsets(topic)
     return sum(
         1
         for partition, end in ends.items()

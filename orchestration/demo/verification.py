@@ -187,7 +187,7 @@ def changelog_fingerprint(topics: Topics, topic: str) -> Fingerprint:
     """The fingerprint of what a changelog holds: the newest committed value of each key, deletions left out."""
     found = Fingerprint()
     starts = topics.start_offsets(topic)
-    for partition, end in topics.end_offsets(topic, committed=True).items():
+    for partition, end in topics.settled_end_offsets(topic).items():
         newest: dict[bytes, bytes | None] = {}
         for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
             if record.key is not None and record.key != META_KEY:

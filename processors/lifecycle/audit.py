@@ -9,14 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from infra.errors import HoldfastError
 from infra.kafka.reader import read_range
 from infra.kafka.records import Record
-from infra.kafka.topics import Topics
+from infra.kafka.topics import Topics, TransactionUndecided
 from processors.changelog.format import META_KEY
 from processors.state.fingerprint import Fingerprint, fingerprint_of
 
@@ -96,15 +95,12 @@ def fingerprint_changelog(
         infra.kafka.errors.KafkaFailed: It can't be read.
     """
     topics = Topics(bootstrap, config)
-    # A commit is answered before its markers are written, so the stable end may follow a moment later. A changelog
-    # whose log itself is shorter will not catch up.
-    deadline = time.monotonic() + MARKERS_WITHIN_S
     stable = topics.end_offsets(topic, committed=True).get(partition, 0)
-    while stable < end <= topics.end_offsets(topic, committed=False).get(partition, 0):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-        stable = topics.end_offsets(topic, committed=True).get(partition, 0)
+    if stable < end <= topics.end_offsets(topic, committed=False).get(partition, 0):
+        try:  # a log that itself is shorter will not catch up; what is written of it may be decided in a moment
+            stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={partition: end})[partition]
+        except TransactionUndecided as held:
+            stable = held.fields["seen"]
     if stable < end:
         raise AuditImpossible(
             f"Changelog {topic}[{partition}] is committed up to offset {stable}, the checkpoint is at {end}.",

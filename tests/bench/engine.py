@@ -40,7 +40,7 @@ from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.feeder import Feeder
 from infra.kafka.reader import read_range
 from infra.kafka.records import Record, TopicSpec
-from infra.kafka.topics import Topics
+from infra.kafka.topics import Topics, TransactionUndecided
 from infra.settings import load_settings
 from processors import Application, State
 
@@ -265,19 +265,8 @@ class Bench:
             self.hashes.add(hash_of({key: json.loads(value) for key, value in final.items()}))
 
     def _outputs(self, topic: str) -> Iterator[Record]:
-        for partition, end in sorted(self._settled_ends(topic).items()):
+        for partition, end in sorted(self._topics.settled_end_offsets(topic, SETTLE_S).items()):
             yield from read_range(self._bootstrap, topic, partition, 0, end)
-
-    def _settled_ends(self, topic: str) -> dict[int, int]:
-        """The end of each partition. A commit is answered before its last markers are written: wait for them."""
-        deadline = time.monotonic() + SETTLE_S
-        while True:
-            ends = self._topics.end_offsets(topic, committed=True)
-            if ends == self._topics.end_offsets(topic, committed=False):
-                return ends
-            if time.monotonic() > deadline:
-                raise RunWrong(f"{topic} still has an open transaction after {SETTLE_S:g} s")
-            time.sleep(0.02)
 
 
 def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> str:
@@ -327,7 +316,7 @@ def measure(given: argparse.Namespace) -> int:
                 for name, done in runs.items():
                     done.append(bench.run(name, number))
                     print(f"run {number}      {name:<6} {done[-1].rate:>10,.0f} msg/s", flush=True)
-        except RunWrong as wrong:
+        except (RunWrong, TransactionUndecided) as wrong:
             print(f"WRONG      {wrong}", file=sys.stderr)
             return 1
         finally:

@@ -98,17 +98,11 @@ class Stream:
         return app
 
     def read(self, topic: str) -> list[Record]:
-        # A commit is answered before its last markers are written: the stable end follows a moment later.
-        ends = wait_for(lambda: self._settled_ends(topic), f"the last transaction on {topic} to be whole")
         return [
             record
-            for number, end in sorted(ends.items())
+            for number, end in sorted(self.topics.settled_end_offsets(topic, PATIENCE_S).items())
             for record in read_range(self.bootstrap, topic, number, 0, end)
         ]
-
-    def _settled_ends(self, topic: str) -> dict[int, int] | None:
-        stable = self.topics.end_offsets(topic, committed=True)
-        return stable if stable == self.topics.end_offsets(topic, committed=False) else None
 
     def changelog_state(self) -> dict[tuple[bytes, str], Any]:
         state: dict[tuple[bytes, str], Any] = {}
