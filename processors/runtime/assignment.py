@@ -20,6 +20,7 @@ from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.coherence import (
     ChangelogFacts,
     check_inputs,
+    check_restore_age,
     check_source,
     check_sources_same,
     plan_restore,
@@ -227,6 +228,9 @@ class Assignment:
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task
+        age_s = self._cluster.clock.time() - restore.complete_at
+        if restore.records:
+            check_restore_age(task.name, age_s, {replay.store: replay.facts for replay in restore.replays.values()})
         check_sources_same(task.name, restore.sources, self.topic_ids)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
@@ -236,8 +240,8 @@ class Assignment:
         else:
             resume = committed
             self._check_local_only(task, resume)
-        if task.store is not None and (task.meta.restoring or restore.records):
-            task.meta = replace(task.meta, inputs=resume, restoring=False, written_at=self._cluster.clock.time())
+        if task.store is not None:
+            task.meta = replace(task.meta, inputs=resume, restoring=False, complete_at=restore.target_at)
             task.store.write([], task.meta)
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.start(frames, committed, began)

@@ -71,7 +71,7 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             )
         if at.offset > facts.end or at.offset < facts.start:
             raise _truncated(task, store, facts, at.offset)
-        age = now - (meta.written_at if meta is not None else now)
+        age = now - (meta.complete_at if meta is not None else now)
         # One offset of difference can only be the marker of our own last commit.
         if facts.end - at.offset > 1 and age > facts.delete_retention_s * RETENTION_PART_SAFE:
             for name, known in changelogs.items():
@@ -105,7 +105,7 @@ def check_inputs(
     Raises:
         StateIncoherent: State and offsets do not belong together.
     """
-    resume = {topic: offset for topic, offset in committed.items() if offset is not None}
+    ahead: dict[str, list[int]] = {}
     for store, inputs in state_inputs.items():
         for topic, offset in committed.items():
             held = inputs.get(topic)
@@ -136,8 +136,32 @@ def check_inputs(
                     seen=offset,
                     expected=held,
                 )
-            resume[topic] = max(held, resume.get(topic, 0))
+            ahead.setdefault(topic, []).append(held)
+    resume = {topic: offset for topic, offset in committed.items() if offset is not None}
+    for topic, held_by_stores in ahead.items():
+        # The store that is least far decides: another one may count again, none may miss a message.
+        if len(held_by_stores) == len(state_inputs):
+            resume[topic] = min(held_by_stores)
     return resume
+
+
+def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, ChangelogFacts]) -> None:
+    """Refuse a restore that took so long that deletes may have been taken from its changelogs meanwhile.
+
+    Raises:
+        StateIncoherent: It took longer than delete.retention.ms.
+    """
+    for facts in changelogs.values():
+        if age_s > facts.delete_retention_s:
+            raise StateIncoherent(
+                f"Restoring task {task} took {age_s:.0f} s, longer than deletes stay in {facts.topic} "
+                f"({facts.delete_retention_s:.0f} s): deleted keys could come back.",
+                action=f"Raise delete.retention.ms of {facts.topic} to several times the restore's time, then restart.",
+                task=task,
+                topic=facts.topic,
+                seen=age_s,
+                expected=facts.delete_retention_s,
+            )
 
 
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:

@@ -6,7 +6,8 @@ Exactly-once, in order, and what is true if we die after each step:
     3. send the inputs' next offsets, with group metadata read now            - nothing is committed
     4. commit the transaction                                                 - committed; the replay writes it locally
     5. write overlay and offsets to RocksDB in one batch, offsets last        - committed and local
-At-least-once: 1, 2, commit offsets, 5; a crash between 2 and the offsets repeats outputs.
+At-least-once: flush the outputs, 1, 2, commit offsets, 5. The outputs go first: after a crash the changelog's meta
+record says what needs no processing any more, so that it must never arrive before the outputs it stands for.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -87,6 +88,15 @@ def prepare(tasks: Sequence[Task]) -> Commit:
     )
 
 
+def flush_outputs(producer: TransactionProducer) -> None:
+    """At-least-once, before step 1.
+
+    Raises:
+        OutcomeUnknown, KafkaFailed: As the producer says.
+    """
+    producer.flush(FLUSH_TIMEOUT_S)
+
+
 def produce_changelogs(
     commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str]
 ) -> None:
@@ -146,7 +156,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 transaction=part.transaction,
                 restoring=False,
                 sources=_ids_of(part.inputs, topic_ids),
-                written_at=now,
+                complete_at=now,
             )
             changes = [change for state in task.states.values() for change in state.rocks_changes()]
             task.store.write(changes, task.meta)

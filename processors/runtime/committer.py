@@ -157,6 +157,8 @@ class Committer:
         started = self._clock.monotonic()
         try:
             producer = self._begun()
+            if not self._options.exactly_once:
+                commits.flush_outputs(producer)
             commits.produce_changelogs(pending, self._topology, producer, self._assignment.topic_ids)
             if self._options.exactly_once:
                 commits.commit_exactly_once(pending, producer, member)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from infra.kafka.records import Batch, Partition
-from processors.changelog.format import META_KEY, ChangelogMeta
+from processors.changelog.format import KEY_VERSION, META_KEY, VALUE_VERSION, ChangelogMeta, FormatUnknown
 from processors.runtime.coherence import ChangelogFacts, RestorePlan
 from processors.runtime.ports import ChangelogReplayer, Cluster
 from processors.runtime.task import Task
@@ -29,6 +29,8 @@ _log = structlog.get_logger("runtime.restore")
 
 #: Records asked for in one step.
 RECORDS_PER_STEP = 10_000
+_KEY_START = bytes([KEY_VERSION])
+_VALUE_START = bytes([VALUE_VERSION])
 #: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
 NO_PROGRESS_S = 120.0
 
@@ -55,6 +57,10 @@ class TaskRestore:
     committed: Mapping[str, int | None]
     started_at: float
     progress_at: float
+    #: Wall-clock time at which the target was read: state that reached it is complete as of then.
+    target_at: float
+    #: Wall-clock time at which the local state was last complete; nothing is missing that is newer.
+    complete_at: float
     #: Topic ids of the sources that the state was built from.
     sources: Mapping[str, str]
     records: int = 0
@@ -118,8 +124,9 @@ class Restorer:
             replays[Partition(facts.topic, task.partition)] = _StoreReplay(
                 store, facts, decided.starts[store], at.inputs if at is not None else {}, store_prefix(store)
             )
-        now = self._clock.monotonic()
-        self._tasks[task.name] = TaskRestore(task, replays, committed, now, now, task.meta.sources)
+        now, wall = self._clock.monotonic(), self._clock.time()
+        complete_at = task.meta.complete_at if task.meta.stores else wall
+        self._tasks[task.name] = TaskRestore(task, replays, committed, now, now, wall, complete_at, task.meta.sources)
         self._assign()
 
     def forget(self, task: Task) -> None:
@@ -177,13 +184,15 @@ class Restorer:
                 continue
             restore, replay = found
             changes: list[tuple[bytes, bytes | None]] = []
-            for key, value in zip(batch.keys, batch.values, strict=True):
+            for place, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
                 if key == META_KEY:
                     if value is not None:
                         meta = ChangelogMeta.decode(value)
                         replay.inputs = meta.inputs
                         restore.sources = meta.sources or restore.sources
                 elif key is not None:
+                    if key[:1] != _KEY_START or (value is not None and value[:1] != _VALUE_START):
+                        raise _unknown_record(batch, place)
                     changes.append((replay.prefix + key, value))
             replay.position = batch.offsets[-1] + 1
             restore.records += len(batch.keys)
@@ -216,7 +225,7 @@ class Restorer:
             task.meta,
             restoring=True,
             sources=restore.sources,
-            written_at=self._clock.time(),
+            complete_at=restore.complete_at,
             stores={
                 replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
                 for replay in restore.replays.values()
@@ -262,3 +271,16 @@ class Restorer:
             seen=replay.position,
             expected=replay.facts.end,
         )
+
+
+def _unknown_record(batch: Batch, place: int) -> FormatUnknown:
+    topic, number = batch.partition
+    key, value, offset = batch.keys[place] or b"", batch.values[place] or b"", batch.offsets[place]
+    return FormatUnknown(
+        f"Changelog {topic}[{number}] has a record at offset {offset} in a format that this version does not know: its "
+        f"key begins with {key[:1]!r}, its value with {value[:1]!r}.",
+        action="Run the Holdfast version that wrote it, or a newer one; nothing was changed.",
+        topic=topic,
+        partition=number,
+        offset=offset,
+    )

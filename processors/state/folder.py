@@ -71,18 +71,18 @@ class StateFolder:
             path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as failure:
-            raise StateDiskFailed(
-                f"The state folder {path} can't be written: {failure.strerror}.",
-                action="Give the process a state_dir that it may write to, on a disk with room.",
-                path=str(path),
-            ) from failure
+            raise _not_writable(path, failure) from failure
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as failure:
+            os.close(descriptor)
+            raise _not_writable(path, failure) from failure
         return descriptor
 
     def _identify(self) -> None:
@@ -104,8 +104,20 @@ class StateFolder:
                 )
             return
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(ours))
-        temporary.replace(file)
+        try:
+            temporary.write_text(json.dumps(ours))
+            temporary.replace(file)
+        except OSError as failure:
+            self.release()
+            raise _not_writable(self.path, failure) from failure
+
+
+def _not_writable(path: Path, failure: OSError) -> StateDiskFailed:
+    return StateDiskFailed(
+        f"The state folder {path} can't be written: {failure.strerror}.",
+        action="Give the process a state_dir that it may write to, on a disk with room.",
+        path=str(path),
+    )
 
 
 def _read(file: Path) -> str:

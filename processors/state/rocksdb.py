@@ -83,7 +83,10 @@ class RocksDatabase:
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See ``Database.items``."""
-        yield from self._rdict.items(from_key=first)
+        try:
+            yield from self._rdict.items(from_key=first)
+        except Exception as failure:
+            raise _named(failure) from failure
 
     def checkpoint(self, path: Path) -> None:
         """See ``Database.checkpoint``."""

@@ -48,15 +48,16 @@ class TaskMeta:
     """The offsets that belong to a task's data.
 
     ``inputs`` are the next input offsets whose effects the data holds; ``restoring`` says that a replay was under
-    way, so that the data is not the fold of any input yet; ``written_at`` is wall-clock seconds since 1970;
-    ``sources`` has the topic ids of the inputs.
+    way, so that the data is not the fold of any input yet; ``complete_at`` is when the data was last known to hold
+    the whole changelog (wall-clock seconds since 1970): a replay keeps it until it has reached its target, because
+    deletes written since then are what compaction may take first; ``sources`` has the topic ids of the inputs.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
     stores: Mapping[str, StoreOffset] = field(default_factory=dict)
     transaction: int = 0
     restoring: bool = False
-    written_at: float = 0.0
+    complete_at: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
@@ -70,7 +71,7 @@ class TaskMeta:
                 },
                 "transaction": self.transaction,
                 "restoring": self.restoring,
-                "written_at": self.written_at,
+                "complete_at": self.complete_at,
                 "sources": dict(self.sources),
             }
         ).encode()
@@ -98,7 +99,7 @@ class TaskMeta:
             stores={name: StoreOffset(*at) for name, at in fields["stores"].items()},
             transaction=fields["transaction"],
             restoring=fields["restoring"],
-            written_at=fields["written_at"],
+            complete_at=fields.get("complete_at", 0.0),
             sources=fields.get("sources", {}),
         )
 
@@ -171,6 +172,8 @@ class TaskStore:
         """A consistent copy of the whole store (hard links where the file system allows)."""
         try:
             self._database.checkpoint(path)
+        except DatabaseCorrupt as damage:
+            raise self._broken("checkpointed", damage) from damage
         except Exception as failure:
             raise _disk_failed(path, "checkpointed", failure) from failure
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from processors.runtime.coherence import ChangelogFacts, check_inputs, check_source, plan_restore
+from processors.runtime.coherence import (
+    ChangelogFacts,
+    check_inputs,
+    check_restore_age,
+    check_source,
+    check_sources_same,
+    plan_restore,
+)
 from processors.state.errors import StateIncoherent
 from processors.state.task_store import StoreOffset, TaskMeta
 
@@ -13,8 +20,8 @@ def facts(start=0, end=100, topic_id="id"):
     return {"s": ChangelogFacts("p-s-changelog", topic_id, start, end, DAY)}
 
 
-def held(offset, written_at=1000.0, topic_id="id"):
-    return TaskMeta(stores={"s": StoreOffset("p-s-changelog", topic_id, offset)}, written_at=written_at)
+def held(offset, complete_at=1000.0, topic_id="id"):
+    return TaskMeta(stores={"s": StoreOffset("p-s-changelog", topic_id, offset)}, complete_at=complete_at)
 
 
 def test_a_new_store_is_replayed_whole():
@@ -86,3 +93,28 @@ def test_input_that_is_gone_is_never_skipped_in_silence():
 def test_a_source_that_was_recreated_is_never_skipped_in_silence():
     with pytest.raises(StateIncoherent, match="ends at offset 10, but 1000 is processed"):
         check_source("in", 0, 1000, 0, 10)
+
+
+def test_an_old_store_that_lacks_only_the_marker_of_its_own_commit_is_kept():
+    assert plan_restore("t", held(99), facts(), 1000.0 + 9 * DAY).wipe is None
+    assert plan_restore("t", held(98), facts(), 1000.0 + 9 * DAY).wipe is not None
+
+
+def test_at_least_once_the_store_that_is_least_far_decides():
+    both_ahead = {"a": {"in": 20}, "b": {"in": 10}}
+    assert check_inputs("t", both_ahead, {"in": 5}, exactly_once=False) == {"in": 10}
+    one_ahead = {"a": {"in": 20}, "b": {"in": 5}}
+    assert check_inputs("t", one_ahead, {"in": 5}, exactly_once=False) == {"in": 5}
+
+
+def test_a_recreated_source_is_refused():
+    check_sources_same("t", {"in": "id1"}, {"in": "id1", "other": "id2"})
+    check_sources_same("t", {}, {"in": "id1"})
+    with pytest.raises(StateIncoherent, match="was recreated"):
+        check_sources_same("t", {"in": "id1"}, {"in": "id3"})
+
+
+def test_a_restore_slower_than_the_retention_of_deletes_is_refused():
+    check_restore_age("t", 0.9 * DAY, facts())
+    with pytest.raises(StateIncoherent, match="delete.retention.ms"):
+        check_restore_age("t", 1.1 * DAY, facts())
