@@ -12,6 +12,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 from assets.checks import compaction_check_keys  # noqa: E402
 from assets.factory import build_assets  # noqa: E402
+from infra.log import configure_logging  # noqa: E402
 from infra.settings import Settings, load_settings  # noqa: E402
 from orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
@@ -49,4 +50,6 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     )
 
 
-defs = build_definitions(load_settings())
+_settings = load_settings()
+configure_logging(_settings.log_level, _settings.log_format)
+defs = build_definitions(_settings)

@@ -325,6 +325,8 @@ class Application:
                 folder.slot,
                 paths.endpoint(self.consumer_group, folder.slot),
                 paths.checkpoints(self.consumer_group),
+                settings.serving,
+                settings.stuck_after_s,
             )
             _log.info("status and control", url=server.start())
         try:

@@ -157,8 +157,9 @@ def diagnose(
         desired: What the processor is meant to be.
         now: The moment of the facts.
         limits: What may last how long.
-        answered_at: When the process last answered somebody, as far as the caller remembers. A process that
-            doesn't answer now is stuck only when that is long ago; not known counts as never.
+        answered_at: When the process last gave a sign of life: answered the caller, or wrote one down itself. A
+            process that doesn't answer now is stuck only when that is long ago. None: it never gave one, and is stuck
+            only when it had time to start.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":

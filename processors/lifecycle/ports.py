@@ -106,6 +106,10 @@ class ProcessorStatusSource(Protocol):
         """What it says; None when it doesn't answer within the time."""
         ...
 
+    def last_heartbeat(self, pid: int | None) -> datetime | None:
+        """When that very process last gave a sign of life; None when it never came so far."""
+        ...
+
     def last_failure(self) -> ProcessorStatus | None:
         """What it said when it last ended with an error; None when it never did."""
         ...

@@ -151,7 +151,10 @@ def observe(
     found: dict[str, Observation] = {}
     for slot in desired.slots:
         program, status = look(slot, processor, world, patience_s=patience_s) if up else (None, None)
-        answered = (answered_at or {}).get(slot)
+        moments = [(answered_at or {}).get(slot)]
+        if program is not None and status is None:
+            moments.append(world.statuses(processor, slot).last_heartbeat(program.pid))
+        answered = max((moment for moment in moments if moment is not None), default=None)
         diagnosis = diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
         found[slot] = Observation(program, status, diagnosis)
     return found

@@ -1,26 +1,32 @@
-"""HTTP on loopback: ``GET /health``, ``GET /status``; with the token ``POST /checkpoint``, ``POST /stop``.
+"""A worker's status, health, metrics and control over HTTP; see docs/metrics.md.
 
 The server's threads never touch the worker's state: they hand requests to the worker's loop and wait. A loop that
 does not answer in time gives 503, which is how a stuck worker looks from outside; the last status that the loop
 published is served meanwhile, with the heartbeat that shows its age.
+
+Invariants:
+    - The modification time of the endpoint file is the loop's last sign of life: who can't reach the server, and
+      remembers nothing, still knows since when it is silent.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from processors.runtime.loop import Request, Worker
+from infra.settings import ServingSettings
+from processors.runtime.loop import Phase, Request, Worker
 from processors.serving.checkpoint import take_checkpoint
+from processors.serving.guard import Guard
+from processors.serving.metrics import CONTENT_TYPE, WorkerMetrics
+from processors.serving.requests import Answer, RequestServer
 from processors.serving.status import describe_worker
 
 _log = structlog.get_logger("serving")
@@ -28,6 +34,60 @@ _log = structlog.get_logger("serving")
 #: How long a request waits for the loop, in seconds.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
+#: How often the loop's sign of life is written down, in seconds.
+HEARTBEAT_EVERY_S = 1.0
+
+_NOT_READY = {
+    Phase.STARTING: "it starts, and waits for Kafka to let its producer begin",
+    Phase.JOINING: "it waits for the group to give it partitions",
+    Phase.RESTORING: "it restores its state",
+    Phase.WAITING: "no broker answers",
+    Phase.STOPPING: "it stops",
+    Phase.FAILED: "it failed",
+}
+
+
+class _Call:
+    """Work on the loop's thread, and who waits for it."""
+
+    def __init__(self, work: Callable[[], dict[str, Any]]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._given_up = False
+        self._value: dict[str, Any] = {}
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        """On the loop's thread; what nobody waits for any more is not begun."""
+        if self._given_up:
+            return
+        try:
+            self._value = self._work()
+        except Exception as failure:
+            self._failure = failure
+        finally:
+            self._done.set()
+
+    def result(self, wait_s: float) -> dict[str, Any] | None:
+        """What came of it; None when the loop didn't do it in time.
+
+        Raises:
+            Exception: What the work raised.
+        """
+        if not self._done.wait(wait_s):
+            return None
+        if self._failure is not None:
+            raise self._failure
+        return self._value
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._given_up = True
+
+    @property
+    def done(self) -> bool:
+        """Whether it was run."""
+        return self._done.is_set()
 
 
 class ControlServer:
@@ -39,30 +99,64 @@ class ControlServer:
         slot: The worker's slot.
         endpoint: The file that tells others where this server is (pid, url, token; mode 0600).
         checkpoints: Where checkpoints go.
+        serving: Where to listen, and with which token.
+        stuck_after_s: After so long a silence of the loop, the worker is not healthy.
+
+    Raises:
+        ServingImpossible: The address or port can't be listened on.
     """
 
-    def __init__(self, worker: Worker, processor: str, slot: str, endpoint: Path, checkpoints: Path) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        processor: str,
+        slot: str,
+        endpoint: Path,
+        checkpoints: Path,
+        serving: ServingSettings | None = None,
+        stuck_after_s: float = 30.0,
+    ) -> None:
         self._worker = worker
         self._processor = processor
         self._slot = slot
         self._endpoint = endpoint
         self._checkpoints = checkpoints
-        self._token = secrets.token_urlsafe(24)
+        self._stuck_after_s = stuck_after_s
         self._error: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._asked: _Call | None = None
+        self._beat = (worker.heartbeat_at, time.monotonic())
+        self._closed = threading.Event()
         self._last: dict[str, Any] = describe_worker(worker, processor, slot, None)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._metrics = WorkerMetrics()
+        serving = serving or ServingSettings()
+        self._guard = Guard(serving)
+        self._server = RequestServer(serving, self._guard, self._serve)
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/health": self._health,
+            "/ready": self._ready,
+            "/status": lambda: Answer(200, self.status()),
+            "/metrics": lambda: Answer(200, self._metrics.page(self.status(), self.silent_s()), CONTENT_TYPE),
+        }
+        self._verbs: dict[str, Callable[[], Answer]] = {
+            "/checkpoint": lambda: self._control("checkpoint", self._checkpoint),
+            "/compact": lambda: self._control("compact", self._compact),
+            "/pause": lambda: self._control("pause", lambda: self._flow(worker.pause)),
+            "/resume": lambda: self._control("resume", lambda: self._flow(worker.resume)),
+            "/stop": self._stop,
+        }
 
     def start(self) -> str:
         """Serve in the background; return the URL."""
         threading.Thread(target=self._server.serve_forever, name="control", daemon=True).start()
-        url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        url = self._server.url
         self._endpoint.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._endpoint.with_suffix(f".{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            json.dump({"pid": os.getpid(), "url": url, "token": self._token}, file)
+            json.dump({"pid": os.getpid(), "url": url, "token": self._guard.token}, file)
         temporary.replace(self._endpoint)
+        threading.Thread(target=self._write_heartbeats, name="heartbeat", daemon=True).start()
         return url
 
     def failed(self, error: Mapping[str, Any]) -> None:
@@ -77,6 +171,7 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop serving; take the endpoint file away if it is still ours."""
+        self._closed.set()
         self._server.shutdown()
         self._server.server_close()
         try:
@@ -87,89 +182,104 @@ class ControlServer:
 
     def status(self) -> dict[str, Any]:
         """The status as of now, or the last known one when the loop does not answer."""
-        answer = self._on_loop(
-            lambda: describe_worker(self._worker, self._processor, self._slot, self._error),
-            STATUS_WAIT_S,
-            only_reads=True,
-        )
+        with self._lock:  # a loop that stands still gets one question, not one for each that asks
+            if self._asked is None or self._asked.done:
+                self._asked = _Call(
+                    lambda: describe_worker(self._worker, self._processor, self._slot, self._error),
+                )
+                self._worker.requests.append(Request(self._asked.run, only_reads=True))
+            asked = self._asked
+        answer = asked.result(STATUS_WAIT_S)
         if answer is not None:
             self._last = answer
         return {**self._last, "heartbeat_at": self._worker.heartbeat_at}
 
-    def checkpoint(self) -> dict[str, Any] | None:
-        """Commit, then checkpoint every running task; None when the loop does not answer."""
+    def silent_s(self) -> float:
+        """How long ago the loop gave its last sign of life, whatever the wall clock does; right to about a second."""
+        with self._lock:
+            now = time.monotonic()
+            if self._worker.heartbeat_at != self._beat[0]:
+                self._beat = (self._worker.heartbeat_at, now)
+            return now - self._beat[1]
 
-        def take() -> dict[str, Any]:
-            self._worker.commit_now()
-            return take_checkpoint(list(self._worker.assignment.tasks), self._processor, self._checkpoints)
+    # -- pages -----------------------------------------------------------------------------------------------------
 
-        return self._on_loop(take, CONTROL_WAIT_S, only_reads=False)
+    def _serve(self, method: str, page: str) -> Answer:
+        found = (self._verbs if method == "POST" else self._pages).get(page)
+        if found is not None:
+            return found()
+        if page in self._pages or page in self._verbs:
+            return Answer(405, {"error": f"{page} is asked for with {'GET' if page in self._pages else 'POST'}"})
+        known = ", ".join([*self._pages, *self._verbs])
+        return Answer(404, {"error": f"no page or verb of that name; there are {known}"})
 
-    def _on_loop(self, work: Callable[[], dict[str, Any]], wait_s: float, *, only_reads: bool) -> dict[str, Any] | None:
-        done = threading.Event()
-        result: dict[str, Any] = {}
+    def _health(self) -> Answer:
+        silent_s = self.silent_s()
+        healthy = silent_s <= self._stuck_after_s
+        return Answer(200 if healthy else 503, {"status": "ok" if healthy else "stuck", "silent_s": round(silent_s, 3)})
 
-        def run() -> None:
+    def _ready(self) -> Answer:
+        silent_s, phase = self.silent_s(), self._worker.phase
+        if silent_s > self._stuck_after_s:
+            why = f"its loop gave no sign of life for {silent_s:.0f} s"
+        elif self._error is not None:
+            why = _NOT_READY[Phase.FAILED]
+        elif phase is Phase.RUNNING:
+            return Answer(200, {"status": "ready", "phase": phase.value, "paused": self._worker.paused})
+        else:
+            why = _NOT_READY[phase]
+        return Answer(503, {"status": "not ready", "phase": phase.value, "reason": why})
+
+    # -- verbs -----------------------------------------------------------------------------------------------------
+
+    def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
+        """Do it on the loop's thread, and say so."""
+        began = time.monotonic()
+        call = _Call(work)
+        self._worker.requests.append(Request(call.run, only_reads=False))
+        try:
+            answer = call.result(CONTROL_WAIT_S)
+        except Exception as failure:
+            _log.error("control", verb=verb, error=str(failure))
+            return Answer(500, {"error": str(failure)})
+        if answer is None:
+            call.give_up()
+            _log.error("control", verb=verb, error="the loop did not answer", waited_s=CONTROL_WAIT_S)
+            return Answer(503, {"error": f"the worker did not answer within {CONTROL_WAIT_S:g} s"})
+        _log.info("control", verb=verb, seconds=round(time.monotonic() - began, 3))
+        return Answer(200, answer)
+
+    def _checkpoint(self) -> dict[str, Any]:
+        self._worker.commit_now()
+        return take_checkpoint(list(self._worker.assignment.tasks), self._processor, self._checkpoints)
+
+    def _compact(self) -> dict[str, Any]:
+        began, before = time.monotonic(), self._store_bytes()
+        self._worker.compact()
+        return {"bytes_before": before, "bytes_after": self._store_bytes(), "seconds": time.monotonic() - began}
+
+    def _store_bytes(self) -> int:
+        return sum(task.store.size_bytes() for task in self._worker.assignment.tasks if task.store is not None)
+
+    def _flow(self, change: Callable[[], None]) -> dict[str, Any]:
+        change()
+        return {"paused": self._worker.paused}
+
+    def _stop(self) -> Answer:
+        self._worker.stop()
+        _log.info("control", verb="stop")
+        return Answer(202, {"status": "stopping"})
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def _write_heartbeats(self) -> None:
+        told = False
+        while not self._closed.wait(HEARTBEAT_EVERY_S):
+            self.silent_s()
             try:
-                result["value"] = work()
-            except Exception as failure:
-                result["error"] = failure
-            finally:
-                done.set()
-
-        self._worker.requests.append(Request(run, only_reads))
-        if not done.wait(wait_s):
-            return None
-        if "error" in result:
-            raise result["error"]
-        value: dict[str, Any] = result["value"]
-        return value
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path == "/health":
-                    silent = time.time() - server._worker.heartbeat_at
-                    self._answer(200, {"status": "ok", "silent_s": round(silent, 3)})
-                elif self.path == "/status":
-                    self._answer(200, server.status())
-                else:
-                    self._answer(404, {"error": f"no page {self.path}; there are /health and /status"})
-
-            def do_POST(self) -> None:
-                given = self.headers.get("Authorization", "")
-                if not secrets.compare_digest(given, f"Bearer {server._token}"):
-                    self._answer(401, {"error": "the token is missing or wrong; it is in the endpoint file"})
-                elif self.path == "/checkpoint":
-                    self._checkpoint()
-                elif self.path == "/stop":
-                    server._worker.stop()
-                    self._answer(202, {"status": "stopping"})
-                else:
-                    self._answer(404, {"error": f"no verb {self.path}; there are /checkpoint and /stop"})
-
-            def _checkpoint(self) -> None:
-                try:
-                    answer = server.checkpoint()
-                except Exception as failure:
-                    self._answer(500, {"error": str(failure)})
-                    return
-                if answer is None:
-                    self._answer(503, {"error": f"the worker did not answer within {CONTROL_WAIT_S:g} s"})
-                else:
-                    self._answer(200, answer)
-
-            def _answer(self, code: int, document: Mapping[str, Any]) -> None:
-                body = json.dumps(document).encode()
-                self.send_response(code)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                return
-
-        return Handler
+                at = self._worker.heartbeat_at
+                os.utime(self._endpoint, (at, at))
+            except OSError as failure:
+                if not told:
+                    told = True
+                    _log.warning("signs of life can't be written", path=str(self._endpoint), error=str(failure))

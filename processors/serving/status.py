@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from infra.kafka.records import Partition
@@ -26,7 +26,11 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task."""
+    """One task.
+
+    ``store_bytes`` is its store's size on disk, None where there is none; ``state`` has for each store how many reads
+    there were, and how many of them went to the database (``misses``).
+    """
 
     task: str
     subtopology: str
@@ -35,6 +39,8 @@ class TaskStatus:
     inputs: Mapping[str, InputPosition]
     stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     restore: Mapping[str, float] | None = None
+    store_bytes: int | None = None
+    state: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,58 +59,64 @@ class ProcessorStatus:
     records: Mapping[str, int]
     commits: Mapping[str, Any]
     tasks: tuple[TaskStatus, ...]
+    paused: bool = False
 
     @property
     def lag(self) -> int | None:
         """Records still to process, over all tasks; None while that can't be known (joining, restoring, waiting)."""
-        if self.phase != "running":
-            return None
         lags = [at.lag for task in self.tasks for at in task.inputs.values()]
-        known = [lag for lag in lags if lag is not None]
-        return sum(known) if len(known) == len(lags) else None
+        return _lag_of(self.phase, lags)
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """From the ``/status`` document."""
+        """From the ``/status`` document; what a newer worker says beyond this is left out."""
         tasks = tuple(
             TaskStatus(
-                task=task["task"],
-                subtopology=task["subtopology"],
-                partition=task["partition"],
-                phase=task["phase"],
-                inputs={topic: InputPosition(**at) for topic, at in task["inputs"].items()},
-                stores=task["stores"],
-                restore=task["restore"],
+                **{
+                    **_known(TaskStatus, task),
+                    "inputs": {topic: InputPosition(**at) for topic, at in task["inputs"].items()},
+                }
             )
             for task in document["tasks"]
         )
-        return ProcessorStatus(**{**document, "tasks": tasks})
+        return ProcessorStatus(**{**_known(ProcessorStatus, document), "tasks": tasks})
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
     """The ``/status`` document; called on the worker's own thread."""
+    committer = worker.committer
+    phase = "failed" if error is not None else worker.phase.value
+    tasks = [_describe_task(worker, task) for task in worker.assignment.tasks]
     return {
         "processor": processor,
         "slot": slot,
         "pid": os.getpid(),
-        "phase": "failed" if error is not None else worker.phase.value,
+        "phase": phase,
+        "paused": worker.paused,
         "guarantee": "exactly-once" if worker.options.exactly_once else "at-least-once",
         "code_version": worker.topology.code_version,
         "started_at": worker.started_at,
         "heartbeat_at": worker.heartbeat_at,
         "error": error,
+        "lag": _lag_of(phase, [at["lag"] for task in tasks for at in task["inputs"].values()]),
         "records": {
             "processed": worker.processed,
-            "outputs": worker.committer.sent,
+            "outputs": committer.sent,
             "dead_lettered": worker.failures.dead_lettered,
             "skipped": worker.failures.skipped,
         },
         "commits": {
-            "count": worker.committer.count,
-            "last_at": worker.committer.last_at,
-            "last_ms": None if worker.committer.last_s is None else round(worker.committer.last_s * 1000, 3),
+            "count": committer.count,
+            "aborted": committer.aborts,
+            "last_at": committer.last_at,
+            "last_ms": None if committer.last_s is None else round(committer.last_s * 1000, 3),
+            "latency": {
+                "bounds_s": list(committer.latency.bounds),
+                "counts": list(committer.latency.counts),
+                "sum_s": round(committer.latency.sum_s, 6),
+            },
         },
-        "tasks": [_describe_task(worker, task) for task in worker.assignment.tasks],
+        "tasks": tasks,
     }
 
 
@@ -125,4 +137,23 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "inputs": inputs,
         "stores": {name: {"changelog": at.topic, "offset": at.offset} for name, at in dict(task.meta.stores).items()},
         "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
+        "store_bytes": _size_of(task),
+        "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }
+
+
+def _size_of(task: Task) -> int | None:
+    try:
+        return None if task.store is None else task.store.size_bytes()
+    except Exception:
+        return None  # a store that fails says so in the loop; the status is there all the more
+
+
+def _lag_of(phase: str, lags: list[int | None]) -> int | None:
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if phase == "running" and len(known) == len(lags) else None
+
+
+def _known(kind: type[ProcessorStatus] | type[TaskStatus], document: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in document.items() if name in names}

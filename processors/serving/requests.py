@@ -1,0 +1,239 @@
+"""HTTP itself: bounded requests, JSON answers, one thread each; what a page or a verb does is decided elsewhere.
+
+Invariants:
+    - A request is refused before it is understood when it is too long, comes too slowly or names another host.
+    - No answer and no log line holds a token.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, BinaryIO
+
+import structlog
+
+from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.settings import ServingSettings
+from processors.serving.guard import Guard
+
+_log = structlog.get_logger("serving")
+
+#: A request, with all its headers, has at most so many bytes, and its body so many.
+REQUEST_BYTES_MAX = 16_384
+BODY_BYTES_MAX = 4_096
+#: A connection that says nothing for so many seconds is closed.
+SILENCE_S = 10.0
+#: So many requests are served at once; further connections are closed.
+AT_ONCE_MAX = 32
+#: Of a refused request so many bytes are still read, so that its sender gets to see the answer.
+_DRAIN_BYTES_MAX = 1 << 20
+_DRAIN_S = 1.0
+#: Of refusals the first few are logged, and later ones every so many.
+_LOG_FIRST, _LOG_EVERY = 5, 1000
+
+
+class ServingImpossible(HoldfastError):
+    """The address or port can't be listened on; fields: host, port."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets: an HTTP status and a body, JSON unless it is bytes."""
+
+    code: int
+    body: Mapping[str, Any] | bytes
+    content_type: str = "application/json"
+
+
+#: Serves an admitted request: method and page to its answer.
+Serve = Callable[[str, str], Answer]
+
+
+class _TooLong(Exception):
+    """The request has more bytes than it may."""
+
+
+class _Bounded:
+    """A request's stream, up to a number of bytes."""
+
+    def __init__(self, stream: BinaryIO, left: int) -> None:
+        self._stream = stream
+        self._left = left
+
+    def readline(self, size: int = -1) -> bytes:
+        """A line; see ``io.IOBase.readline``."""
+        line = self._stream.readline(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise _TooLong
+        return line
+
+    def read(self, size: int) -> bytes:
+        """Bytes of the body, which has its own bound."""
+        return self._stream.read(size)
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+
+class RequestServer(ThreadingHTTPServer):
+    """Listens, and serves each request on a thread of its own.
+
+    Args:
+        serving: Where to listen.
+        guard: Who may ask.
+        serve: What to answer.
+
+    Raises:
+        ServingImpossible: The address or port can't be listened on.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, serving: ServingSettings, guard: Guard, serve: Serve) -> None:
+        self.guard = guard
+        self.serve = serve
+        self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
+        self._refusals = 0
+        self._host = serving.host
+        self.address_family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+        try:
+            super().__init__((serving.host, serving.port), _Handler)
+        except OSError as failure:
+            raise ServingImpossible(
+                f"Status and control can't listen on {serving.host} port {serving.port}: {failure.strerror}.",
+                action="Set HOLDFAST_SERVING__PORT to a free port or to 0, which takes any free one; each worker of a "
+                "machine needs its own. Or set HOLDFAST_SERVING__HOST to an address of this machine.",
+                host=serving.host,
+                port=serving.port,
+            ) from failure
+
+    @property
+    def url(self) -> str:
+        """Where this machine's programs reach it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}"
+
+    def server_bind(self) -> None:
+        """Bind, without asking the name service who we are."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self._host, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve on a thread, unless there are too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread's work."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The client went away, or we erred: one line, without the request."""
+        _log.warning("a request was not answered", client=str(client_address[0]), exc_info=True)
+
+    def refused(self, client: str, page: str, why: str) -> None:
+        """Log a refusal, if there were not too many."""
+        self._refusals += 1
+        if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
+            _log.warning("request refused", client=client, page=page[:80], why=why, total=self._refusals)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: RequestServer
+    timeout = SILENCE_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile: Any = _Bounded(self.rfile, REQUEST_BYTES_MAX)
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except _TooLong:
+            self.requestline, self.request_version, self.command = "", "", ""
+            self._refuse(431, f"a request has at most {REQUEST_BYTES_MAX} bytes")
+        except ConnectionError:
+            self.close_connection = True  # the client went away
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        if "Transfer-Encoding" in self.headers:
+            return self._refuse(411, "a body needs its length")
+        length = self.headers.get("Content-Length", "0")
+        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > BODY_BYTES_MAX:
+            return self._refuse(413, f"a body has at most {BODY_BYTES_MAX} bytes; verbs need none")
+        self.rfile.read(int(length))
+        self._serve()
+
+    def _serve(self) -> None:
+        page = self.path.partition("?")[0]
+        guard = self.server.guard
+        if not guard.knows_name(self.headers.get("Host")):
+            return self._refuse(421, "the Host header names another server", page)
+        if not guard.admits(self.command, page, self.headers.get("Authorization")):
+            return self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer", page)
+        self._answer(self.server.serve(self.command, page))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the library refuses, as all other refusals."""
+        self._refuse(int(code), message or self.responses[code][0])
+
+    def _refuse(self, code: int, why: str, page: str = "") -> None:
+        self.server.refused(str(self.client_address[0]), page, why)
+        self.close_connection = True
+        try:
+            self._answer(Answer(code, {"error": why}))
+            self.wfile.flush()
+            self._drain()
+        except OSError:
+            return  # it went away without waiting for the answer
+
+    def _drain(self) -> None:
+        """Closing with bytes unread would reset the connection, and the answer might be lost."""
+        self.connection.shutdown(socket.SHUT_WR)
+        self.connection.settimeout(_DRAIN_S)
+        left = _DRAIN_BYTES_MAX
+        while left > 0:
+            got = self.connection.recv(65_536)
+            if not got:
+                return
+            left -= len(got)
+
+    def _answer(self, answer: Answer) -> None:
+        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        self.send_response(answer.code)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if answer.code == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "holdfast"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
