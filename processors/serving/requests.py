@@ -11,7 +11,7 @@ import json
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO
@@ -92,15 +92,18 @@ class RequestServer(ThreadingHTTPServer):
         serving: Where to listen.
         guard: Who may ask.
         serve: What to answer.
+        pages: The pages and verbs that there are; no other path is logged, it may hold anything.
 
     Raises:
         ServingImpossible: The address or port can't be listened on.
     """
 
     daemon_threads = True
+    request_queue_size = 2 * AT_ONCE_MAX
 
-    def __init__(self, serving: ServingSettings, guard: Guard, serve: Serve) -> None:
+    def __init__(self, serving: ServingSettings, guard: Guard, serve: Serve, pages: Collection[str]) -> None:
         self.guard = guard
+        self.pages = frozenset(pages)
         self.serve = serve
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
         self._refusals = 0
@@ -150,7 +153,8 @@ class RequestServer(ThreadingHTTPServer):
         """Log a refusal, if there were not too many."""
         self._refusals += 1
         if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
-            _log.warning("request refused", client=client, page=page[:80], why=why, total=self._refusals)
+            shown = page if page in self.pages else "unknown"
+            _log.warning("request refused", client=client, page=shown, why=why, total=self._refusals)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -195,10 +199,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self.server.serve(self.command, page))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses, as all other refusals."""
-        self._refuse(int(code), message or self.responses[code][0])
+        """What the library refuses, as all other refusals; its message would hold the request."""
+        self._refuse(int(code), self.responses[code][0])
 
-    def _refuse(self, code: int, why: str, page: str = "") -> None:
+    def _refuse(self, code: int, why: str, page: str = "unknown") -> None:
         self.server.refused(str(self.client_address[0]), page, why)
         self.close_connection = True
         try:

@@ -131,7 +131,6 @@ class ControlServer:
         self._metrics = WorkerMetrics()
         serving = serving or ServingSettings()
         self._guard = Guard(serving)
-        self._server = RequestServer(serving, self._guard, self._serve)
         self._pages: dict[str, Callable[[], Answer]] = {
             "/health": self._health,
             "/ready": self._ready,
@@ -145,10 +144,11 @@ class ControlServer:
             "/resume": lambda: self._control("resume", lambda: self._flow(worker.resume)),
             "/stop": self._stop,
         }
+        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs])
 
     def start(self) -> str:
         """Serve in the background; return the URL."""
-        threading.Thread(target=self._server.serve_forever, name="control", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True).start()
         url = self._server.url
         self._endpoint.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._endpoint.with_suffix(f".{os.getpid()}.tmp")

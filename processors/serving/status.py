@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputPosition:
-    """One input partition: next offsets; ``lag`` is in records, None before the first fetch."""
+    """One input partition: next offsets; ``end`` and ``lag`` (in records) are None while nothing is fetched."""
 
     committed: int | None
     position: int | None
@@ -125,7 +125,9 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
     member = worker.member
     for topic in task.inputs:
         position = task.positions.get(topic)
-        end = member.high_watermark(Partition(topic, task.partition)) if member is not None else None
+        # The end is as of the last fetch, and a paused worker fetches nothing: an old end would pass for no lag.
+        place = Partition(topic, task.partition)
+        end = None if member is None or worker.paused else member.high_watermark(place)
         lag = None if end is None else max(0, end - (position or 0))
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)

@@ -1,0 +1,282 @@
+"""A deployed worker seen and steered over HTTP, on the real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+from processors.serving.client import ProcessorSilent
+
+TOKEN = "a-token-that-only-this-test-has"
+
+
+def endpoint(worker: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(worker.paths.endpoint(worker.stream.group, worker.slot).read_text())
+    return found
+
+
+def ask(worker: Any, method: str, page: str, **options: Any) -> httpx.Response:
+    return httpx.request(method, endpoint(worker)["url"] + page, timeout=60, trust_env=False, **options)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def samples(worker: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Each sample by its name and its labels, without those that say whose it is."""
+    text = worker.client.metrics(30.0)
+    assert text is not None
+    found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.name.startswith("holdfast_")
+        assert family.documentation
+        for sample in family.samples:
+            assert sample.labels["processor"] == worker.stream.group
+            assert sample.labels["slot"] == worker.slot
+            rest = frozenset(
+                (name, value) for name, value in sample.labels.items() if name not in ("processor", "slot")
+            )
+            found[sample.name, rest] = sample.value
+    return found
+
+
+def plain(worker: Any, name: str) -> float:
+    return samples(worker)[name, frozenset()]
+
+
+def processed(worker: Any, count: int) -> Callable[[], bool]:
+    def so_many() -> bool:
+        status = worker.client.status()
+        return status is not None and status.records["processed"] == count and status.commits["count"] > 0
+
+    return so_many
+
+
+def test_the_pages_of_a_running_worker(stream: Any, worker: Any, waiting: Any) -> None:
+    one = worker().start().wait_running()
+    stream.feed_numbers(200)
+    waiting(processed(one, 200), "200 records")
+    waiting(lambda: (status := one.client.status()) and status.lag == 0, "all of it to be known as processed")
+
+    health, ready, status = (ask(one, "GET", page) for page in ("/health", "/ready", "/status"))
+    assert (health.status_code, health.json()["status"]) == (200, "ok")
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "phase": "running", "paused": False})
+    document = status.json()
+    assert (document["phase"], document["paused"], document["lag"], document["error"]) == ("running", False, 0, None)
+    assert document["commits"]["last_at"] >= document["started_at"]
+    assert [task["phase"] for task in document["tasks"]] == ["running"] * stream.partitions
+    assert one.client.healthy()
+    assert one.client.ready() == (True, "")
+    assert ask(one, "HEAD", "/health").status_code == 200
+    assert ask(one, "GET", "/nowhere").status_code == 404
+    assert ask(one, "GET", "/pause").status_code == 405
+    assert one.terminate() == 0
+
+
+def test_the_metrics_are_right(stream: Any, worker: Any, waiting: Any) -> None:
+    one = worker().start().wait_running()
+    stream.feed_numbers(300, keys=7)
+    waiting(processed(one, 300), "300 records")
+    waiting(lambda: (status := one.client.status()) and status.lag == 0, "all of it to be known as processed")
+
+    found = samples(one)
+    values = {name: value for (name, labels), value in found.items() if not labels}
+    assert values["holdfast_records_processed_total"] == 300
+    assert values["holdfast_outputs_sent_total"] == 300
+    assert values["holdfast_dead_letters_total"] == values["holdfast_records_skipped_total"] == 0
+    assert values["holdfast_commits_total"] >= 1
+    assert values["holdfast_aborts_total"] == 0
+    assert values["holdfast_paused"] == 0
+    assert values["holdfast_commit_duration_seconds_count"] == values["holdfast_commits_total"]
+    assert values["holdfast_commit_duration_seconds_sum"] > 0
+    last = values["holdfast_commit_duration_seconds_count"]
+    assert found["holdfast_commit_duration_seconds_bucket", frozenset({("le", "+Inf")})] == last
+    phases = {dict(labels)["phase"]: value for (name, labels), value in found.items() if name == "holdfast_phase"}
+    assert phases.pop("running") == 1
+    assert set(phases.values()) == {0}
+    lags = {labels: value for (name, labels), value in found.items() if name == "holdfast_lag_records"}
+    assert lags == {
+        frozenset({("topic", stream.source), ("partition", str(number))}): 0 for number in range(stream.partitions)
+    }
+    reads = sum(value for (name, _), value in found.items() if name == "holdfast_state_reads_total")
+    misses = sum(value for (name, _), value in found.items() if name == "holdfast_state_misses_total")
+    assert reads == 300
+    assert 0 < misses <= 300
+    assert sum(name == "holdfast_store_size_bytes" for name, _ in found) == stream.partitions
+
+
+def test_a_paused_worker_reads_nothing_and_goes_on_when_told(stream: Any, worker: Any, waiting: Any) -> None:
+    one = worker().start().wait_running()
+    stream.feed_numbers(100)
+    waiting(processed(one, 100), "100 records")
+    one.client.pause()
+    paused = one.client.status()
+    stream.feed_numbers(100)
+
+    # Its loop goes round many times, and takes none of them.
+    waiting(lambda: one.client.status().heartbeat_at > paused.heartbeat_at + 2, "some turns of its loop")
+    status = one.client.status()
+    assert (status.paused, status.phase, status.records["processed"]) == (True, "running", 100)
+    assert status.lag is None, "what it doesn't fetch it knows nothing of"
+    assert plain(one, "holdfast_paused") == 1
+    assert ask(one, "GET", "/ready").json()["paused"] is True
+
+    one.client.resume()
+    waiting(processed(one, 200), "the rest")
+    assert one.client.status().paused is False
+    assert one.terminate() == 0
+    stream.outputs_are_exact({b"k%d" % number: 20 for number in range(10)})
+
+
+def test_compaction_and_checkpoint_leave_the_state_as_it_is(stream: Any, worker: Any, waiting: Any) -> None:
+    one = worker().start().wait_running()
+    stream.feed_numbers(400)
+    waiting(processed(one, 400), "400 records")
+    sizes = one.client.compact()
+    assert sizes["bytes_after"] > 0
+    assert plain_sum(one, "holdfast_store_size_bytes") == sizes["bytes_after"]
+    assert len(one.client.checkpoint()["tasks"]) == stream.partitions
+    stream.feed_numbers(100)
+    waiting(processed(one, 500), "what came after")
+    one.client.stop()
+    assert one.wait() == 0
+    assert stream.counts() == {b"k%d" % number: 50 for number in range(10)}
+
+
+def plain_sum(worker: Any, name: str) -> float:
+    return sum(value for (each, _), value in samples(worker).items() if each == name)
+
+
+def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: Any, waiting: Any) -> None:
+    first = worker().start().wait_running()
+    stream.feed_numbers(100)
+    waiting(processed(first, 100), "100 records")
+    assert first.terminate() == 0
+    # Somebody's open transaction on the changelog holds back the end that a restore has to reach.
+    holder = Producer({"bootstrap.servers": stream.bootstrap, "transactional.id": f"{stream.group}-holder"})
+    holder.init_transactions(30)
+    holder.begin_transaction()
+    for number in range(stream.partitions):
+        holder.produce(f"{stream.group}-counts-changelog", b"never", b"foreign", partition=number)
+    assert holder.flush(30) == 0
+
+    second = worker(home="second").start()
+    waiting(lambda: (status := second.client.status()) and status.phase == "restoring", "the restore to begin")
+    ready, health = ask(second, "GET", "/ready"), ask(second, "GET", "/health")
+    assert (ready.status_code, ready.json()["phase"]) == (503, "restoring")
+    assert second.client.ready() == (False, "it restores its state")
+    assert health.status_code == 200
+    assert all(task.restore["remaining"] > 0 for task in second.client.status().tasks)
+    found = samples(second)
+    assert sum(name == "holdfast_restore_remaining_offsets" for name, _ in found) == stream.partitions
+    assert found["holdfast_phase", frozenset({("phase", "restoring")})] == 1
+    assert not any(name == "holdfast_lag_records" for name, _ in found)
+
+    holder.abort_transaction(30)
+    second.wait_running()
+    assert second.client.ready() == (True, "")
+    assert second.terminate() == 0
+
+
+def test_a_loop_that_stands_still_is_not_healthy(stream: Any, worker: Any, waiting: Any) -> None:
+    one = worker()
+    one.environment["HOLDFAST_STUCK_AFTER_S"] = "1"
+    definition = one.paths.home / "counting_definition.py"
+    slow = "def count(value, state):\n    import time\n    time.sleep(60 if value == 3 else 0)\n"
+    definition.write_text(definition.read_text().replace("def count(value, state):\n", slow))
+    one.start().wait_running()
+    assert one.client.healthy()
+    stream.feed_numbers(4)
+    waiting(lambda: ask(one, "GET", "/health").status_code == 503, "the silence to be seen")
+    assert ask(one, "GET", "/health").json()["status"] == "stuck"
+    ready = ask(one, "GET", "/ready")
+    assert (ready.status_code, "no sign of life" in ready.json()["reason"]) == (503, True)
+    assert one.client.status().phase == "running", "the last that it said is told still"
+    assert plain(one, "holdfast_heartbeat_age_seconds") > 1
+    assert one.client.last_heartbeat(one.process.pid).timestamp() <= one.client.status().heartbeat_at + 1
+    one.kill()
+
+
+def test_verbs_need_the_token_and_pages_do_not(stream: Any, worker: Any) -> None:
+    one = worker().start().wait_running()
+    token = endpoint(one)["token"]
+    for verb in ("/compact", "/pause", "/resume", "/stop", "/checkpoint"):
+        for headers in ({}, bearer("wrong"), bearer(token + "x"), {"Authorization": token}, bearer("wröng")):
+            encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+            refused = ask(one, "POST", verb, headers=encoded)
+            assert refused.status_code == 401
+            assert token not in refused.text
+            assert "Bearer" in refused.headers["WWW-Authenticate"]
+    assert one.client.status().paused is False
+    assert ask(one, "POST", "/pause", headers=bearer(token)).json() == {"paused": True}
+    assert one.terminate() == 0
+
+
+def test_on_loopback_another_name_is_refused(worker: Any) -> None:
+    one = worker().start().wait_running()
+    port = endpoint(one)["url"].rsplit(":", 1)[1]
+    for host in ("rebound.example", f"rebound.example:{port}", "127.0.0.1.example", "[::1", ""):
+        for page in ("/status", "/metrics", "/health"):
+            assert ask(one, "GET", page, headers={"Host": host}).status_code == 421, host
+    for host in ("localhost", f"LOCALHOST:{port}", "127.0.0.1"):
+        assert ask(one, "GET", "/status", headers={"Host": host}).status_code == 200
+    assert one.terminate() == 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "no-such-host.invalid"])
+def test_an_address_that_others_reach_is_refused_without_a_token(worker: Any, host: str) -> None:
+    one = worker()
+    one.environment["HOLDFAST_SERVING__HOST"] = host
+    one.start()
+    assert one.wait() == 64
+    assert "HOLDFAST_SERVING__TOKEN" in one.tail()
+
+
+def test_an_address_that_others_reach_is_guarded_and_the_token_stays_secret(stream: Any, worker: Any) -> None:
+    one = worker()
+    one.environment |= {
+        "HOLDFAST_SERVING__HOST": "0.0.0.0",
+        "HOLDFAST_SERVING__TOKEN": TOKEN,
+        "HOLDFAST_LOG_LEVEL": "DEBUG",
+    }
+    one.start().wait_running()
+    assert endpoint(one)["token"] == TOKEN
+    for page, open_to_all in (("/health", True), ("/ready", True), ("/status", False), ("/metrics", False)):
+        assert ask(one, "GET", page).status_code == (200 if open_to_all else 401)
+        assert ask(one, "GET", page, headers=bearer("wrong")).status_code == (200 if open_to_all else 401)
+        answer = ask(one, "GET", page, headers=bearer(TOKEN))
+        assert answer.status_code == 200
+        assert TOKEN not in answer.text
+    assert ask(one, "GET", f"/{TOKEN}?token={TOKEN}").status_code == 401
+    assert ask(one, "GET", "/status", headers={**bearer(TOKEN), "Host": "worker-1.example"}).status_code == 200
+    assert one.client.status().phase == "running"
+    one.client.checkpoint()
+    assert one.terminate() == 0
+    assert "request refused" in one.tail()
+    assert TOKEN not in one.log.read_text()
+
+
+def test_two_workers_on_one_port_are_told_so(worker: Any) -> None:
+    first = worker().start().wait_running()
+    second = worker("1")
+    second.environment["HOLDFAST_SERVING__PORT"] = endpoint(first)["url"].rsplit(":", 1)[1]
+    second.start()
+    assert second.wait() == 64
+    assert "HOLDFAST_SERVING__PORT" in second.tail()
+    assert first.client.status().phase == "running"
+    assert first.terminate() == 0
+
+
+def test_a_verb_without_a_worker_says_so(worker: Any) -> None:
+    one = worker()
+    assert one.client.ready() == (False, "it doesn't answer")
+    assert (one.client.metrics(), one.client.healthy(), one.client.last_heartbeat(1)) == (None, False, None)
+    with pytest.raises(ProcessorSilent, match="no endpoint file"):
+        one.client.pause()
