@@ -160,7 +160,8 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     waiting(processed(first, 100), "100 records")
     assert first.terminate() == 0
     # Somebody's open transaction on the changelog holds back the end that a restore has to reach.
-    holder = Producer({"bootstrap.servers": stream.bootstrap, "transactional.id": f"{stream.group}-holder"})
+    patient = {"transactional.id": f"{stream.group}-holder", "transaction.timeout.ms": 600_000}
+    holder = Producer({"bootstrap.servers": stream.bootstrap, **patient})
     holder.init_transactions(30)
     holder.begin_transaction()
     for number in range(stream.partitions):
@@ -168,7 +169,12 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     assert holder.flush(30) == 0
 
     second = worker(home="second").start()
-    waiting(lambda: (status := second.client.status()) and status.phase == "restoring", "the restore to begin")
+
+    def restores() -> bool:
+        status = second.client.status()
+        return status is not None and status.phase == "restoring" and all(task.restore for task in status.tasks)
+
+    waiting(restores, "the restore to begin")
     ready, health = ask(second, "GET", "/ready"), ask(second, "GET", "/health")
     assert (ready.status_code, ready.json()["phase"]) == (503, "restoring")
     assert second.client.ready() == (False, "it restores its state")
@@ -187,7 +193,7 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
 
 def test_a_loop_that_stands_still_is_not_healthy(stream: Any, worker: Any, waiting: Any) -> None:
     one = worker()
-    one.environment["HOLDFAST_STUCK_AFTER_S"] = "1"
+    one.environment["HOLDFAST_STUCK_AFTER_S"] = "4"
     definition = one.paths.home / "counting_definition.py"
     slow = "def count(value, state):\n    import time\n    time.sleep(60 if value == 3 else 0)\n"
     definition.write_text(definition.read_text().replace("def count(value, state):\n", slow))
@@ -199,7 +205,7 @@ def test_a_loop_that_stands_still_is_not_healthy(stream: Any, worker: Any, waiti
     ready = ask(one, "GET", "/ready")
     assert (ready.status_code, "no sign of life" in ready.json()["reason"]) == (503, True)
     assert one.client.status().phase == "running", "the last that it said is told still"
-    assert plain(one, "holdfast_heartbeat_age_seconds") > 1
+    assert plain(one, "holdfast_heartbeat_age_seconds") > 4
     assert one.client.last_heartbeat(one.process.pid).timestamp() <= one.client.status().heartbeat_at + 1
     one.kill()
 
