@@ -1,0 +1,133 @@
+"""The broker side of the in-memory cluster: topics with their logs, and the two coordinators."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.kafka.errors import KafkaFailed
+from infra.kafka.records import Headers, Partition, TopicFacts
+from processors.testing.clock import VirtualClock
+from processors.testing.groups import Group
+from processors.testing.log import PartitionLog
+from processors.testing.network import Network
+from processors.testing.transactions import TransactionCoordinator
+
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic."""
+
+    topic_id: str
+    logs: list[PartitionLog]
+    config: dict[str, str] = field(default_factory=dict)
+
+
+class Broker:
+    """What a cluster holds.
+
+    Args:
+        clock: Virtual time.
+        network: Where requests come from.
+    """
+
+    def __init__(self, clock: VirtualClock, network: Network) -> None:
+        self.clock = clock
+        self.network = network
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.cooperative = False
+        self.transactions = TransactionCoordinator(clock, network, self._write_marker, self._settle_offsets)
+        self._topic_numbers = itertools.count(1)
+
+    def create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
+        """Create a topic; False when it is there."""
+        if name in self.topics:
+            return False
+        logs = [PartitionLog() for _ in range(partitions)]
+        self.topics[name] = Topic(f"topic-{next(self._topic_numbers)}", logs, dict(config))
+        for group in self.groups.values():
+            if any(name in member.topics for member in group.members):
+                group.rebalance()
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, with the offsets that groups committed of it."""
+        self.topics.pop(name, None)
+        for group in self.groups.values():
+            group.committed = {part: offset for part, offset in group.committed.items() if part.topic != name}
+
+    def log(self, partition: Partition) -> PartitionLog:
+        """The log of a partition.
+
+        Raises:
+            KafkaFailed: There is none.
+        """
+        topic = self.topics.get(partition.topic)
+        if topic is None or not 0 <= partition.number < len(topic.logs):
+            raise KafkaFailed(
+                f"Topic {partition.topic} can't be read: partition {partition.number} is not there.",
+                action="Create the topic, or correct its name.",
+                topic=partition.topic,
+            )
+        return topic.logs[partition.number]
+
+    def facts(self, name: str) -> TopicFacts | None:
+        """A topic as ``describe`` shows it."""
+        topic = self.topics.get(name)
+        return None if topic is None else TopicFacts(name, topic.topic_id, len(topic.logs), 1, dict(topic.config))
+
+    def partitions_of(self, name: str) -> Sequence[Partition]:
+        """A topic's partitions; none when it is not there."""
+        topic = self.topics.get(name)
+        return [] if topic is None else [Partition(name, number) for number in range(len(topic.logs))]
+
+    def group(self, name: str) -> Group:
+        """A group; made when it is first asked for."""
+        if name not in self.groups:
+            self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.cooperative)
+        return self.groups[name]
+
+    def append(
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        producer: int | None = None,
+    ) -> int:
+        """Append a record; returns its offset."""
+        stamp = timestamp_ms or int(self.clock.time() * 1000)
+        return self.log(partition).append(key, value, stamp, headers, producer)
+
+    def partition_for(self, topic: str, key: bytes | None) -> Partition:
+        """Where a record with this key goes: murmur2, as Java and Spark have it; without a key to the first."""
+        count = len(self.topics[topic].logs) if topic in self.topics else 1
+        return Partition(topic, 0 if key is None else (murmur2(key) & 0x7FFFFFFF) % count)
+
+    def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
+        if partition.topic in self.topics:
+            stamp = int(self.clock.time() * 1000)
+            self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)
+
+    def _settle_offsets(self, group: str, offsets: Mapping[Partition, int], producer_id: int, commit: bool) -> None:
+        self.group(group).settle(producer_id, offsets, commit)
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2), as an unsigned 32-bit number."""
+    m, length = 0x5BD1E995, len(data)
+    h = (0x9747B28C ^ length) & _MASK
+    for start in range(0, length - 3, 4):
+        k = (int.from_bytes(data[start : start + 4], "little") * m) & _MASK
+        k = ((k ^ (k >> 24)) * m) & _MASK
+        h = ((h * m) & _MASK) ^ k
+    rest = data[length & ~3 :]
+    if rest:
+        h = ((h ^ int.from_bytes(rest, "little")) * m) & _MASK
+    h = ((h ^ (h >> 13)) * m) & _MASK
+    return h ^ (h >> 15)

@@ -1,0 +1,310 @@
+"""The two consumers of the in-memory cluster: the group member and the restorer of changelogs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from infra.kafka.records import Batch, GroupMetadata, Partition
+from processors.runtime.ports import OnPartitions
+from processors.testing.broker import Broker
+from processors.testing.groups import Group, Member
+from processors.testing.log import Entry
+from processors.testing.network import Fate
+from processors.testing.process import Process
+
+#: As the real consumer has it, in seconds.
+LOOKUP_TIMEOUT_S = 10.0
+COMMIT_TIMEOUT_S = 30.0
+_LOOK_EVERY_S = 0.05
+
+
+class InMemoryMember:
+    """See ``processors.runtime.ports.GroupMember``."""
+
+    def __init__(self, broker: Broker, process: Process, group: str) -> None:
+        self._broker = broker
+        self._process = process
+        self._group: Group = broker.group(group)
+        self._member: Member | None = None
+        self._positions: dict[Partition, int] = {}
+        self._paused: set[Partition] = set()
+        self._ends: dict[Partition, int] = {}
+        self._down_since: float | None = None
+        self._next = 0
+
+    def subscribe(
+        self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
+    ) -> None:
+        """Join the group."""
+        self._topics = tuple(topics)
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+        self._process.point("subscribe")
+        self._member = self._group.join(self._process, self._topics)
+
+    def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
+        """Serve rebalances, then hand out what is readable."""
+        self._process.point("poll")
+        batches = self._look(records_max)
+        if not batches and timeout_s > 0:
+            self._process.sleep(timeout_s)
+            batches = self._look(records_max)
+        return batches
+
+    @property
+    def brokers_down_s(self) -> float:
+        """Seconds without any broker."""
+        return 0.0 if self._down_since is None else self._broker.clock.monotonic() - self._down_since
+
+    def broker_answered(self) -> None:
+        """A broker was heard from by other means."""
+        self._down_since = None
+
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
+        """Committed offsets, pending transactions waited for."""
+        self._process.point("committed:before")
+        deadline = self._broker.clock.monotonic() + LOOKUP_TIMEOUT_S
+        while not self._broker.network.brokers_up or self._group.has_pending(partitions):
+            if self._broker.clock.monotonic() >= deadline:
+                raise BrokerUnreachable(
+                    f"The committed offsets of {len(partitions)} partitions could not be read in time.",
+                    action="Check that the broker runs; the processor goes on where it was when it is back.",
+                )
+            self._process.sleep(_LOOK_EVERY_S)
+        found = {partition: self._group.committed.get(partition) for partition in partitions}
+        self._process.point("committed:after")
+        return found
+
+    def pause(self, partitions: Sequence[Partition]) -> None:
+        """Stop fetching."""
+        self._paused.update(partitions)
+
+    def resume(self, partitions: Sequence[Partition]) -> None:
+        """Fetch."""
+        self._paused.difference_update(partitions)
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Read on from an offset."""
+        member = self._member
+        if member is None or partition not in member.owned:
+            raise KafkaFailed(
+                f"Seeking {partition.topic}[{partition.number}] to {offset} failed: it is not assigned.",
+                action="Restart the processor.",
+                topic=partition.topic,
+                partition=partition.number,
+            )
+        self._positions[partition] = offset
+
+    def high_watermark(self, partition: Partition) -> int | None:
+        """The end as of the last fetch."""
+        return self._ends.get(partition)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Group, member id and generation, as far as this member has heard."""
+        member = self._member
+        if member is None or member.generation < 0 or member.learned:
+            raise MembershipLost(
+                "This worker is not a member of its consumer group any more.",
+                action="Nothing is lost: it joins again, and the records are processed by their new owner.",
+            )
+        return self._group, member.member_id, member.generation
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit outside of transactions."""
+        self._process.point("commit_offsets:before")
+        _, member_id, generation = self.group_metadata()
+        fate = self._broker.network.fate(self._process.name, "commit_offsets")
+        up = self._broker.network.brokers_up
+        if up and fate in (Fate.OK, Fate.REPLY_LOST):
+            refusal = self._group.refusal(member_id, generation)
+            if refusal is not None:
+                raise MembershipLost(
+                    f"Committing offsets was refused: {refusal}.",
+                    action="Nothing is lost: the records are processed again by the partition's owner.",
+                    error=refusal,
+                )
+            self._group.committed.update(offsets)
+        if fate is Fate.DELAYED:
+            late = dict(offsets)
+            self._broker.clock.call_later(
+                self._broker.network.delay_s, lambda: self._commit_late(late, member_id, generation)
+            )
+        if not up or fate is not Fate.OK:
+            self._process.sleep(COMMIT_TIMEOUT_S)
+            raise OutcomeUnknown(
+                "Committing offsets got no answer in time.",
+                action="The engine finds out what was committed and goes on from there.",
+            )
+        self._process.point("commit_offsets:after")
+
+    def close(self) -> None:
+        """Leave the group at once."""
+        self._process.point("close")
+        member, self._member = self._member, None
+        if member is None:
+            return
+        if member.owned:
+            self._on_revoke(sorted(member.owned))
+        if self._broker.network.brokers_up:
+            self._group.leave(member)
+
+    def _commit_late(self, offsets: Mapping[Partition, int], member_id: str, generation: int) -> None:
+        if self._group.refusal(member_id, generation) is None:
+            self._group.committed.update(offsets)
+
+    def _look(self, records_max: int) -> list[Batch]:
+        if not self._broker.network.brokers_up:
+            if self._down_since is None:
+                self._down_since = self._broker.clock.monotonic()
+            return []
+        self._down_since = None
+        self._serve_rebalance()
+        return self._fetch(records_max)
+
+    def _serve_rebalance(self) -> None:
+        member = self._member
+        assert member is not None
+        if self._was_thrown_out(member):
+            return
+        if self._group.preparing and not member.joined:
+            if not self._broker.cooperative:
+                self._take_away(member, member.owned)
+                if self._was_thrown_out(member):
+                    return
+            self._group.join_again(member)
+        if member.given is not None:
+            given, member.given = member.given, None
+            self._take_over(member, given)
+
+    def _take_over(self, member: Member, given: frozenset[Partition]) -> None:
+        gone = member.owned - given
+        if gone:
+            self._take_away(member, gone)
+            if self._was_thrown_out(member):
+                return
+            self._group.rebalance(member)
+        held = {partition for other in self._group.members if other is not member for partition in other.owned}
+        new = given - member.owned - held
+        member.owned |= new
+        self._paused |= new
+        self._on_assign(sorted(new))
+
+    def _take_away(self, member: Member, partitions: set[Partition] | frozenset[Partition]) -> None:
+        if partitions:
+            self._on_revoke(sorted(partitions))
+        self._forget(member, partitions)
+
+    def _was_thrown_out(self, member: Member) -> bool:
+        if not member.thrown_out:
+            return False
+        member.learned = True
+        lost = sorted(member.owned)
+        self._forget(member, member.owned)
+        if lost:
+            self._on_lost(lost)
+        self._member = self._group.join(self._process, self._topics)
+        return True
+
+    def _forget(self, member: Member, partitions: set[Partition] | frozenset[Partition]) -> None:
+        for partition in list(partitions):
+            self._positions.pop(partition, None)
+            self._paused.discard(partition)
+            self._ends.pop(partition, None)
+            member.owned.discard(partition)
+
+    def _fetch(self, records_max: int) -> list[Batch]:
+        assert self._member is not None
+        batches, room = [], records_max
+        flowing = [part for part in sorted(self._member.owned) if part not in self._paused and part in self._positions]
+        self._next += 1
+        turn = self._next % len(flowing) if flowing else 0
+        for partition in flowing[turn:] + flowing[:turn]:
+            if room <= 0:
+                break
+            if partition.topic not in self._broker.topics:
+                raise TopicUnusable(
+                    f"Input topic {partition.topic} is not there.",
+                    action="Create the topic, or let Holdfast create it (auto_create_topics=True).",
+                    topic=partition.topic,
+                )
+            log, position = self._broker.log(partition), self._positions[partition]
+            if not log.start <= position <= log.end:
+                raise KafkaFailed(
+                    f"Reading the inputs was refused: offset {position} of {partition.topic}[{partition.number}] is "
+                    f"out of range ({log.start} to {log.end}).",
+                    action="Check the rights of this client, and that the committed offsets are still in the topic.",
+                    error="_AUTO_OFFSET_RESET",
+                )
+            entries, self._positions[partition] = log.read(position, room, committed=True)
+            self._ends[partition] = log.end
+            if entries:
+                room -= len(entries)
+                batches.append(batch_of(partition, entries))
+        return batches
+
+
+class InMemoryReplayer:
+    """See ``processors.runtime.ports.ChangelogReplayer``."""
+
+    def __init__(self, broker: Broker, process: Process) -> None:
+        self._broker = broker
+        self._process = process
+        self._starts: dict[Partition, int] = {}
+        self._positions: dict[Partition, int] = {}
+
+    def assign(self, starts: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets."""
+        self._starts = dict(starts)
+        self._positions = {}
+
+    def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
+        """Committed records, and where the last stable offset was met."""
+        self._process.point("replay")
+        batches, ends = self._look(records_max)
+        if not batches and timeout_s > 0:
+            self._process.sleep(timeout_s)
+        return batches, ends
+
+    def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """Next offsets, control records counted; nothing of a partition before its first record."""
+        return {partition: self._positions[partition] for partition in partitions if partition in self._positions}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _look(self, records_max: int) -> tuple[list[Batch], dict[Partition, int]]:
+        batches: list[Batch] = []
+        ends: dict[Partition, int] = {}
+        if not self._broker.network.brokers_up:
+            return batches, ends
+        for partition, start in self._starts.items():
+            log = self._broker.log(partition)
+            position = self._positions.get(partition, start)
+            if not log.start <= position <= log.end:
+                raise KafkaFailed(
+                    f"Changelog {partition.topic}[{partition.number}] can't be read on: offset {position} is out of "
+                    f"range ({log.start} to {log.end}).",
+                    action="See `holdfast status`; the changelog may have been truncated or deleted.",
+                    topic=partition.topic,
+                    partition=partition.number,
+                )
+            entries, reached = log.read(position, records_max, committed=True)
+            if reached > position:
+                self._positions[partition] = reached
+            if entries:
+                batches.append(batch_of(partition, entries))
+            if len(entries) < records_max:
+                ends[partition] = log.last_stable
+        return batches, ends
+
+
+def batch_of(partition: Partition, entries: Sequence[Entry]) -> Batch:
+    """Entries of one partition as the engine gets them."""
+    return Batch(
+        partition,
+        [entry.key for entry in entries],
+        [entry.value for entry in entries],
+        [entry.timestamp_ms for entry in entries],
+        [entry.offset for entry in entries],
+        [entry.headers for entry in entries],
+    )

@@ -1,0 +1,199 @@
+"""The group coordinator of the in-memory cluster: members, generations, rebalances, committed offsets.
+
+    EMPTY ──join──► PREPARING ──every live member joined again──► STABLE ──join, leave, expiry──► PREPARING
+
+Offsets are accepted from a member of the current generation, also while a rebalance is being prepared; without a
+generation only as long as the group is empty. Nobody checks whether a member owns the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from infra.kafka.records import Partition
+from processors.testing.clock import VirtualClock
+from processors.testing.network import Network
+from processors.testing.process import Process
+
+SESSION_TIMEOUT_S = 10.0
+#: Members that don't join again within this time are thrown out.
+REBALANCE_TIMEOUT_S = 60.0
+#: How long after the last join a rebalance is completed.
+JOIN_DELAY_S = 0.05
+_TICK_S = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A member; ``generation`` and ``thrown_out`` are what the coordinator holds, ``learned`` what it was told."""
+
+    member_id: str
+    process: Process
+    topics: tuple[str, ...]
+    owned: set[Partition] = field(default_factory=set)
+    generation: int = -1
+    joined: bool = True
+    thrown_out: bool = False
+    learned: bool = False
+    given: frozenset[Partition] | None = None
+    seen_at: float = 0.0
+
+
+class Group:
+    """One consumer group.
+
+    Args:
+        clock: Virtual time.
+        network: Heartbeats arrive only while the brokers are up.
+        partitions_of: The partitions of a topic.
+        cooperative: Whether members keep what they have during a rebalance.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        network: Network,
+        partitions_of: Callable[[str], Sequence[Partition]],
+        cooperative: Callable[[], bool],
+    ) -> None:
+        self._clock = clock
+        self._network = network
+        self._partitions_of = partitions_of
+        self._cooperative = cooperative
+        self._numbers = 0
+        self._rebalances = 0
+        self._ticking = False
+        self.generation = 0
+        self.preparing = False
+        self.members: list[Member] = []
+        self._out: list[Member] = []
+        self.committed: dict[Partition, int] = {}
+        self.pending: dict[int, dict[Partition, int]] = {}
+
+    def join(self, process: Process, topics: tuple[str, ...]) -> Member:
+        """A new member; it gets its partitions when the rebalance that it causes is completed."""
+        self._numbers += 1
+        member = Member(f"member-{self._numbers}", process, topics, seen_at=self._clock.monotonic())
+        self.members.append(member)
+        self.rebalance(member)
+        if not self._ticking:
+            self._ticking = True
+            self._clock.call_later(_TICK_S, self._tick)
+        return member
+
+    def join_again(self, member: Member) -> None:
+        """A member is ready for the rebalance that is being prepared."""
+        member.joined = True
+        self._complete_if_all_joined()
+
+    def leave(self, member: Member) -> None:
+        """A member goes by itself."""
+        if member in self.members:
+            self._remove(member)
+
+    def rebalance(self, *ready: Member) -> None:
+        """Prepare a rebalance; the given members need not join again."""
+        if not self.preparing:
+            self.preparing = True
+            self._rebalances += 1
+            number = self._rebalances
+            for member in self.members:
+                member.joined = False
+            self._clock.call_later(REBALANCE_TIMEOUT_S, lambda: self._complete(number))
+        for member in ready:
+            member.joined = True
+        self._complete_if_all_joined()
+
+    def refusal(self, member_id: str, generation: int) -> str | None:
+        """Why offsets of this member are refused; None when they are taken."""
+        if generation < 0:
+            return "UNKNOWN_MEMBER_ID" if self.members else None
+        if all(member.member_id != member_id for member in self.members):
+            return "UNKNOWN_MEMBER_ID"
+        return "ILLEGAL_GENERATION" if generation != self.generation else None
+
+    def has_pending(self, partitions: Sequence[Partition]) -> bool:
+        """Whether a transaction that is not decided holds offsets of these partitions."""
+        return any(partition in offsets for offsets in self.pending.values() for partition in partitions)
+
+    def settle(self, producer_id: int, offsets: Mapping[Partition, int], commit: bool) -> None:
+        """A transaction's marker arrived."""
+        self.pending.pop(producer_id, None)
+        if commit:
+            self.committed.update(offsets)
+
+    def _remove(self, member: Member) -> None:
+        self.members.remove(member)
+        if self.members:
+            self.rebalance()
+        else:
+            self.preparing = False
+            self.generation += 1
+
+    def _complete_if_all_joined(self) -> None:
+        if self.preparing and all(member.joined for member in self.members):
+            number = self._rebalances
+            self._clock.call_later(JOIN_DELAY_S, lambda: self._complete(number, early=True))
+
+    def _complete(self, number: int, *, early: bool = False) -> None:
+        if not self.preparing or number != self._rebalances:
+            return
+        late = [member for member in self.members if not member.joined]
+        if early and late:
+            return
+        for member in late:
+            member.thrown_out = True
+            self._out.append(member)
+            self.members.remove(member)
+        self.preparing = False
+        self.generation += 1
+        shares = self._shares()
+        for member in self.members:
+            member.generation = self.generation
+            member.given = frozenset(shares[member.member_id])
+
+    def _shares(self) -> dict[str, set[Partition]]:
+        shares: dict[str, set[Partition]] = {member.member_id: set() for member in self.members}
+        for topic in sorted({topic for member in self.members for topic in member.topics}):
+            readers = [member for member in self.members if topic in member.topics]
+            partitions = sorted(self._partitions_of(topic))
+            if self._cooperative():
+                self._share_sticky(shares, readers, partitions)
+            else:
+                for number, partition in enumerate(partitions):
+                    shares[readers[number * len(readers) // len(partitions)].member_id].add(partition)
+        return shares
+
+    def _share_sticky(
+        self, shares: dict[str, set[Partition]], readers: list[Member], partitions: list[Partition]
+    ) -> None:
+        most = -(-len(partitions) // len(readers))
+        left = []
+        for partition in partitions:
+            owner = next((member for member in readers if partition in member.owned), None)
+            if owner is not None and len(shares[owner.member_id]) < most:
+                shares[owner.member_id].add(partition)
+            else:
+                left.append(partition)
+        for partition in left:
+            shares[min(readers, key=lambda member: len(shares[member.member_id])).member_id].add(partition)
+
+    def _tick(self) -> None:
+        """Heartbeats: those of frozen processes stop."""
+        now = self._clock.monotonic()
+        if self._network.brokers_up:
+            for member in list(self.members):
+                if now - member.seen_at > SESSION_TIMEOUT_S:
+                    member.thrown_out = True
+                    self._out.append(member)
+                    self._remove(member)
+                elif not member.process.frozen:
+                    member.seen_at = now
+            for member in [member for member in self._out if not member.process.frozen]:
+                member.learned = True
+                self._out.remove(member)
+        if self.members or any(not member.process.frozen for member in self._out):
+            self._clock.call_later(_TICK_S, self._tick)
+        else:
+            self._ticking = False

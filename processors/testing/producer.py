@@ -1,0 +1,228 @@
+"""The producer of the in-memory cluster: transactional or not, with requests that may meet their fate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from infra.kafka.errors import BrokerUnreachable, OutcomeUnknown, TransactionAborted
+from infra.kafka.records import GroupMetadata, Headers, Partition
+from processors.testing.broker import Broker
+from processors.testing.groups import Group
+from processors.testing.network import Fate
+from processors.testing.process import Process
+
+#: How long a transactional request waits for its answer, in seconds: twice the transaction timeout, as the real one.
+ANSWER_TIMEOUT_S = 30.0
+_LOOK_EVERY_S = 0.05
+_WAIT_STEP_S = 1.0
+
+
+@dataclass(slots=True)
+class _Queued:
+    partition: Partition
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+    on_delivered: Callable[[int], None] | None
+
+
+class InMemoryProducer:
+    """See ``processors.runtime.ports.TransactionProducer``."""
+
+    def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
+        self._broker = broker
+        self._process = process
+        self._id = transactional_id
+        self._producer_id, self._epoch = -1, -1
+        self._queue: list[_Queued] = []
+        self._sent = False
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def init(self, timeout_s: float) -> None:
+        """Fence and end what a former holder left open."""
+        if self._id is None:
+            return
+        self._process.point("init:before")
+        deadline = self._broker.clock.monotonic() + timeout_s
+        told_at = self._broker.clock.monotonic()
+        while True:
+            given = self._broker.transactions.register(self._id) if self._broker.network.brokers_up else None
+            if given is not None:
+                break
+            now = self._broker.clock.monotonic()
+            if now >= deadline:
+                raise BrokerUnreachable(
+                    f"The transaction coordinator did not answer within {timeout_s:g} s.",
+                    action="Check that the broker runs and is reachable.",
+                )
+            if now - told_at >= _WAIT_STEP_S:
+                told_at = now
+                self.on_wait()
+            self._process.sleep(_LOOK_EVERY_S)
+        self._producer_id, self._epoch = given
+        self._process.point("init:after")
+
+    def begin(self) -> None:
+        """Open a transaction; the coordinator hears of it with the first record."""
+        self._sent = False
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        *,
+        partition: int = -1,
+        timestamp_ms: int = 0,
+        headers: Headers = None,
+        on_delivered: Callable[[int], None] | None = None,
+    ) -> None:
+        """Queue one record."""
+        place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
+        self._queue.append(_Queued(place, key, value, timestamp_ms, headers, on_delivered))
+
+    def poll(self) -> None:
+        """Let what is queued arrive, as the client's background thread would."""
+        if self._queue and self._broker.network.brokers_up:
+            self._process.point("produce:before")
+            self._deliver()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait for acknowledgements."""
+        self._process.point("flush:before")
+        fate = self._broker.network.fate(self._process.name, "produce") if self._queue else Fate.OK
+        if fate in (Fate.LOST, Fate.DELAYED):
+            if fate is Fate.DELAYED:
+                late, self._queue = self._queue, []
+                self._broker.clock.call_later(self._broker.network.delay_s, lambda: self._deliver_late(late))
+            self._unanswered(timeout_s, "flush")
+        deadline = self._broker.clock.monotonic() + timeout_s
+        self._deliver(len(self._queue) // 2)
+        if self._queue:
+            self._process.point("flush:half")
+        self._deliver()
+        while self._queue:
+            if self._broker.clock.monotonic() >= deadline:
+                self._unanswered(0.0, "flush")
+            self._process.sleep(_LOOK_EVERY_S)
+            self.on_wait()
+            self._deliver()
+        if fate is Fate.REPLY_LOST:
+            self._unanswered(timeout_s, "flush")
+        self._process.point("flush:after")
+
+    def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
+        """Make offsets part of the transaction; the group's generation is checked now."""
+        self._process.point("send_offsets:before")
+        group, member_id, generation = metadata
+        sent = dict(offsets)
+        self._request("send_offsets", lambda: self._add_offsets(group, member_id, generation, sent))
+        self._process.point("send_offsets:after")
+
+    def commit(self) -> None:
+        """Commit."""
+        self._process.point("commit:before")
+        self._request("commit", lambda: self._end(commit=True), between=lambda: self._process.point("commit:sent"))
+        self._process.point("commit:after")
+
+    def abort(self) -> None:
+        """Abort the transaction; what is queued is dropped."""
+        self._process.point("abort:before")
+        self._queue.clear()
+        self._request("abort", lambda: self._end(commit=False))
+        self._process.point("abort:after")
+
+    def close(self) -> None:
+        """Drop what is queued."""
+        self._queue.clear()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _request(self, name: str, effect: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
+        """Send a request, retried until the coordinator can take it; False from ``effect`` asks for a retry."""
+        fate = self._broker.network.fate(self._process.name, name)
+        if fate is Fate.DELAYED:
+            self._broker.clock.call_later(self._broker.network.delay_s, lambda: _quietly(effect))
+        if fate in (Fate.LOST, Fate.DELAYED):
+            self._unanswered(ANSWER_TIMEOUT_S, name)
+        deadline = self._broker.clock.monotonic() + ANSWER_TIMEOUT_S
+        while not (self._broker.network.brokers_up and effect()):
+            if self._broker.clock.monotonic() >= deadline:
+                self._unanswered(0.0, name)
+            self._process.sleep(_LOOK_EVERY_S)
+            self.on_wait()
+        between()
+        if fate is Fate.REPLY_LOST:
+            self._unanswered(ANSWER_TIMEOUT_S, name)
+
+    def _unanswered(self, timeout_s: float, what: str) -> None:
+        waited = 0.0
+        while waited < timeout_s:
+            self._process.sleep(_WAIT_STEP_S)
+            self.on_wait()
+            waited += _WAIT_STEP_S
+        raise OutcomeUnknown(
+            f"Told to {what}, Kafka gave no answer in time.",
+            action="The engine finds out what was committed and goes on from there.",
+        )
+
+    def _add_offsets(self, group: Group, member_id: str, generation: int, offsets: Mapping[Partition, int]) -> bool:
+        assert self._id is not None
+        refusal = group.refusal(member_id, generation)
+        if refusal is not None:
+            raise TransactionAborted(
+                f"Told to send offsets, Kafka answered {refusal}; the transaction must be aborted.",
+                action="Nothing is lost: the batch is processed again.",
+                error=refusal,
+            )
+        name = next(name for name, known in self._broker.groups.items() if known is group)
+        if not self._broker.transactions.add_offsets(self._id, self._epoch, name, offsets):
+            return False
+        group.pending.setdefault(self._producer_id, {}).update(offsets)
+        self._sent = True
+        return True
+
+    def _end(self, *, commit: bool) -> bool:
+        assert self._id is not None
+        if self._sent or self._broker.transactions.is_open(self._id, self._epoch):
+            self._broker.transactions.end(self._id, self._epoch, commit=commit)
+        self._sent = False
+        return True
+
+    def _deliver(self, count: int | None = None) -> None:
+        """Let queued records arrive, in order, as far as the coordinator takes them."""
+        if not self._broker.network.brokers_up:
+            return
+        done = 0
+        for queued in self._queue[:count]:
+            if not self._arrives(queued):
+                break
+            done += 1
+        del self._queue[:done]
+
+    def _deliver_late(self, late: list[_Queued]) -> None:
+        _quietly(lambda: all(self._arrives(queued) for queued in late))
+
+    def _arrives(self, queued: _Queued) -> bool:
+        producer = None
+        if self._id is not None:
+            if not self._broker.transactions.add_partition(self._id, self._epoch, queued.partition):
+                return False
+            producer = self._producer_id
+            self._sent = True
+        offset = self._broker.append(
+            queued.partition, queued.key, queued.value, queued.timestamp_ms, queued.headers, producer
+        )
+        if queued.on_delivered is not None:
+            queued.on_delivered(offset)
+        return True
+
+
+def _quietly(effect: Callable[[], bool]) -> None:
+    """A request that arrives late: nobody hears what becomes of it."""
+    try:
+        effect()
+    except Exception:
+        return

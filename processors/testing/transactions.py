@@ -1,0 +1,160 @@
+"""The transaction coordinator of the in-memory cluster: Kafka's first transaction protocol, as librdkafka speaks it.
+
+    EMPTY ──first partition or offsets──► OPEN ──end──► ENDING ──last marker written──► EMPTY
+
+Ending is decided at once and answered; markers follow, one partition after the other. A transaction that is open for
+longer than its timeout is aborted, and its producer fenced. A late request to end is checked against the epoch only:
+with an unchanged epoch it ends whatever transaction is open then, as it does in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from infra.kafka.errors import ProducerFenced
+from infra.kafka.records import Partition
+from processors.testing.clock import Timer, VirtualClock
+from processors.testing.network import Network
+
+#: transaction.timeout.ms of the engine's producers, in seconds.
+TRANSACTION_TIMEOUT_S = 15.0
+
+
+class Phase(Enum):
+    """Where a transactional id is."""
+
+    EMPTY = "empty"
+    OPEN = "open"
+    ENDING = "ending"
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int = -1
+    phase: Phase = Phase.EMPTY
+    partitions: list[Partition] = field(default_factory=list)
+    offsets: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    timer: Timer | None = None
+
+
+class TransactionCoordinator:
+    """All transactional ids of a cluster.
+
+    Args:
+        clock: Virtual time.
+        network: Knows how long markers take.
+        write_marker: Called with (partition, producer id, commit).
+        settle_offsets: Called with (group, offsets, producer id, commit) when a group's marker is written.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        network: Network,
+        write_marker: Callable[[Partition, int, bool], None],
+        settle_offsets: Callable[[str, Mapping[Partition, int], int, bool], None],
+    ) -> None:
+        self._clock = clock
+        self._network = network
+        self._write_marker = write_marker
+        self._settle_offsets = settle_offsets
+        self._by_id: dict[str, Transaction] = {}
+
+    def register(self, transactional_id: str) -> tuple[int, int] | None:
+        """A new producer for an id: its producer id and epoch; None while the former transaction is being ended."""
+        known = self._by_id.get(transactional_id)
+        if known is None:
+            known = self._by_id[transactional_id] = Transaction(transactional_id, 1000 + len(self._by_id))
+        if known.phase is Phase.OPEN:
+            known.epoch += 1
+            self._end(known, commit=False)
+        if known.phase is Phase.ENDING:
+            return None
+        known.epoch += 1
+        return known.producer_id, known.epoch
+
+    def add_partition(self, transactional_id: str, epoch: int, partition: Partition) -> bool:
+        """Make a partition part of the transaction; False while the former one is being ended.
+
+        Raises:
+            ProducerFenced: A newer producer has this id.
+        """
+        known = self._checked(transactional_id, epoch)
+        if known.phase is Phase.ENDING:
+            return False
+        self._opened(known)
+        if partition not in known.partitions:
+            known.partitions.append(partition)
+        return True
+
+    def add_offsets(self, transactional_id: str, epoch: int, group: str, offsets: Mapping[Partition, int]) -> bool:
+        """Make a group's offsets part of the transaction; see ``add_partition``."""
+        known = self._checked(transactional_id, epoch)
+        if known.phase is Phase.ENDING:
+            return False
+        self._opened(known)
+        known.offsets.setdefault(group, {}).update(offsets)
+        return True
+
+    def is_open(self, transactional_id: str, epoch: int) -> bool:
+        """Whether this producer has a transaction open here."""
+        known = self._checked(transactional_id, epoch)
+        return known.phase is Phase.OPEN
+
+    def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
+        """Decide; one that is ending, or ended, already stays as it is.
+
+        Raises:
+            ProducerFenced: A newer producer has this id.
+        """
+        known = self._checked(transactional_id, epoch)
+        if known.phase is Phase.OPEN:
+            self._end(known, commit=commit)
+
+    def _checked(self, transactional_id: str, epoch: int) -> Transaction:
+        known = self._by_id[transactional_id]
+        if known.epoch != epoch:
+            raise ProducerFenced(
+                f"The transactional id {transactional_id} has a newer producer: epoch {known.epoch}, not {epoch}.",
+                action="Nothing is lost. Make sure that no two processes run with the same slot.",
+                error="INVALID_PRODUCER_EPOCH",
+            )
+        return known
+
+    def _opened(self, known: Transaction) -> None:
+        if known.phase is Phase.EMPTY:
+            known.phase = Phase.OPEN
+            known.timer = self._clock.call_later(TRANSACTION_TIMEOUT_S, lambda: self._time_out(known))
+
+    def _time_out(self, known: Transaction) -> None:
+        if known.phase is Phase.OPEN:
+            known.epoch += 1
+            self._end(known, commit=False)
+
+    def _end(self, known: Transaction, *, commit: bool) -> None:
+        known.phase = Phase.ENDING
+        if known.timer is not None:
+            known.timer.cancel()
+        steps: list[Callable[[], None]] = [
+            lambda partition=partition: self._write_marker(partition, known.producer_id, commit)  # type: ignore[misc]
+            for partition in known.partitions
+        ]
+        steps += [
+            lambda group=group, offsets=offsets: self._settle_offsets(  # type: ignore[misc]
+                group, offsets, known.producer_id, commit
+            )
+            for group, offsets in known.offsets.items()
+        ]
+        steps.append(lambda: self._ended(known))
+        known.partitions, known.offsets = [], {}
+        for number, step in enumerate(steps, 1):
+            self._clock.call_later(self._network.marker_delay_s * number / len(steps), step)
+
+    def _ended(self, known: Transaction) -> None:
+        known.phase = Phase.EMPTY
