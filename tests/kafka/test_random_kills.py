@@ -1,10 +1,17 @@
-"""kill -9 at random moments: the processor fleet, on a real broker, neither loses nor doubles a flight.
+"""kill -9 at random moments: processes on a real broker neither lose nor double a flight.
 
-Each round kills the running process at a moment drawn from a seed, be it starting, joining, restoring, processing
-or committing, and starts it again at once. Afterwards the state, its changelog and the outputs are compared with what
-plain Python makes of the same flights.
+Each round kills one process, or all of them, at a moment drawn from a seed, be it starting, joining, restoring,
+processing or committing. It is started again at once, or stays away for a round so that others take over.
+Afterwards everything is compared with what plain Python makes of the records in the source topic.
 
-By hand, for many rounds: ``python tests/kafka/random_kills.py --rounds 20 --seed 7``.
+Exactly-once: every state folder holds exactly the fold of the input offsets that it names, and one for each partition
+those of the whole input; changelogs, outputs and dead letters hold exactly what is expected, each once, in order.
+
+At-least-once: every flight took effect in the state at least once, in each store; counts never fall short, what a
+repeat can't change is exact, every flight has an output and every flight without an aircraft a dead letter. Every
+state folder holds exactly its changelog up to the offset that it names.
+
+By hand: ``python tests/kafka/random_kills.py --rounds 100 --processes 3 --guarantee at-least-once --seed 7``.
 """
 
 from __future__ import annotations
@@ -15,36 +22,71 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from infra.java import Java
-from infra.kafka.broker import EmbeddedBroker
+from infra.kafka.errors import KafkaFailed
+from infra.kafka.feeder import Feeder
 from infra.kafka.reader import read_range
-from infra.kafka.records import Partition, TopicSpec
+from infra.kafka.records import Partition, Record, TopicSpec
 from infra.kafka.topics import Topics
 from infra.paths import Paths
-from infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, feed
-from infra.sample_data.flights import FLIGHTS, read_flights
-from orchestration.demo.sequences import check_sequences, committed_updates
+from infra.sample_data.flights import FLIGHTS, due_ms, read_flights
 from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.definitions.fleet import application, update_aircraft
-from processors.lifecycle import provision
-from processors.state.checkpoint_reader import iterate_checkpoint
+from processors.changelog.names import changelog_topic
+from processors.definitions.fleet import update_aircraft
+from processors.serving.client import ProcessorClient
+from processors.state.rocksdb import StateReader
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-ROUNDS = int(os.environ.get("HOLDFAST_KILL_ROUNDS", "3"))
-#: 0 draws one, and prints it.
-SEED = int(os.environ.get("HOLDFAST_KILL_SEED", "0"))
-#: So many flights are fed for each round, at this pace.
-FLIGHTS_PER_ROUND = 16_000
+PARTITIONS = 4
+STORES = ("aircraft", "flown")
+#: The pace of the feed, at most; it goes on for about as long as there are rounds.
 FLIGHTS_PER_SECOND = 2_000
-#: Of the kills so many come after the process has committed something, the others at any moment of its start.
+SECONDS_PER_ROUND = 8 if "HOLDFAST_KILL_ROUNDS" in os.environ else 5
+#: Of the kills so many come after something was committed, the others at any moment of a start.
 WORKING_SHARE = 0.75
-CATCH_UP_S = 120.0
+#: Of the kills of several processes so many take all at once, and so many leave the killed one away for a round.
+ALL_SHARE, AWAY_SHARE = 0.2, 0.3
+CATCH_UP_S = 180.0
+
+#: (processes, guarantee, rounds, seed); a seed of 0 draws one, and prints it.
+KINDS = [(processes, guarantee, 2, 0) for guarantee in ("exactly-once", "at-least-once") for processes in (1, 2, 3)]
+if "HOLDFAST_KILL_ROUNDS" in os.environ:
+    _given = {name: os.environ[f"HOLDFAST_KILL_{name}"] for name in ("PROCESSES", "GUARANTEE", "ROUNDS", "SEED")}
+    KINDS = [(int(_given["PROCESSES"]), _given["GUARANTEE"], int(_given["ROUNDS"]), int(_given["SEED"]))]
+
+DEFINITION = """
+import os
+from processors import Application
+from processors.definitions.fleet import update_aircraft
+
+application = Application(
+    consumer_group=os.environ["KILLS_GROUP"],
+    auto_offset_reset="earliest",
+    commit_interval=0.25,
+    processing_guarantee=os.environ["KILLS_GUARANTEE"],
+    dead_letter_topic=os.environ["KILLS_GROUP"] + "-dead",
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+)
+
+def note_flight(flight, state):
+    state.set("ids", [*state.get("ids", []), flight["id"]])
+    return flight
+
+def update(flight, state):
+    return {"id": flight["id"], **update_aircraft(flight, state)}
+
+flights = application.dataframe(application.topic(application.consumer_group + "-in"))
+updates = flights.apply(note_flight, stateful=True, store="flown").apply(update, stateful=True, store="aircraft")
+updates.to_topic(application.topic(application.consumer_group + "-out"))
+"""
 
 
 class DictState(dict[str, Any]):
@@ -57,166 +99,394 @@ class DictState(dict[str, Any]):
         return super().get(key, default)
 
 
-class Worker:
-    """The real process, started as the supervisor starts it."""
+class Fleet:
+    """The processes, one slot each, started as the supervisor starts them."""
 
-    def __init__(self, home: Path, bootstrap: str) -> None:
-        self._log = home / "worker.log"
-        self._environment = {
+    def __init__(self, home: Path, bootstrap: str, group: str, guarantee: str, processes: int) -> None:
+        home.mkdir()
+        (home / "kills_definition.py").write_text(DEFINITION)
+        self.paths, self.group, self.topics = Paths(home), group, Topics(bootstrap)
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
+            "PYTHONPATH": f"{PROJECT}{os.pathsep}{home}",
             "HOLDFAST_HOME": str(home),
             "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS": bootstrap,
+            "HOLDFAST_PROCESSORS": '["kills_definition:application"]',
+            "KILLS_GROUP": group,
+            "KILLS_GUARANTEE": guarantee,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self.slots = [str(number) for number in range(processes)]
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "processors", "--processor", "fleet", "--slot", "0"],
-                cwd=PROJECT,
-                env=self._environment,
+    def topic(self, name: str) -> str:
+        return f"{self.group}-{name}"
+
+    def create_topics(self) -> None:
+        for name in ("in", "out", "dead"):
+            self.topics.create(TopicSpec(self.topic(name), PARTITIONS, 1))
+        for store in STORES:
+            config = {"cleanup.policy": "compact", "retention.ms": "-1"}
+            self.topics.create(TopicSpec(changelog_topic(self.group, store), PARTITIONS, 1, config))
+        self._await_coordinator()
+
+    def _await_coordinator(self) -> None:
+        """Asked for a group's offsets before there is a coordinator, the client library crashes, or waits for ever."""
+        impatient, began = Topics(self.topics.bootstrap, timeout_s=2.0), time.monotonic()
+        while True:
+            try:
+                impatient.members(self.group)
+                return
+            except KafkaFailed:
+                assert time.monotonic() - began < CATCH_UP_S
+
+    def start(self, slot: str) -> None:
+        with (self.paths.home / f"worker-{slot}.log").open("ab") as log:
+            self.running[slot] = subprocess.Popen(
+                [sys.executable, "-m", "processors", "--processor", self.group, "--slot", slot],
+                cwd=self.paths.home,
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
 
-    def lives_for(self, seconds: float) -> bool:
-        """Whether it is still there after so long."""
-        assert self._process is not None
+    def start_absent(self) -> None:
+        for slot in self.slots:
+            if slot not in self.running:
+                self.start(slot)
+
+    def live_for(self, seconds: float) -> None:
+        """Let them work; none may end by itself."""
+        deadline = time.monotonic() + seconds
+        for slot, process in self.running.items():
+            try:
+                code = process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+            raise AssertionError(f"slot {slot} ended by itself with {code}:\n{self.last_words(slot)}")
+
+    def kill(self, slot: str) -> None:
+        process = self.running.pop(slot)
+        process.kill()
+        process.wait(30)
+
+    def kill_all(self) -> None:
+        for slot in list(self.running):
+            self.kill(slot)
+
+    def await_running(self) -> None:
+        began = time.monotonic()
+        while not all(self._is_running(slot) for slot in self.slots):
+            self.live_for(0.1)
+            assert time.monotonic() - began < CATCH_UP_S, self.last_words("0")
+
+    def _is_running(self, slot: str) -> bool:
+        status = ProcessorClient(self.group, slot, self.paths).status()
+        return status is not None and status.pid == self.running[slot].pid and status.phase == "running"
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            process.terminate()
+        for slot, process in self.running.items():
+            assert process.wait(60) == 0, self.last_words(slot)
+        self.running.clear()
+
+    def committed(self) -> int:
+        return sum(self.topics.committed_offsets(self.group).values())
+
+    def last_words(self, slot: str) -> str:
+        log = self.paths.home / f"worker-{slot}.log"
+        return "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+
+
+class Feed(threading.Thread):
+    """Feeds numbered flights at a pace; what goes wrong is raised by ``finished``."""
+
+    def __init__(self, fleet: Fleet, rounds: int) -> None:
+        super().__init__(daemon=True)
+        self.limit = min(FLIGHTS_PER_SECOND * SECONDS_PER_ROUND * rounds, FLIGHTS)
+        self._per_second = self.limit / (SECONDS_PER_ROUND * rounds)
+        self._address, self._topic = fleet.topics.bootstrap, fleet.topic("in")
+        self._failed: BaseException | None = None
+
+    def run(self) -> None:
         try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return True
-        return False
+            self._feed()
+        except BaseException as failure:
+            self._failed = failure
 
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
+    def finished(self) -> None:
+        self.join(CATCH_UP_S)
+        assert not self.is_alive()
+        assert self._failed is None, self._failed
 
-    def stop(self) -> int:
-        assert self._process is not None
-        self._process.terminate()
-        return self._process.wait(30)
-
-    def last_words(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-25:])
-
-
-@pytest.fixture
-def own_broker(tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[str]:
-    """A broker for this test alone: the processors that ship have fixed topics and groups."""
-    broker = EmbeddedBroker(tmp_path / "broker", heap_mb=384, java=java, jars=broker_jars)
-    yield broker.start().bootstrap
-    broker.stop()
+    def _feed(self) -> None:
+        encode, began = msgspec.json.Encoder().encode, time.monotonic()
+        with Feeder(self._address) as feeder:
+            for number, flight in enumerate(read_flights(limit=self.limit)):
+                key = flight["tailnum"]
+                feeder.send(
+                    self._topic, None if key is None else key.encode(), encode({"id": number, **flight}), due_ms(flight)
+                )
+                while number % 100 == 0 and (early := number / self._per_second - (time.monotonic() - began)) > 0:
+                    feeder.poll(early)
 
 
 @pytest.fixture
-def worker(tmp_path: Path, own_broker: str) -> Iterator[Worker]:
-    (tmp_path / "home").mkdir()
-    worker = Worker(tmp_path / "home", own_broker)
-    yield worker
-    worker.kill()
+def fleet_of(tmp_path: Path, broker: str, unique: Callable[[str], str]) -> Iterator[Callable[..., Fleet]]:
+    made: list[Fleet] = []
+
+    def make(processes: int, guarantee: str) -> Fleet:
+        made.append(Fleet(tmp_path / "home", broker, unique("kills"), guarantee, processes))
+        made[-1].create_topics()
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        fleet.kill_all()
 
 
-def test_no_flight_is_lost_or_doubled(tmp_path: Path, own_broker: str, worker: Worker) -> None:
-    rounds, seed = ROUNDS, SEED or random.SystemRandom().randrange(1, 1_000_000)
-    print(f"seed {seed}, {rounds} rounds")
-    topics = Topics(own_broker)
-    topology = application.topology()
-    provision.apply(provision.plan(topology, provision.read_facts(topics, topology)), topics)
-    topics.create(TopicSpec(DEPARTURES_TOPIC, 4, 1))
-    limit = min(FLIGHTS_PER_ROUND * rounds, FLIGHTS)
-    feeding = threading.Thread(
-        target=feed,
-        args=(own_broker,),
-        kwargs={"limit": limit, "flights_per_second": FLIGHTS_PER_SECOND},
-    )
-
-    moments = random.Random(seed)
-    feeding.start()
-    worker.start()
-    for round_number in range(rounds):
-        working, moment = feeding.is_alive() and moments.random() < WORKING_SHARE, moments.uniform(0.05, 3.0)
-        if working:
-            _await_commit(topics, worker, feeding, seed)
-        assert worker.lives_for(moment), f"seed {seed}, round {round_number}: it ended by itself\n{worker.last_words()}"
-        done = sum(topics.committed_offsets("fleet").values())
-        when = "its first commit" if working else "its start"
-        print(f"round {round_number}: kill -9 {moment:.2f} s after {when}, {done} flights committed")
-        worker.kill()
-        worker.start()
-    feeding.join(CATCH_UP_S)
-    assert not feeding.is_alive()
-    seconds = _await_caught_up(topics, worker, seed)
-    print(f"caught up {seconds:.1f} s after the feed's end")
-    assert worker.stop() == 0, worker.last_words()
-
-    expected, without_aircraft = _recomputed(limit)
-    outputs = check_sequences(
-        committed_updates(topics, "fleet-updates"), {key: state["flights"] for key, state in expected.items()}
-    )
-    assert outputs.mismatches == 0, f"seed {seed}: {outputs}"
-    assert outputs.records == limit - without_aircraft
-    changelog = _changelog(topics, topology.changelogs[0].topic.name)
-    assert {split_key(key)[0].decode(): decode_value(value) for key, value in changelog.items()} == expected, seed
-    assert _stored(Paths(tmp_path / "home")) == changelog, f"seed {seed}: store and changelog differ"
-    assert _dead_letters(topics) == without_aircraft, seed
+@pytest.mark.parametrize(("processes", "guarantee", "rounds", "seed"), KINDS)
+def test_killed_processes_lose_nothing(
+    fleet_of: Callable[..., Fleet], processes: int, guarantee: str, rounds: int, seed: int
+) -> None:
+    seed = seed or random.SystemRandom().randrange(1, 1_000_000)
+    print(f"\nseed {seed}: {rounds} rounds, {processes} processes, {guarantee}", flush=True)
+    fleet, began = fleet_of(processes, guarantee), time.monotonic()
+    feed = Feed(fleet, rounds)
+    feed.start()
+    fleet.start_absent()
+    _kill_at_random(fleet, feed, rounds, random.Random(seed))
+    fleet.start_absent()
+    feed.finished()
+    _await_caught_up(fleet)
+    fleet.await_running()
+    fleet.stop()
+    print(f"caught up; {time.monotonic() - began:.0f} s in all", flush=True)
+    figures = _verify(fleet, exactly_once=guarantee == "exactly-once", flights=feed.limit)
+    print(f"RESULT seed {seed}, {rounds} rounds, {processes} processes, {guarantee}: {figures}", flush=True)
 
 
-def _await_commit(topics: Topics, worker: Worker, feeding: threading.Thread, seed: int) -> None:
-    began, before = time.monotonic(), topics.committed_offsets("fleet")
-    while feeding.is_alive() and topics.committed_offsets("fleet") == before:
-        assert worker.lives_for(0.05), f"seed {seed}: it ended by itself\n{worker.last_words()}"
-        assert time.monotonic() - began < CATCH_UP_S, f"seed {seed}: it commits nothing\n{worker.last_words()}"
+def _kill_at_random(fleet: Fleet, feed: Feed, rounds: int, moments: random.Random) -> None:
+    for number in range(rounds):
+        working, moment = moments.random() < WORKING_SHARE, moments.uniform(0.02, 2.5)
+        many = len(fleet.slots) > 1
+        everyone, away = many and moments.random() < ALL_SHARE, many and moments.random() < AWAY_SHARE
+        drawn = moments.choice(sorted(fleet.running))
+        if working and feed.is_alive():
+            _await_commit(fleet, feed)
+        fleet.live_for(moment)
+        when = "a commit" if working else "a start"
+        victims = sorted(fleet.running) if everyone else [drawn]
+        print(f"round {number}: kill -9 {','.join(victims)} {moment:.2f} s after {when}, {fleet.committed()} committed")
+        for slot in victims:
+            fleet.kill(slot)
+        for slot in fleet.slots:
+            if slot not in fleet.running and not (away and slot == drawn and fleet.running):
+                fleet.start(slot)
 
 
-def _await_caught_up(topics: Topics, worker: Worker, seed: int) -> float:
-    began = time.monotonic()
-    ends = {Partition(FLIGHTS_TOPIC, n): end for n, end in topics.end_offsets(FLIGHTS_TOPIC, committed=True).items()}
-    while topics.committed_offsets("fleet") != ends:
-        assert worker.lives_for(0.2), f"seed {seed}: it ended by itself\n{worker.last_words()}"
-        assert time.monotonic() - began < CATCH_UP_S, f"seed {seed}: it gets no further\n{worker.last_words()}"
-    return time.monotonic() - began
+def _await_commit(fleet: Fleet, feed: Feed) -> None:
+    began, before = time.monotonic(), fleet.committed()
+    while feed.is_alive() and fleet.committed() == before:
+        fleet.live_for(0.02)
+        assert time.monotonic() - began < CATCH_UP_S, f"no commit\n{fleet.last_words('0')}"
 
 
-def _recomputed(limit: int) -> tuple[dict[str, Any], int]:
-    states: dict[str, DictState] = {}
-    without_aircraft = 0
-    for flight in read_flights(limit=limit):
-        if flight["tailnum"] is None:
-            without_aircraft += 1
+def _await_caught_up(fleet: Fleet) -> None:
+    began, source = time.monotonic(), fleet.topic("in")
+    ends = {Partition(source, n): end for n, end in fleet.topics.end_offsets(source, committed=True).items() if end}
+    while fleet.topics.committed_offsets(fleet.group) != ends:
+        fleet.live_for(0.2)
+        assert time.monotonic() - began < CATCH_UP_S, f"it gets no further\n{fleet.last_words('0')}"
+
+
+# -- what is expected, and what is there -----------------------------------------------------------------------------
+
+#: (message key, state key) -> value, of one store.
+StoreContent = dict[tuple[bytes, str], Any]
+
+
+@dataclass
+class Expected:
+    """What plain Python makes of the source topic."""
+
+    #: By partition, at the input offsets that were asked for: the content of each store.
+    at: dict[int, dict[int, dict[str, StoreContent]]] = field(default_factory=dict)
+    #: By message key: the outputs in order.
+    outputs: dict[bytes, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    #: Offsets of messages without a key.
+    dead: list[tuple[str, int, int]] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class Folder:
+    """One task's state as it lies on the disk."""
+
+    path: Path
+    partition: int
+    inputs: int
+    restoring: bool
+    offsets: dict[str, int]
+    content: dict[str, dict[bytes, bytes]]
+
+
+def _verify(fleet: Fleet, *, exactly_once: bool, flights: int) -> str:
+    folders = _folders(fleet)
+    expected = _expected(fleet, folders)
+    assert sum(expected.ends.values()) == flights
+    changelogs = {store: _read(fleet.topics, changelog_topic(fleet.group, store)) for store in STORES}
+    for folder in folders:
+        _compare_folder(folder, changelogs, expected, exactly_once=exactly_once)
+    whole = {folder.partition for folder in folders if folder.inputs == expected.ends[folder.partition]}
+    assert whole == set(expected.ends), f"no folder has all of partitions {set(expected.ends) - whole}"
+    outputs = _read(fleet.topics, fleet.topic("out"))
+    dead = _read(fleet.topics, fleet.topic("dead"))
+    repeated = 0
+    for partition, end in expected.ends.items():
+        found = {store: _decoded(_fold(changelogs[store][partition])) for store in STORES}
+        if exactly_once:
+            assert found == expected.at[partition][end], f"the changelogs of partition {partition}"
         else:
-            update_aircraft(flight, states.setdefault(flight["tailnum"], DictState()))
-    return {tailnum: state["aircraft"] for tailnum, state in states.items()}, without_aircraft
+            repeated += _compare_repeated(found, expected.at[partition][end])
+    if exactly_once:
+        _compare_outputs_exact(outputs, expected)
+    else:
+        _compare_outputs_repeated(outputs, expected)
+    places = Counter(_place(letter) for letters in dead.values() for letter in letters)
+    assert set(places) == set(expected.dead)
+    assert not exactly_once or set(places.values()) <= {1}, "a dead letter is there twice"
+    sent = sum(map(len, outputs.values()))
+    return (
+        f"{flights} flights, {sent} outputs ({sent - sum(map(len, expected.outputs.values()))} repeated), "
+        f"{sum(places.values())} dead letters ({sum(places.values()) - len(places)} repeated), {repeated} flights "
+        f"counted again, {len(folders)} state folders; lost 0"
+    )
 
 
-def _changelog(topics: Topics, name: str) -> dict[bytes, bytes]:
-    newest: dict[bytes, bytes] = {}
-    for partition, end in topics.end_offsets(name, committed=True).items():
-        for record in read_range(topics.bootstrap, name, partition, 0, end):
-            assert record.key is not None
-            assert record.value is not None
-            if record.key != META_KEY:
-                newest[record.key] = record.value
-    return newest
+def _read(topics: Topics, name: str) -> dict[int, list[Record]]:
+    return {
+        partition: list(read_range(topics.bootstrap, name, partition, 0, end))
+        for partition, end in sorted(topics.settled_end_offsets(name, 60.0).items())
+    }
 
 
-def _stored(paths: Paths) -> dict[bytes, bytes]:
-    stored: dict[bytes, bytes] = {}
-    for task in sorted(path for path in (paths.state / "fleet" / "0").iterdir() if path.is_dir()):
-        stored.update(iterate_checkpoint(task, "aircraft"))
-    return stored
+def _folders(fleet: Fleet) -> list[Folder]:
+    found = []
+    for path in sorted((fleet.paths.state / fleet.group).glob("*/*-[0-9]*")):
+        if not path.is_dir():
+            continue
+        reader = StateReader(path)
+        meta = reader.meta()
+        if meta is not None:
+            content = {store: dict(reader.items(store)) for store in STORES}
+            offsets = {store: at.offset for store, at in meta.stores.items()}
+            partition = int(path.name.rsplit("-", 1)[1])
+            inputs = meta.inputs.get(fleet.topic("in"), 0)
+            found.append(Folder(path, partition, inputs, meta.restoring, offsets, content))
+        reader.close()
+    return found
 
 
-def _dead_letters(topics: Topics) -> int:
-    name = "fleet-dead-letters"
-    places = [
-        tuple(
-            sorted((field, text) for field, text in record.headers or [] if field.endswith((".partition", ".offset")))
-        )
-        for partition, end in topics.end_offsets(name, committed=True).items()
-        for record in read_range(topics.bootstrap, name, partition, 0, end)
-    ]
-    assert len(set(places)) == len(places), "a dead letter is there twice"
-    return len(places)
+def _expected(fleet: Fleet, folders: list[Folder]) -> Expected:
+    expected, decode = Expected(), msgspec.json.decode
+    for partition, records in _read(fleet.topics, fleet.topic("in")).items():
+        expected.ends[partition] = end = len(records)
+        wanted = {folder.inputs for folder in folders if folder.partition == partition} | {end}
+        aircraft: dict[bytes, DictState] = defaultdict(DictState)
+        flown: dict[bytes, list[int]] = defaultdict(list)
+        expected.at[partition] = snapshots = {}
+        for offset in range(end + 1):
+            if offset in wanted:
+                snapshots[offset] = {
+                    "aircraft": {(key, "aircraft"): state["aircraft"] for key, state in aircraft.items()},
+                    "flown": {(key, "ids"): list(ids) for key, ids in flown.items()},
+                }
+            if offset == end:
+                break
+            record = records[offset]
+            assert record.offset == offset
+            if record.key is None:
+                expected.dead.append((fleet.topic("in"), partition, offset))
+                continue
+            flight = decode(record.value or b"")
+            flown[record.key].append(flight["id"])
+            updated = update_aircraft(flight, aircraft[record.key])
+            expected.outputs[record.key].append({"id": flight["id"], **updated})
+    return expected
+
+
+def _compare_folder(
+    folder: Folder, changelogs: dict[str, dict[int, list[Record]]], expected: Expected, *, exactly_once: bool
+) -> None:
+    if folder.restoring:
+        return  # killed in mid-restore, and never asked again: it says so, and the next owner restores on
+    for store in STORES:
+        records = [record for record in changelogs[store][folder.partition] if record.offset < folder.offsets[store]]
+        assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"
+        if exactly_once:
+            wanted = expected.at[folder.partition][folder.inputs][store]
+            assert _decoded(folder.content[store]) == wanted, f"{folder.path}, store {store}: not its input"
+
+
+def _fold(records: list[Record]) -> dict[bytes, bytes]:
+    folded: dict[bytes, bytes] = {}
+    for record in records:
+        assert record.key is not None
+        assert record.value is not None
+        if record.key != META_KEY:
+            folded[record.key] = record.value
+    return folded
+
+
+def _decoded(folded: dict[bytes, bytes]) -> StoreContent:
+    return {split_key(key): decode_value(value) for key, value in folded.items()}
+
+
+def _compare_repeated(found: dict[str, StoreContent], wanted: dict[str, StoreContent]) -> int:
+    """At-least-once: each flight is in both stores; returns how often one was counted again."""
+    assert found["flown"].keys() == wanted["flown"].keys()
+    repeated = 0
+    for place, ids in wanted["flown"].items():
+        held = found["flown"][place]
+        assert set(held) == set(ids), f"{place}: lost {set(ids) - set(held)}, unknown {set(held) - set(ids)}"
+        assert list(dict.fromkeys(reversed(held))) == ids[::-1], f"{place}: the last time of each is out of order"
+        repeated += len(held) - len(ids)
+    assert found["aircraft"].keys() == wanted["aircraft"].keys()
+    for place, aircraft in wanted["aircraft"].items():
+        held = found["aircraft"][place]
+        for name in ("flights", "minutes_in_air", "miles"):
+            assert held[name] >= aircraft[name], f"{place}: {name} is {held[name]}, short of {aircraft[name]}"
+        for name in ("worst_arrival_delay", "last_airport", "first_departure", "last_departure"):
+            assert held[name] == aircraft[name], f"{place}: {name}"
+    return repeated
+
+
+def _compare_outputs_exact(outputs: dict[int, list[Record]], expected: Expected) -> None:
+    seen: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
+    for records in outputs.values():
+        for record in records:
+            value = msgspec.json.decode(record.value or b"")
+            seen[record.key or b""].append(value)
+    assert seen.keys() == expected.outputs.keys()
+    for key, wanted in expected.outputs.items():
+        assert seen[key] == wanted, f"the outputs of {key!r}"
+
+
+def _compare_outputs_repeated(outputs: dict[int, list[Record]], expected: Expected) -> None:
+    decode = msgspec.json.decode
+    seen = [(record.key, decode(record.value or b"")) for records in outputs.values() for record in records]
+    wanted = {value["id"]: (key, value) for key, values in expected.outputs.items() for value in values}
+    lost = wanted.keys() - {value["id"] for _, value in seen}
+    assert not lost, f"{len(lost)} flights have no output, such as {sorted(lost)[:5]}"
+    for key, value in seen:
+        of, least = wanted[value["id"]]
+        assert key == of
+        assert value["flights"] >= least["flights"], f"an output of flight {value['id']} falls short"
+
+
+def _place(letter: Record) -> tuple[str, int, int]:
+    headers = dict(letter.headers or [])
+    texts = [(headers[f"holdfast.{name}"] or b"").decode() for name in ("topic", "partition", "offset")]
+    return texts[0], int(texts[1]), int(texts[2])
