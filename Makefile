@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo ui ui-stop test lint bench lock clean
+.PHONY: help setup demo ui ui-stop test test-simulation lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -22,6 +22,9 @@ ui-stop: setup ## stop what `make ui` started
 test: ## run all tests
 	@$(PYTHON) -m infra.bootstrap --browser
 	@$(BIN)/python -m pytest tests
+
+test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores
+	@$(BIN)/python -m tests.simulation.run --seeds 10000
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -1,0 +1,246 @@
+"""A disk in memory for the state of simulated processes: databases by path, and everything a disk can do wrong.
+
+A write is one atomic batch in the journal of its database. The death of a process keeps all batches; the death of the
+machine keeps a prefix of them: what was synced, and as many of the later ones as luck has it.
+
+Invariants:
+    - A batch is there whole or not at all, and never without all batches before it.
+    - The disk outlives processes; an open database belongs to one process and is free again when that has died.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from processors.state.database import Change, DatabaseCorrupt
+from processors.testing.process import Process
+
+
+class Damage(Enum):
+    """Where a damaged database shows it."""
+
+    NONE = "none"
+    AT_OPEN = "at open"
+    AT_READ = "at read"
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What the disk holds of one database: ``synced`` survives the machine, ``batches`` are written after it."""
+
+    synced: dict[bytes, bytes] = field(default_factory=dict)
+    batches: list[tuple[Change, ...]] = field(default_factory=list)
+    content: dict[bytes, bytes] = field(default_factory=dict)
+    damage: Damage = Damage.NONE
+    holder: Process | None = None
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        self.batches.append(tuple(changes))
+        _fold(self.content, changes)
+
+    def sync(self) -> None:
+        self.synced = dict(self.content)
+        self.batches.clear()
+
+    def keep(self, count: int) -> None:
+        del self.batches[count:]
+        self.content = dict(self.synced)
+        for batch in self.batches:
+            _fold(self.content, batch)
+
+
+class SimulatedDisk:
+    """The disk of one simulated machine; ``attach`` gives one process its view of it.
+
+    Attributes:
+        full: Every write and every opening is refused with ENOSPC while it is set.
+        short_writes: So many of the next writes are torn: refused now, and gone after the database is opened again.
+    """
+
+    def __init__(self) -> None:
+        self.full = False
+        self.short_writes = 0
+        self._stored: dict[Path, _Stored] = {}
+
+    def attach(self, process: Process) -> DiskOfProcess:
+        """The disk as one process sees it (``processors.state.database.Databases``)."""
+        return DiskOfProcess(self, process)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Every database, in the order of their making."""
+        return list(self._stored)
+
+    def content(self, path: Path) -> dict[bytes, bytes]:
+        """A copy of what a database holds now, whoever has it open."""
+        return dict(self._stored[path].content)
+
+    def damage(self, path: Path) -> Damage:
+        """Whether a database is damaged."""
+        return self._stored[path].damage
+
+    def unsynced(self, path: Path) -> int:
+        """How many batches of a database would not survive the machine for certain."""
+        return len(self._stored[path].batches)
+
+    def sync(self, path: Path) -> None:
+        """Make everything written to a database survive the machine."""
+        self._stored[path].sync()
+
+    def corrupt(self, path: Path, damage: Damage) -> None:
+        """Damage a database: ``DatabaseCorrupt`` is raised when it is opened, or when it is read."""
+        self._stored[path].damage = damage
+
+    def lose_unsynced(self, path: Path, keep: int) -> None:
+        """The machine died: of the unsynced batches of a database, only the first ``keep`` are left."""
+        self._stored[path].keep(keep)
+
+    def release(self, process: Process) -> None:
+        """A process has died: what it had open is free."""
+        for stored in self._stored.values():
+            if stored.holder is process:
+                stored.holder = None
+
+
+class DiskOfProcess:
+    """The disk as one process sees it; every access is a moment at which the process can be switched or die."""
+
+    def __init__(self, disk: SimulatedDisk, process: Process) -> None:
+        self._disk = disk
+        self._process = process
+
+    def open(self, path: Path) -> SimulatedDatabase:
+        """See ``Databases.open``.
+
+        Raises:
+            OSError: The disk is full, or another process has the database open.
+            DatabaseCorrupt: The database was damaged so that opening shows it.
+        """
+        self._process.point("disk:open")
+        if self._disk.full:
+            raise _refused(errno.ENOSPC, path)
+        stored = self._disk._stored.get(path)
+        if stored is None:
+            stored = self._disk._stored[path] = _Stored()
+        if stored.holder is not None:
+            raise _refused(errno.EWOULDBLOCK, path)
+        if stored.damage is Damage.AT_OPEN:
+            raise DatabaseCorrupt(f"Corruption: the manifest of {path.name} is damaged")
+        stored.holder = self._process
+        return SimulatedDatabase(self._disk, stored, path, self._process)
+
+    def exists(self, path: Path) -> bool:
+        """See ``Databases.exists``."""
+        return path in self._disk._stored
+
+    def move(self, path: Path, to: Path) -> None:
+        """See ``Databases.move``."""
+        self._process.point("disk:move")
+        self._closed(path)
+        self._disk._stored[to] = self._disk._stored.pop(path)
+
+    def delete(self, path: Path) -> None:
+        """See ``Databases.delete``."""
+        self._process.point("disk:delete")
+        self._closed(path)
+        self._disk._stored.pop(path, None)
+
+    def _closed(self, path: Path) -> None:
+        stored = self._disk._stored.get(path)
+        if stored is not None and stored.holder is not None:
+            raise _refused(errno.EBUSY, path)
+
+
+class SimulatedDatabase:
+    """One open database; see ``processors.state.database.Database``."""
+
+    def __init__(self, disk: SimulatedDisk, stored: _Stored, path: Path, process: Process) -> None:
+        self._disk = disk
+        self._stored = stored
+        self._path = path
+        self._process = process
+        self._torn = False
+        self._closed = False
+
+    def get(self, key: bytes) -> bytes | None:
+        """See ``Database.get``."""
+        return self._readable().get(key)
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """See ``Database.get_many``."""
+        content = self._readable()
+        return [content.get(key) for key in keys]
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """See ``Database.write``.
+
+        Raises:
+            OSError: The disk is full, or a write was torn (nothing is written after it), or the database is closed.
+        """
+        self._process.point("disk:write:before")
+        if self._disk.full:
+            raise _refused(errno.ENOSPC, self._path)
+        if self._disk.short_writes:
+            self._disk.short_writes -= 1
+            self._torn = True
+        if self._torn or self._closed:
+            raise _refused(errno.EIO, self._path)
+        self._stored.apply(changes)
+        self._process.point("disk:write:after")
+
+    def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See ``Database.items``."""
+        for key, value in sorted(self._readable().items()):
+            if key >= first:
+                yield key, value
+
+    def checkpoint(self, path: Path) -> None:
+        """See ``Database.checkpoint``."""
+        self._process.point("disk:checkpoint")
+        if self._disk.full:
+            raise _refused(errno.ENOSPC, path)
+        content = dict(self._readable())
+        self._disk._stored[path] = _Stored(synced=dict(content), content=content)
+
+    def compact(self) -> None:
+        """See ``Database.compact``; what is compacted is synced, too."""
+        self._process.point("disk:compact")
+        if self._disk.full:
+            raise _refused(errno.ENOSPC, self._path)
+        self._readable()
+        self._stored.sync()
+
+    def size_bytes(self) -> int:
+        """See ``Database.size_bytes``."""
+        return sum(len(key) + len(value) for key, value in self._stored.content.items())
+
+    def close(self) -> None:
+        """See ``Database.close``."""
+        if self._closed:
+            return
+        self._process.point("disk:close")
+        self._closed = True
+        self._stored.holder = None
+
+    def _readable(self) -> dict[bytes, bytes]:
+        if self._closed:
+            raise _refused(errno.EBADF, self._path)
+        if self._stored.damage is Damage.AT_READ:
+            raise DatabaseCorrupt(f"Corruption: block checksum mismatch in {self._path.name}")
+        return self._stored.content
+
+
+def _fold(content: dict[bytes, bytes], changes: Sequence[Change]) -> None:
+    for key, value in changes:
+        if value is None:
+            content.pop(key, None)
+        else:
+            content[key] = value
+
+
+def _refused(number: int, path: Path) -> OSError:
+    return OSError(number, errno.errorcode[number], str(path))

@@ -1,0 +1,211 @@
+"""The faults of a schedule, as they strike a world."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from infra.kafka.records import Partition
+from processors.changelog.format import META_KEY
+from processors.testing.disk import Damage
+from processors.testing.network import Fate
+from processors.testing.simulation import SimulatedProcess, Step
+from tests.simulation.schedule import AIM_PATIENCE, Fault, Kind
+from tests.simulation.workload import GROUP, INPUT
+from tests.simulation.world import Machine, World
+
+#: Which requests get lost, or late; commits most of all.
+REQUESTS = ("produce", "send_offsets", "commit", "commit", "commit", "abort", "commit_offsets")
+
+
+class Faults:
+    """Strikes a world with the faults of its schedule, one after the other.
+
+    Args:
+        world: What is struck.
+
+    Attributes:
+        struck: How often each kind came about.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = world.random
+        self._faults = list(world.schedule.faults)
+        self._waited = 0
+        self._do: dict[Kind, Callable[[Machine], Step]] = {
+            Kind.CRASH: self._crash,
+            Kind.CRASH_ALL: self._crash_all,
+            Kind.FREEZE: self._freeze,
+            Kind.STOP: self._stop,
+            Kind.SCALE: self._scale,
+            Kind.REBALANCE: self._rebalance,
+            Kind.BROKERS_DOWN: self._brokers_down,
+            Kind.REQUEST: self._request,
+            Kind.COMPACT: self._compact,
+            Kind.FOREIGN: self._foreign,
+            Kind.DISK_FULL: self._disk_full,
+            Kind.SHORT_WRITE: self._short_write,
+            Kind.CORRUPT: self._corrupt,
+            Kind.SYNC: self._sync,
+            Kind.WALL_CLOCK: self._wall_clock,
+        }
+        self.struck: Counter[Kind] = Counter()
+        world.strike = self
+
+    def __call__(self, process: SimulatedProcess, name: str) -> Step:
+        """Decide about one process at one point."""
+        if self._faults:
+            fault = self._faults[0]
+            self._waited += 1
+            if self._waited > fault.after and self._hits(fault, name):
+                return self._strike(process)
+        return Step.YIELD if self._random.random() < self._world.schedule.switching else Step.GO_ON
+
+    def _hits(self, fault: Fault, name: str) -> bool:
+        if fault.aim is None or fault.kind not in (Kind.CRASH, Kind.FREEZE, Kind.CRASH_ALL, Kind.REBALANCE):
+            return True
+        return name.startswith(fault.aim) or self._waited > fault.after + AIM_PATIENCE
+
+    def _strike(self, process: SimulatedProcess) -> Step:
+        fault = self._faults.pop(0)
+        self._waited = 0
+        machine = next(machine for machine in self._world.machines if machine.process is process)
+        self._world.simulation.note(machine.name, f"FAULT {fault.kind.value}")
+        self.struck[fault.kind] += 1
+        return self._do[fault.kind](machine)
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def _crash(self, machine: Machine) -> Step:
+        self._dead(machine, power=self._random.random() < 0.4)
+        machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0, 30.0))
+        return Step.CRASH
+
+    def _crash_all(self, machine: Machine) -> Step:
+        for other in self._world.machines:
+            if other.alive is not None:
+                other.alive.kill()
+                self._dead(other, power=self._random.random() < 0.5)
+                other.start_later(self._pick(0.1, 1.0, 12.0))
+        return Step.CRASH
+
+    def _dead(self, machine: Machine, *, power: bool) -> None:
+        assert machine.process is not None
+        machine.process.kill()
+        machine.disk.release(machine.process)
+        self._world.look_at(machine)
+        if power:
+            for path in machine.disk.paths:
+                machine.disk.lose_unsynced(path, self._random.randint(0, machine.disk.unsynced(path)))
+            self._world.look_at(machine)
+
+    def _freeze(self, machine: Machine) -> Step:
+        process = machine.process
+        assert process is not None
+        process.freeze()
+        self._later(self._pick(0.5, 4.0, 11.0, 18.0, 40.0), process.thaw)
+        return Step.YIELD
+
+    def _stop(self, machine: Machine) -> Step:
+        machine.stop()
+        return Step.GO_ON
+
+    def _scale(self, machine: Machine) -> Step:
+        other = self._random.choice(self._world.machines)
+        other.wanted = not other.wanted
+        if other.wanted:
+            other.start()
+        else:
+            other.stop()
+        return Step.GO_ON
+
+    # -- the cluster -----------------------------------------------------------------------------------------------
+
+    def _rebalance(self, machine: Machine) -> Step:
+        self._world.cluster.rebalance(GROUP)
+        if self._random.random() < 0.3:
+            self._later(self._random.uniform(0.0, 2.0), lambda: self._world.cluster.rebalance(GROUP))
+        return Step.YIELD
+
+    def _brokers_down(self, machine: Machine) -> Step:
+        network = self._world.network
+        network.brokers_up = False
+
+        def back() -> None:
+            network.brokers_up = True
+
+        self._later(self._pick(0.3, 3.0, 12.0, 35.0, 130.0), back)
+        return Step.GO_ON
+
+    def _request(self, machine: Machine) -> Step:
+        assert machine.process is not None
+        fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED])
+        request = self._random.choice(REQUESTS)
+        self._world.network.delay_s = self._pick(0.01, 1.0, 14.0, 31.0, 33.0)
+        self._world.network.armed.append((machine.process.name, request, fate))
+        self._world.simulation.note(machine.name, f"{request} will be {fate.name}")
+        return Step.GO_ON
+
+    def _compact(self, machine: Machine) -> Step:
+        self._world.compact(self._world.a_changelog())
+        return Step.GO_ON
+
+    def _foreign(self, machine: Machine) -> Step:
+        """Somebody else has a transaction open on a changelog, or on the input; it holds back what comes after it."""
+        world = self._world
+        place = world.a_changelog() if self._random.random() < 0.7 else Partition(INPUT, 0)
+        records = [(META_KEY if place.topic != INPUT else b"k0", b'{"version": 1}')]
+        opened = world.cluster.open_foreign_transaction(place.topic, place.number, records)
+        world.foreign.append(opened)
+
+        def end() -> None:
+            if opened in world.foreign:
+                world.foreign.remove(opened)
+                opened.abort()
+
+        self._later(self._pick(0.05, 2.0, 4.0), end)
+        if self._random.random() < 0.5:  # and somebody has to restore meanwhile
+            kind = self._random.choice([Kind.CRASH, Kind.REBALANCE, Kind.STOP])
+            self._faults.insert(0, Fault(kind, self._random.randint(5, 60), None))
+        return Step.GO_ON
+
+    # -- the disk --------------------------------------------------------------------------------------------------
+
+    def _disk_full(self, machine: Machine) -> Step:
+        machine.disk.full = True
+
+        def room() -> None:
+            machine.disk.full = False
+
+        self._later(self._pick(0.01, 1.0, 6.0), room)
+        return Step.GO_ON
+
+    def _short_write(self, machine: Machine) -> Step:
+        machine.disk.short_writes += 1
+        return Step.GO_ON
+
+    def _corrupt(self, machine: Machine) -> Step:
+        paths = [path for _, path, _ in machine.databases()]
+        if paths:
+            machine.disk.corrupt(self._random.choice(paths), self._random.choice([Damage.AT_OPEN, Damage.AT_READ]))
+        return Step.GO_ON
+
+    def _sync(self, machine: Machine) -> Step:
+        for path in machine.disk.paths:
+            machine.disk.sync(path)
+        return Step.GO_ON
+
+    def _wall_clock(self, machine: Machine) -> Step:
+        """The wall clock is set, forward or back; by little: age is all that tells whether deletes are still there."""
+        self._world.clock.skew_s += self._random.choice([-1.0, 1.0]) * self._random.uniform(0.1, 3.0)
+        return Step.GO_ON
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        self._world.clock.call_later(seconds, action)
+
+    def _pick(self, *bounds: float) -> float:
+        """A time around one of several bounds: each means something to somebody's timeout."""
+        return self._random.choice(bounds) * self._random.uniform(0.8, 1.2)

@@ -1,0 +1,309 @@
+"""Bugs to plant in the engine, or in the cluster below it: each a patch that a simulation has to notice.
+
+Every one is a mistake that an exactly-once engine was seen to make, or could.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from infra.kafka.errors import KafkaFailed
+from processors.changelog.format import META_KEY
+from processors.runtime import coherence, commit
+from processors.runtime.assignment import Assignment
+from processors.runtime.committer import Committer
+from processors.runtime.restore import Restorer
+from processors.runtime.task import Task
+from processors.state.store import StoreState
+from processors.state.task_store import TaskMeta, TaskStore
+from tests.simulation.run import Outcome, SeedRunner, runner
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A bug: what is wrong, and how to make it so."""
+
+    name: str
+    plant: Patch
+
+    @contextmanager
+    def growing(self) -> Iterator[None]:
+        """The engine with the bug."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.plant(patch)
+            yield
+
+
+def _write_overlays(pending: commit.Commit) -> None:
+    for part in pending.tasks:
+        if part.task.store is not None:
+            changes = [change for state in part.task.states.values() for change in state.rocks_changes()]
+            part.task.store.write(changes, part.task.meta)
+
+
+def _write_before_commit(patch: pytest.MonkeyPatch) -> None:
+    def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
+        producer.flush(commit.FLUSH_TIMEOUT_S)
+        producer.send_offsets(pending.offsets, member.group_metadata())
+        _write_overlays(pending)
+        producer.commit()
+
+    patch.setattr(commit, "commit_exactly_once", commits)
+
+
+def _zombie_writes(patch: pytest.MonkeyPatch) -> None:
+    original = commit.commit_exactly_once
+
+    def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
+        try:
+            original(pending, producer, member)
+        except KafkaFailed:
+            _write_overlays(pending)
+            raise
+
+    patch.setattr(commit, "commit_exactly_once", commits)
+
+
+def _offsets_after_transaction(patch: pytest.MonkeyPatch) -> None:
+    def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
+        producer.flush(commit.FLUSH_TIMEOUT_S)
+        producer.commit()
+        member.commit(pending.offsets)
+
+    patch.setattr(commit, "commit_exactly_once", commits)
+
+
+def _offsets_before_transaction(patch: pytest.MonkeyPatch) -> None:
+    def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
+        producer.flush(commit.FLUSH_TIMEOUT_S)
+        member.commit(pending.offsets)
+        producer.commit()
+
+    patch.setattr(commit, "commit_exactly_once", commits)
+
+
+def _stale_metadata(patch: pytest.MonkeyPatch) -> None:
+    kept: dict[int, Any] = {}
+
+    def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
+        producer.flush(commit.FLUSH_TIMEOUT_S)
+        metadata = kept.setdefault(id(member), (member, member.group_metadata()))[1]
+        producer.send_offsets(pending.offsets, metadata)
+        producer.commit()
+
+    patch.setattr(commit, "commit_exactly_once", commits)
+
+
+def _target_is_lso(patch: pytest.MonkeyPatch) -> None:
+    original = Assignment._changelog_facts
+
+    def facts(self: Assignment, tasks: Sequence[Task]) -> dict[Any, coherence.ChangelogFacts]:
+        view = self._cluster.topics()
+        found = {}
+        for place, known in original(self, tasks).items():
+            stable = view.end_offsets(place.topic, committed=True)[place.number]
+            found[place] = coherence.ChangelogFacts(
+                known.topic, known.topic_id, known.start, stable, known.delete_retention_s
+            )
+        return found
+
+    patch.setattr(Assignment, "_changelog_facts", facts)
+
+
+def _end_of_partition_is_enough(patch: pytest.MonkeyPatch) -> None:
+    original = Restorer._advance
+
+    def advance(self: Restorer, ends: Mapping[Any, int]) -> None:
+        for place in ends:
+            found = self._find(place)
+            if found is not None:
+                found[1].position = max(found[1].position, found[1].facts.end)
+        original(self, ends)
+
+    patch.setattr(Restorer, "_advance", advance)
+
+
+def _target_before_fence(patch: pytest.MonkeyPatch) -> None:
+    facts = Assignment._changelog_facts
+    opens = Assignment._open_pending
+
+    def early(self: Assignment, member: Any) -> None:
+        known = facts(self, list(self.pending))
+        patch.setattr(Assignment, "_changelog_facts", lambda self, tasks: known)
+        try:
+            opens(self, member)
+        finally:
+            patch.setattr(Assignment, "_changelog_facts", facts)
+
+    patch.setattr(Assignment, "_open_pending", early)
+
+
+def _tombstones_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreState, "dirty", lambda self: {key: raw for key, raw in self._dirty.items() if raw is not None})
+
+
+def _cache_survives_abort(patch: pytest.MonkeyPatch) -> None:
+    original = StoreState.drop
+
+    def drop(self: StoreState) -> None:
+        self._clean.update(self._dirty)
+        original(self)
+
+    patch.setattr(StoreState, "drop", drop)
+
+
+def _overlay_survives_abort(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreState, "drop", lambda self: None)
+
+
+def _no_undo(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreState, "undo_message", StoreState.keep_message)
+
+
+def _producer_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Committer, "_replace_producer", lambda self: None)
+
+
+def _unknown_is_success(patch: pytest.MonkeyPatch) -> None:
+    def resolve(self: Committer, pending: commit.Commit, member: Any, why: KafkaFailed) -> bool:
+        self._replace_producer()
+        return True
+
+    patch.setattr(Committer, "_resolve", resolve)
+
+
+def _unknown_is_failure(patch: pytest.MonkeyPatch) -> None:
+    def resolve(self: Committer, pending: commit.Commit, member: Any, why: KafkaFailed) -> bool:
+        self._replace_producer()
+        return False
+
+    patch.setattr(Committer, "_resolve", resolve)
+
+
+def _meta_first(patch: pytest.MonkeyPatch) -> None:
+    def write(self: TaskStore, changes: Any, meta: TaskMeta) -> None:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self._database.write([(META_KEY, meta.encode())])
+            self._database.write(list(changes))
+        except Exception as failure:
+            raise self._broken("written", failure) from failure
+
+    patch.setattr(TaskStore, "write", write)
+
+
+def _no_rewind(patch: pytest.MonkeyPatch) -> None:
+    original = Task.drop
+
+    def drop(self: Task) -> dict[str, int]:
+        reached = dict(self.positions)
+        original(self)
+        self.positions = reached
+        return reached
+
+    patch.setattr(Task, "drop", drop)
+
+
+def _abort_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def abort(self: Committer, why: KafkaFailed) -> None:
+        self._count_abort(why)
+
+    patch.setattr(Committer, "_abort", abort)
+
+
+def _revoked_goes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Assignment, "revoked", lambda self, partitions: None)
+
+
+def _failures_ignored(patch: pytest.MonkeyPatch) -> None:
+    original = TaskStore._broken
+
+    def broken(self: TaskStore, done: str, failure: Exception) -> Exception:
+        found = original(self, done, failure)
+        self.failure = None
+        return found
+
+    patch.setattr(TaskStore, "_broken", broken)
+    patch.setattr(TaskStore, "get", lambda self, key: _or_none(lambda: self._database.get(key)))
+    patch.setattr(
+        TaskStore,
+        "get_many",
+        lambda self, keys: _or_none(lambda: self._database.get_many(keys)) or [None] * len(keys),
+    )
+
+
+def _or_none(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _old_state_trusted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(coherence, "RETENTION_PART_SAFE", 1e9)
+
+
+def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
+    def lenient(task: str, inputs: Any, committed: Mapping[str, int | None], *, exactly_once: bool) -> dict[str, int]:
+        return {topic: offset for topic, offset in committed.items() if offset is not None}
+
+    patch.setattr("processors.runtime.assignment.check_inputs", lenient)
+
+
+BUGS = (
+    Planted("RocksDB is written before the commit", _write_before_commit),
+    Planted("a zombie writes locally what its group refused", _zombie_writes),
+    Planted("offsets are committed after the transaction, not in it", _offsets_after_transaction),
+    Planted("offsets are committed before the transaction, not in it", _offsets_before_transaction),
+    Planted("group metadata is kept from the first commit", _stale_metadata),
+    Planted("the restore target is the last stable offset", _target_is_lso),
+    Planted("any end of partition completes a restore", _end_of_partition_is_enough),
+    Planted("the restore target is read before pending offsets are waited for", _target_before_fence),
+    Planted("deletes are left out of the changelog", _tombstones_dropped),
+    Planted("cached reads survive an abort", _cache_survives_abort),
+    Planted("the overlay survives an abort", _overlay_survives_abort),
+    Planted("a failed message's writes are kept", _no_undo),
+    Planted("the producer is kept after an unknown outcome", _producer_kept),
+    Planted("an unknown outcome counts as success", _unknown_is_success),
+    Planted("an unknown outcome counts as failure", _unknown_is_failure),
+    Planted("offsets are written before the data, not with it", _meta_first),
+    Planted("nothing is read again after an abort", _no_rewind),
+    Planted("a refused transaction is not aborted", _abort_forgotten),
+    Planted("work goes on with revoked partitions", _revoked_goes_on),
+    Planted("damaged data reads as absent", _failures_ignored),
+    Planted("state of any age is replayed on", _old_state_trusted),
+)
+
+
+def seeds_until_caught(seeds: SeedRunner, bug: Planted, seeds_max: int) -> tuple[int, Outcome] | None:
+    """Run seeds with a bug until an invariant breaks: how many it took, and what was seen; None when none did."""
+    with bug.growing():
+        for seed in range(seeds_max):
+            outcome = seeds.run(seed)
+            if outcome.invariant is not None:
+                return seed + 1, outcome
+    return None
+
+
+def main() -> None:
+    """Print the table of the documentation."""
+    print("| Planted bug | Caught by | Seeds needed |\n| --- | --- | --- |")
+    with runner() as seeds:
+        for bug in BUGS:
+            caught = seeds_until_caught(seeds, bug, 400)
+            if caught is None:
+                print(f"| {bug.name} | **nothing** | > 400 |", flush=True)
+            else:
+                print(f"| {bug.name} | {caught[1].invariant} | {caught[0]} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

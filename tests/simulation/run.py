@@ -1,0 +1,172 @@
+"""Runs seeds: one by one with all that is known about a failure, or thousands on all cores.
+
+python -m tests.simulation.run --seed 17              one seed, with its trace
+python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints progress and every failing seed
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from infra.settings import Settings
+from tests.simulation.faults import Faults
+from tests.simulation.schedule import draw_schedule
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.world import World
+
+#: So much of a failing trace is printed.
+TAIL = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed: the invariant that broke, if one did, and what happened on the way."""
+
+    seed: int
+    invariant: str | None
+    detail: str
+    trace_hash: str
+    points: int
+    virtual_s: float
+    exits: tuple[str, ...]
+    struck: tuple[str, ...]
+    tail: tuple[str, ...]
+
+    def text(self) -> str:
+        """For people: what broke, the end of the trace, and how to see it again."""
+        return "\n".join(
+            [
+                f"seed {self.seed} broke {self.invariant!r}: {self.detail}",
+                *(f"  {line}" for line in self.tail),
+                f"trace {self.trace_hash[:16]}, {self.points} points, {self.virtual_s:.1f} virtual seconds",
+                f"reproduce: python -m tests.simulation.run --seed {self.seed}",
+            ]
+        )
+
+
+class SeedRunner:
+    """Runs one seed after the other in this process; quiet."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._settings = Settings()
+
+    def run(self, seed: int, *, hashed: bool = False) -> Outcome:
+        """Run a seed; what breaks is told, not raised."""
+        world = World(draw_schedule(seed), self._folder, self._settings)
+        faults = Faults(world)
+        invariant, detail = None, ""
+        try:
+            world.run()
+        except InvariantBroken as broken:
+            invariant, detail = broken.invariant, broken.detail
+            if broken.__cause__ is not None:
+                detail += "\n" + "".join(traceback.format_exception(broken.__cause__))[-3000:]
+        except Exception as failure:
+            invariant, detail = "simulation", "".join(traceback.format_exception(failure))[-3000:]
+        simulation = world.simulation
+        wanted = hashed or invariant is not None
+        return Outcome(
+            seed=seed,
+            invariant=invariant,
+            detail=detail,
+            trace_hash=simulation.trace_hash if wanted else "",
+            points=simulation.points,
+            virtual_s=world.clock.monotonic(),
+            exits=tuple(type(failure).__name__ for failure in world.exits),
+            struck=tuple(kind.value for kind in faults.struck.elements()),
+            tail=tuple(simulation.trace_lines(TAIL)) if invariant is not None else (),
+        )
+
+
+@contextmanager
+def runner() -> Iterator[SeedRunner]:
+    """A runner with a folder of its own; nobody logs meanwhile."""
+    former = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
+    )
+    memory = Path("/dev/shm")
+    try:
+        with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+            yield SeedRunner(Path(folder))
+    finally:
+        structlog.configure(**former)
+
+
+def _share(job: tuple[int, int, int], results: multiprocessing.Queue[Outcome]) -> None:
+    first, last, step = job
+    with runner() as seeds:
+        for seed in range(first, last, step):
+            results.put(seeds.run(seed))
+
+
+def run_many(first: int, count: int, jobs: int) -> int:
+    """Run many seeds on several cores; returns how many failed."""
+    context = multiprocessing.get_context("spawn")
+    results: multiprocessing.Queue[Outcome] = context.Queue()
+    workers = [
+        context.Process(target=_share, args=((first + job, first + count, jobs), results), daemon=True)
+        for job in range(jobs)
+    ]
+    for worker in workers:
+        worker.start()
+    started, failed = time.monotonic(), []
+    exits: Counter[str] = Counter()
+    struck: Counter[str] = Counter()
+    points = 0
+    for done in range(1, count + 1):
+        outcome = results.get(timeout=120)
+        exits.update(outcome.exits)
+        struck.update(outcome.struck)
+        points += outcome.points
+        if outcome.invariant is not None:
+            failed.append(outcome)
+            print(outcome.text(), flush=True)
+        if done % 500 == 0 or done == count:
+            spent = time.monotonic() - started
+            print(f"{done} seeds, {len(failed)} failed, {spent:.0f} s, {1000 * spent / done:.1f} ms each", flush=True)
+    for worker in workers:
+        worker.join()
+    print(f"{points} points; faults: {dict(struck.most_common())}")
+    print(f"exits that were recovered from: {dict(exits.most_common())}")
+    if failed:
+        print("failing seeds:", " ".join(str(outcome.seed) for outcome in sorted(failed, key=lambda out: out.seed)))
+    return len(failed)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Simulated schedules of the production engine.")
+    parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    asked = parser.parse_args()
+    if asked.seed is None:
+        return 1 if run_many(asked.first, asked.seeds, asked.jobs) else 0
+    with runner() as seeds:
+        outcome = seeds.run(asked.seed, hashed=True)
+    if outcome.invariant is None:
+        print(f"seed {asked.seed} holds; trace {outcome.trace_hash[:16]}, {outcome.points} points")
+        return 0
+    print(outcome.text())
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""What a seed stands for: how the processors run, and which faults come when.
+
+A fault waits for a number of points, then for a point that it aims at (a step of the commit cycle, say), or for a
+moment in virtual time; what exactly it does is drawn when it strikes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+
+class Kind(Enum):
+    """A fault."""
+
+    CRASH = "crash"
+    CRASH_ALL = "crash all"
+    FREEZE = "freeze"
+    STOP = "stop"
+    SCALE = "scale"
+    REBALANCE = "rebalance"
+    BROKERS_DOWN = "brokers down"
+    REQUEST = "request"
+    COMPACT = "compact"
+    FOREIGN = "foreign transaction"
+    DISK_FULL = "disk full"
+    SHORT_WRITE = "short write"
+    CORRUPT = "corrupt"
+    SYNC = "sync"
+    WALL_CLOCK = "wall clock"
+
+
+#: How often each comes, relative to the others.
+WEIGHTS: dict[Kind, int] = {
+    Kind.CRASH: 30,
+    Kind.CRASH_ALL: 4,
+    Kind.FREEZE: 16,
+    Kind.STOP: 5,
+    Kind.SCALE: 6,
+    Kind.REBALANCE: 12,
+    Kind.BROKERS_DOWN: 6,
+    Kind.REQUEST: 22,
+    Kind.COMPACT: 12,
+    Kind.FOREIGN: 8,
+    Kind.DISK_FULL: 4,
+    Kind.SHORT_WRITE: 5,
+    Kind.CORRUPT: 6,
+    Kind.SYNC: 5,
+    Kind.WALL_CLOCK: 3,
+}
+
+#: Where crashes and freezes like to strike: the steps of the commit cycle and of a restore.
+AIMS = (
+    "produce:before",
+    "flush:before",
+    "flush:half",
+    "flush:after",
+    "send_offsets:before",
+    "send_offsets:after",
+    "commit:before",
+    "commit:sent",
+    "commit:after",
+    "disk:write:before",
+    "disk:write:after",
+    "abort:before",
+    "init:before",
+    "init:after",
+    "committed:before",
+    "committed:after",
+    "replay",
+    None,
+    None,
+    None,
+)
+#: A fault that finds no such point for so many points strikes anywhere.
+AIM_PATIENCE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``after`` points of all processes since the last fault, then at a point whose name begins with ``aim``."""
+
+    kind: Kind
+    after: int
+    aim: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One seed, spelt out. Times are virtual seconds.
+
+    Attributes:
+        processes: How many there are at the start.
+        pieces: A local write has pieces of so many changes; 0 for the production value.
+        poll_max: Records in one poll; restores take a few steps when it is small.
+        switching: How likely another process goes on at a point.
+        horizon_s: All input has arrived, and faults end, by then.
+        retention_s: delete.retention.ms of the changelogs.
+    """
+
+    seed: int
+    exactly_once: bool
+    dead_letters: bool
+    partitions: int
+    stores: int
+    processes: int
+    cooperative: bool
+    commit_every: int
+    commit_interval_s: float
+    pieces: int
+    poll_max: int
+    restore_step: int
+    switching: float
+    horizon_s: float
+    marker_delay_s: float
+    retention_s: float
+    faults: tuple[Fault, ...]
+
+
+def draw_schedule(seed: int) -> Schedule:
+    """The schedule of a seed."""
+    random = Random(seed)
+    exactly_once = random.random() >= 0.15
+    kinds = list(WEIGHTS)
+    if not exactly_once:  # nothing fences an at-least-once zombie: it is not promised to be harmless
+        kinds = [kind for kind in kinds if kind not in (Kind.FREEZE, Kind.BROKERS_DOWN, Kind.REBALANCE, Kind.SCALE)]
+    weights = [WEIGHTS[kind] for kind in kinds]
+    crowded = random.random() < 0.5
+    faults = tuple(
+        Fault(
+            random.choices(kinds, weights)[0],
+            random.randint(0, 60) if crowded else random.randint(10, 400),
+            random.choice(AIMS),
+        )
+        for _ in range(random.randint(1, 12))
+    )
+    return Schedule(
+        seed=seed,
+        exactly_once=exactly_once,
+        dead_letters=random.random() < 0.6,
+        partitions=random.randint(1, 3),
+        stores=random.randint(1, 2),
+        processes=random.randint(1, 3),
+        cooperative=random.random() < 0.35,
+        commit_every=random.choice([0, 1, 3, 7, 20]),
+        commit_interval_s=random.choice([0.01, 0.05, 0.3]),
+        pieces=random.choice([0, 0, 1, 2, 3]),
+        poll_max=random.choice([1, 3, 10, 40]),
+        restore_step=random.choice([1, 2, 5, 20, 10_000]),
+        switching=random.choice([0.0, 0.05, 0.3]),
+        horizon_s=random.choice([3.0, 10.0, 30.0]),
+        marker_delay_s=random.choice([0.0005, 0.002, 0.05, 0.4]),
+        retention_s=random.choice([20.0, 86_400.0]),
+        faults=faults,
+    )

@@ -1,0 +1,33 @@
+"""The simulation is worth what it finds: each planted bug has to break an invariant within some hundred seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.planted import BUGS, Planted, seeds_until_caught
+from tests.simulation.run import SeedRunner, runner
+
+SEEDS_MAX = 400
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "simulation.md"
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Iterator[SeedRunner]:
+    with runner() as running:
+        yield running
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_caught(seeds: SeedRunner, bug: Planted) -> None:
+    caught = seeds_until_caught(seeds, bug, SEEDS_MAX)
+    assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
+    needed, outcome = caught
+    print(f"{bug.name}: caught by {outcome.invariant!r} in seed {outcome.seed}, the {needed}th")
+
+
+def test_the_documentation_lists_every_planted_bug() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    assert [bug.name for bug in BUGS if f"| {bug.name} |" not in text] == []

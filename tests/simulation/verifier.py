@@ -1,0 +1,296 @@
+"""What must hold, during a run and after it, checked from outside: from the cluster's logs and the bytes on the disks.
+
+databases     every database is the fold of the committed changelog up to the offset that it names
+outputs       read_committed readers see each message's results exactly once, and right
+dead letters  each message that raises is put aside exactly once
+state         committed changelog = plain fold of the input = the database of an owner = a restore from nothing
+offsets       the group has committed the whole input
+liveness      when all is healed, everything is processed in bounded time
+exits         a processor stops only for reasons that the schedule gives it
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.kafka.records import Partition
+from processors.changelog.format import META_KEY, decode_value, split_key
+from processors.changelog.names import changelog_topic
+from processors.state.keys import store_prefix
+from processors.state.task_store import TaskMeta
+from processors.testing.cluster import InMemoryCluster
+from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, Expected, Workload
+
+
+class InvariantBroken(Exception):
+    """A simulation showed something that must never be."""
+
+    def __init__(self, invariant: str, detail: str) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+        self.detail = detail
+
+
+Content = Mapping[bytes, bytes]
+#: (machine, path, content) of each.
+Databases = Sequence[tuple[str, Path, Content]]
+
+
+class History:
+    """Every committed record of every changelog, also those that compaction has removed since."""
+
+    def __init__(self, cluster: InMemoryCluster, workload: Workload) -> None:
+        self._cluster = cluster
+        self._topics = {store: changelog_topic(GROUP, store) for store in workload.names}
+        self._records: dict[Partition, dict[int, tuple[bytes, bytes | None]]] = {}
+
+    def observe(self) -> None:
+        """Take note of what is committed now; to be called before anything is compacted."""
+        for topic in self._topics.values():
+            for number, record in self._cluster.read(topic):
+                assert record.key is not None
+                self._records.setdefault(Partition(topic, number), {})[record.offset] = (record.key, record.value)
+
+    def partition(self, store: str, number: int) -> Partition:
+        return Partition(self._topics[store], number)
+
+    def stable(self, partition: Partition) -> int:
+        """Up to where it is known what was committed."""
+        return self._cluster.last_stable_offset(partition)
+
+    def fold(self, partition: Partition, end: int) -> dict[bytes, bytes]:
+        """The state that the changelog has before offset ``end``."""
+        state: dict[bytes, bytes] = {}
+        records = self._records.get(partition, {})
+        for offset in sorted(records):
+            key, value = records[offset]
+            if offset >= end:
+                break
+            if value is None:
+                state.pop(key, None)
+            elif key != META_KEY:
+                state[key] = value
+        return state
+
+    def values(self, partition: Partition, key: bytes, first: int = 0) -> set[bytes | None]:
+        """Every value that was ever committed for a key, from an offset on."""
+        records = self._records.get(partition, {})
+        return {value for offset, (seen, value) in records.items() if seen == key and offset >= first}
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    where: str
+    partition: int
+    content: Content
+    meta: TaskMeta | None
+
+
+class DatabaseCheck:
+    """Is there anything in a database that was not committed?
+
+    A database may know of a commit that readers do not see yet: its markers are not written, or it lies behind an open
+    transaction. What can't be judged at once is judged at the end.
+
+    Args:
+        history: What was committed.
+        workload: What is run.
+        in_pieces: Batches are written in several pieces: values may be newer than the offset that is named.
+    """
+
+    def __init__(self, history: History, workload: Workload, *, in_pieces: bool) -> None:
+        self._history = history
+        self._workload = workload
+        self._in_pieces = in_pieces
+        self._exact = workload.exactly_once and not in_pieces
+        self._waiting: list[_Snapshot] = []
+
+    def look(self, slot: str, path: Path, content: Content) -> None:
+        """Check what a database holds now."""
+        raw = content.get(META_KEY)
+        meta = None if raw is None else TaskMeta.decode(raw)
+        snapshot = _Snapshot(f"{slot}/{path.name}", _partition_of(path), content, meta)
+        if self._in_pieces or not self._check(snapshot):
+            self._waiting.append(snapshot)
+
+    def settle(self) -> None:
+        """Check what could not be checked before.
+
+        Raises:
+            InvariantBroken: It still can't be: a database knows of commits that never became visible.
+        """
+        for snapshot in self._waiting:
+            if not self._check(snapshot):
+                raise InvariantBroken("databases", f"{snapshot.where} names an offset that was never reached")
+        self._waiting.clear()
+
+    def _check(self, snapshot: _Snapshot) -> bool:
+        history, meta = self._history, snapshot.meta
+        for store in self._workload.names:
+            partition = history.partition(store, snapshot.partition)
+            at = meta.stores.get(store) if meta is not None else None
+            named = at.offset if at is not None else 0
+            if named > history.stable(partition):
+                return False
+        history.observe()
+        for store in self._workload.names:
+            self._check_store(snapshot, store)
+        return True
+
+    def _check_store(self, snapshot: _Snapshot, store: str) -> None:
+        partition = self._history.partition(store, snapshot.partition)
+        at = snapshot.meta.stores.get(store) if snapshot.meta is not None else None
+        named = at.offset if at is not None else 0
+        prefix = store_prefix(store)
+        held = {key[len(prefix) :]: value for key, value in snapshot.content.items() if key.startswith(prefix)}
+        folded = self._history.fold(partition, named)
+        if held == folded:
+            return
+        for key in sorted(held.keys() | folded.keys()):
+            value = held.get(key)
+            if value == folded.get(key):
+                continue
+            allowed = self._history.values(partition, key, named if self._workload.exactly_once else 0)
+            if self._exact or (value not in allowed and not (value is None and not self._workload.exactly_once)):
+                raise InvariantBroken(
+                    "databases",
+                    f"{snapshot.where} names offset {named} of {partition.topic}[{partition.number}]; it holds "
+                    f"{_shown(key)} = {_value(value)}, the committed changelog has {_value(folded.get(key))} there",
+                )
+
+
+class FinalCheck:
+    """After the whole input is processed."""
+
+    def __init__(self, cluster: InMemoryCluster, workload: Workload, expected: Expected, history: History) -> None:
+        self._cluster = cluster
+        self._workload = workload
+        self._expected = expected
+        self._history = history
+
+    def run(self, databases: Databases) -> None:
+        """Check outputs, dead letters, changelogs, and the databases that owners had at the end.
+
+        Raises:
+            InvariantBroken: Something is wrong.
+        """
+        self._history.observe()
+        self._check_outputs()
+        self._check_dead_letters()
+        for store in self._workload.names:
+            for partition in range(len(self._workload.messages)):
+                place = self._history.partition(store, partition)
+                folded = self._history.fold(place, self._cluster.log_end(place))
+                self._check_state("state", f"changelog {place.topic}[{partition}]", store, partition, folded)
+                now = {
+                    record.key: record.value
+                    for number, record in self._cluster.read(place.topic)
+                    if number == partition and record.key is not None and record.key != META_KEY
+                }
+                left = {key: value for key, value in now.items() if value is not None}
+                if left != folded:
+                    raise InvariantBroken("state", f"compacted changelog {place} differs from its whole history")
+        self.check_databases("state", databases)
+
+    def check_databases(self, invariant: str, databases: Databases) -> None:
+        """For each partition at least one database holds the end of the input, and all of those are right."""
+        for slot, path, content in self._at_the_end(databases):
+            for store in self._workload.names:
+                prefix = store_prefix(store)
+                held = {key[len(prefix) :]: value for key, value in content.items() if key.startswith(prefix)}
+                self._check_state(invariant, f"database {slot}/{path.name}", store, _partition_of(path), held)
+        for partition in self.missing(databases):
+            raise InvariantBroken(invariant, f"nobody has the state of partition {partition} at its end")
+
+    def missing(self, databases: Databases) -> set[int]:
+        """The partitions whose state at the end of the input is in none of these databases."""
+        there = {_partition_of(path) for _, path, _ in self._at_the_end(databases)}
+        return set(range(len(self._workload.messages))) - there
+
+    def _at_the_end(self, databases: Databases) -> Iterator[tuple[str, Path, Content]]:
+        committed = self._cluster.committed_offsets(GROUP)
+        for slot, path, content in databases:
+            raw = content.get(META_KEY)
+            meta = None if raw is None else TaskMeta.decode(raw)
+            end = committed.get(Partition(INPUT, _partition_of(path)))
+            if meta is not None and not meta.restoring and meta.inputs.get(INPUT) == end:
+                yield slot, path, content
+
+    def _check_state(self, invariant: str, where: str, store: str, partition: int, held: Content) -> None:
+        seen = {key: decode_value(value) for key, value in held.items()}
+        expected = self._expected.states[(store, partition)]
+        if self._workload.exactly_once:
+            for key in sorted(seen.keys() | expected.keys()):
+                if seen.get(key) != expected.get(key):
+                    raise InvariantBroken(
+                        invariant,
+                        f"{where}: {_shown(key)} is {seen.get(key)!r}, the input gives {expected.get(key)!r}",
+                    )
+            return
+        for (owner, number, message_key), messages in self._expected.seen.items():
+            if owner != store or number != partition:
+                continue
+            full = next((key for key in seen if _split(key) == (message_key, "seen")), None)
+            missing = messages - set(seen[full] if full is not None else ())
+            if missing:
+                raise InvariantBroken(invariant, f"{where}: {message_key!r} lacks the messages {sorted(missing)}")
+
+    def _check_outputs(self) -> None:
+        counts: Counter[tuple[int, int, str]] = Counter()
+        for _, record in self._cluster.read(OUTPUT):
+            assert record.value is not None
+            assert record.key is not None
+            value = json.loads(record.value)
+            name = (value["p"], value["n"], record.key.decode())
+            counts[name] += 1
+            if name not in self._expected.outputs:
+                raise InvariantBroken("outputs", f"{name} was sent, but its message raises")
+            result = self._expected.outputs[name]
+            if self._workload.exactly_once and value[name[2]] != result:
+                raise InvariantBroken("outputs", f"{name} is {value[name[2]]}, expected {result}")
+        self._count("outputs", counts, self._expected.outputs)
+
+    def _check_dead_letters(self) -> None:
+        if not self._workload.dead_letters:
+            return
+        counts: Counter[tuple[int, int]] = Counter()
+        for _, record in self._cluster.read(DEAD):
+            assert record.value is not None
+            value = json.loads(record.value)
+            counts[(value["p"], value["n"])] += 1
+            if dict(record.headers or []).get("holdfast.partition") != str(value["p"]).encode():
+                raise InvariantBroken("dead letters", f"the headers of {value} do not tell where it was")
+        self._count("dead letters", counts, dict.fromkeys(self._expected.dead))
+
+    def _count(self, invariant: str, counts: Counter[Any], expected: Mapping[Any, Any]) -> None:
+        lost = [name for name in expected if not counts[name]]
+        if lost:
+            raise InvariantBroken(invariant, f"lost: {sorted(lost)[:5]} and more, {len(lost)} in all")
+        wrong = [name for name in counts if name not in expected]
+        if wrong:
+            raise InvariantBroken(invariant, f"sent, but never to be: {sorted(wrong)[:5]}")
+        twice = [name for name, count in counts.items() if count > 1]
+        if twice and self._workload.exactly_once:
+            raise InvariantBroken(invariant, f"more than once: {sorted(twice)[:5]}, {len(twice)} in all")
+
+
+def _partition_of(path: Path) -> int:
+    return int(path.name.rsplit("-", 1)[1])
+
+
+def _split(key: bytes) -> tuple[bytes, str]:
+    return split_key(key)
+
+
+def _shown(key: bytes) -> str:
+    message_key, name = split_key(key)
+    return f"{message_key.decode()}.{name}"
+
+
+def _value(raw: bytes | None) -> str:
+    return "nothing" if raw is None else repr(decode_value(raw))

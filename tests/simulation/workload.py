@@ -1,0 +1,190 @@
+"""What simulated processors work on: messages from a seed, the functions under test, and plain Python to compare with.
+
+The functions keep running totals in one or two stores, delete keys, and raise for some messages, before or after their
+first writes. ``Expected`` computes the same from the input alone, sharing no code with them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from processors.application import Application
+from processors.changelog.format import key_prefix
+
+GROUP = "totals"
+INPUT, OUTPUT, DEAD = "orders", "results", "spoilt"
+STORES = ("first", "second")
+
+#: (partition, number of the message, stage): what names one output.
+OutputName = tuple[int, int, str]
+
+
+class Spoilt(Exception):
+    """Raised for messages that can't be processed."""
+
+
+class Message(NamedTuple):
+    """One input: ``number`` counts in its partition; ``spoils`` names the store whose step raises after its writes."""
+
+    number: int
+    key: bytes
+    amount: int
+    drops: bool
+    spoils: str | None
+
+    def encode(self, partition: int) -> bytes:
+        return json.dumps(
+            {"p": partition, "n": self.number, "v": self.amount, "drop": self.drops, "spoil": self.spoils}
+        ).encode()
+
+
+class Total:
+    """One stateful step: a running total of each key, which some messages delete."""
+
+    def __init__(self, store: str, keep_seen: bool) -> None:
+        self._store = store
+        self._keep_seen = keep_seen
+
+    def __call__(self, value: dict[str, Any], state: Any) -> dict[str, Any]:
+        if value["drop"]:
+            for key in ("total", "last", "seen"):
+                state.delete(key)
+            total = None
+        else:
+            total = state.get("total", 0) + value["v"]
+            state.set("total", total)
+            if value["n"] % 3 == 0:
+                state.set("last", value["n"])
+            elif state.exists("last"):
+                state.delete("last")
+            if self._keep_seen:
+                state.set("seen", [*state.get("seen", []), value["n"]])
+        if value["spoil"] == self._store:
+            raise Spoilt(self._store)
+        return {**value, self._store: total}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All messages by partition, in order, and how they are processed."""
+
+    messages: tuple[tuple[Message, ...], ...]
+    stores: int
+    exactly_once: bool
+    dead_letters: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return STORES[: self.stores]
+
+    def application(self, **settings: Any) -> Application:
+        policy: dict[str, Any] = (
+            {"dead_letter_topic": DEAD} if self.dead_letters else {"on_processing_error": _skip_spoilt}
+        )
+        app = Application(
+            "in-memory",
+            consumer_group=GROUP,
+            auto_offset_reset="earliest",
+            processing_guarantee="exactly-once" if self.exactly_once else "at-least-once",
+            loglevel=None,
+            **policy,
+            **settings,
+        )
+        frame = app.dataframe(app.topic(INPUT))
+        for store in self.names:
+            frame = frame.apply(Total(store, keep_seen=not self.exactly_once), stateful=True, store=store)
+            frame = frame.to_topic(app.topic(OUTPUT), key=_ByStage(store))
+        return app
+
+
+class _ByStage:
+    """Outputs are keyed by the stage that sends them."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+
+    def __call__(self, value: dict[str, Any]) -> bytes:
+        return self._store.encode()
+
+
+def _skip_spoilt(error: Exception, *_: Any) -> bool:
+    return isinstance(error, Spoilt)
+
+
+def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once: bool, dead_letters: bool) -> Workload:
+    """Messages with few keys, so that every key is written, deleted and spoilt often."""
+    keys = [f"k{number}".encode() for number in range(random.randint(2, 6))]
+    drops, spoils = random.choice([0.05, 0.15, 0.3]), random.choice([0.0, 0.05, 0.15])
+    names = STORES[:stores]
+    return Workload(
+        tuple(
+            tuple(
+                Message(
+                    number,
+                    random.choice(keys),
+                    random.randint(1, 99),
+                    random.random() < drops,
+                    random.choice(names) if random.random() < spoils else None,
+                )
+                for number in range(random.randint(10, 240 // partitions))
+            )
+            for _ in range(partitions)
+        ),
+        stores,
+        exactly_once,
+        dead_letters,
+    )
+
+
+@dataclass(slots=True)
+class Expected:
+    """What processing each message once, in order, gives.
+
+    Attributes:
+        outputs: Result by output name.
+        dead: (partition, number) of the messages that raise.
+        states: By store and partition: changelog key -> value.
+        seen: By store, partition and message key: the messages since the last that deleted it.
+    """
+
+    outputs: dict[OutputName, int | None] = field(default_factory=dict)
+    dead: set[tuple[int, int]] = field(default_factory=set)
+    states: dict[tuple[str, int], dict[bytes, Any]] = field(default_factory=dict)
+    seen: dict[tuple[str, int, bytes], set[int]] = field(default_factory=dict)
+
+
+def expect(workload: Workload) -> Expected:
+    """Fold the input in plain Python."""
+    expected = Expected()
+    for partition, messages in enumerate(workload.messages):
+        totals: dict[tuple[str, bytes], int] = {}
+        lasts: dict[tuple[str, bytes], int] = {}
+        for message in messages:
+            if message.spoils is not None:
+                expected.dead.add((partition, message.number))
+                continue
+            for store in workload.names:
+                place = (store, message.key)
+                seen = expected.seen.setdefault((store, partition, message.key), set())
+                if message.drops:
+                    totals.pop(place, None)
+                    lasts.pop(place, None)
+                    seen.clear()
+                else:
+                    totals[place] = totals.get(place, 0) + message.amount
+                    lasts.pop(place, None)
+                    if message.number % 3 == 0:
+                        lasts[place] = message.number
+                    seen.add(message.number)
+                expected.outputs[(partition, message.number, store)] = totals.get(place)
+        for store in workload.names:
+            expected.states[(store, partition)] = {
+                key_prefix(key) + name: values[(store, key)]
+                for name, values in ((b"total", totals), (b"last", lasts))
+                for owner, key in values
+                if owner == store
+            }
+    return expected

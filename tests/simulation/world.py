@@ -1,0 +1,382 @@
+"""One simulated world: a cluster, machines with disks, processors on them, and the faults of a schedule.
+
+The production engine runs in every process, started by the production constructor; all else is outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from infra.kafka.errors import KafkaFailed, TransactionAborted
+from infra.kafka.records import Partition
+from infra.settings import Settings
+from processors.application import Application
+from processors.changelog.names import changelog_topic
+from processors.runtime import loop, restore
+from processors.state import task_store
+from processors.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
+from processors.testing.clock import VirtualClock
+from processors.testing.cluster import ForeignTransaction, InMemoryCluster
+from processors.testing.disk import SimulatedDisk
+from processors.testing.network import Fate, Network
+from processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
+from tests.simulation.schedule import Schedule
+from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
+from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, draw_workload, expect
+
+#: Everything healed, the rest of the input is processed in less than so many virtual seconds.
+RECOVERY_S = 400.0
+#: The last markers are written within so many virtual seconds.
+SETTLE_S = 5.0
+#: So many exits in one run are no recovery any more.
+EXITS_MAX = 60
+#: What may end a processor in a simulation; it is started again, as a supervisor would.
+EXPECTED_EXITS = (KafkaFailed, StateDiskFailed, StateCorrupt)
+
+
+class SimulatedNetwork(Network):
+    """Lets single requests meet their fate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed: list[tuple[str, str, Fate]] = []
+
+    def fate(self, process: str, request: str) -> Fate:
+        """The fate of the next request of a process whose name begins as armed."""
+        for index, (who, prefix, fate) in enumerate(self.armed):
+            if who == process and request.startswith(prefix):
+                del self.armed[index]
+                return fate
+        return Fate.OK
+
+
+class Machine:
+    """One machine with a disk and, at times, a process; its slot is its name."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.disk = SimulatedDisk()
+        self.wanted = False
+        self.process: SimulatedProcess | None = None
+        self.app: Application | None = None
+        self._world = world
+        self._lives = 0
+
+    def start(self) -> None:
+        """Start the processor, unless it runs or is not wanted any more."""
+        if not self.wanted or (self.process is not None and not (self.process.ended or self.process.crashed)):
+            return
+        self._lives += 1
+        self.process = self._world.simulation.start(f"{self.name}.{self._lives}", self._live)
+
+    def start_later(self, seconds: float) -> None:
+        """Start it again after a while."""
+        self._world.clock.call_later(seconds, self.start)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.app is not None:
+            self.app.stop()
+
+    @property
+    def alive(self) -> SimulatedProcess | None:
+        """The process, if it can do something."""
+        process = self.process
+        return None if process is None or process.ended or process.crashed else process
+
+    def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
+        """Every usable database of this machine."""
+        return [
+            (self.name, path, self.disk.content(path)) for path in self.disk.paths if not path.name.endswith(".corrupt")
+        ]
+
+    def _live(self, process: SimulatedProcess) -> None:
+        world = self._world
+        self.app = app = world.application(self.name)
+        try:
+            app.run_on(world.cluster.connect(process), world.settings, databases=self.disk.attach(process))
+        except Exception as failure:
+            world.exited(self, failure)
+        else:
+            world.exited(self, None)
+        finally:
+            if self.app is app:
+                self.app = None
+
+
+class World:
+    """A schedule in motion.
+
+    Args:
+        schedule: What happens.
+        folder: For the processors' lock files; may be shared by worlds one after the other.
+        settings: Of every processor.
+    """
+
+    def __init__(self, schedule: Schedule, folder: Path, settings: Settings) -> None:
+        self.schedule = schedule
+        self.random = Random(f"run of {schedule.seed}")
+        self.settings = settings
+        self.clock = VirtualClock()
+        self.network = SimulatedNetwork()
+        self.network.marker_delay_s = schedule.marker_delay_s
+        self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
+        self.cluster.cooperative = schedule.cooperative
+        self.workload = draw_workload(
+            self.random,
+            schedule.partitions,
+            schedule.stores,
+            exactly_once=schedule.exactly_once,
+            dead_letters=schedule.dead_letters,
+        )
+        self.machines = [Machine(self, f"m{number}") for number in range(3)]
+        self.simulation = Simulation(self.clock, self.random, self._on_point)
+        self.exits: list[Exception] = []
+        self.broken: InvariantBroken | None = None
+        self.strike: Callable[[SimulatedProcess, str], Step] | None = None
+        #: Transactions of others that are open.
+        self.foreign: list[ForeignTransaction] = []
+        self._folder = folder
+        self._sent = [0] * schedule.partitions
+        self._ends = [0] * schedule.partitions
+        for topic in (INPUT, OUTPUT, DEAD):
+            self.cluster.create_topic(topic, schedule.partitions)
+        for topic in self.changelogs:
+            config = {"cleanup.policy": "compact", "delete.retention.ms": str(int(schedule.retention_s * 1000))}
+            self.cluster.create_topic(topic, schedule.partitions, config)
+        self.history = History(self.cluster, self.workload)
+        self.check = DatabaseCheck(self.history, self.workload, in_pieces=bool(schedule.pieces))
+
+    @property
+    def changelogs(self) -> list[str]:
+        """The changelog topics."""
+        return [changelog_topic(GROUP, store) for store in self.workload.names]
+
+    def application(self, slot: str) -> Application:
+        """A processor as it is started in a slot."""
+        return self.workload.application(
+            state_dir=self._folder,
+            slot=slot,
+            commit_every=self.schedule.commit_every,
+            commit_interval=self.schedule.commit_interval_s,
+        )
+
+    def exited(self, machine: Machine, failure: Exception | None) -> None:
+        """A processor has ended; the supervisor starts it again."""
+        self.simulation.note(machine.name, f"exit {type(failure).__name__ if failure is not None else 'clean'}")
+        if failure is not None:
+            self.exits.append(failure)
+            if not self._is_expected(failure):
+                why = f"{machine.name} stopped: {type(failure).__name__}: {failure}"
+                self.fail(InvariantBroken("exits", why), failure)
+            elif len(self.exits) > EXITS_MAX:
+                self.fail(InvariantBroken("liveness", f"{EXITS_MAX} exits, the last: {failure}"), failure)
+        self.look_at(machine)
+        machine.start_later(self.random.uniform(0.2, 3.0))
+
+    def _is_expected(self, failure: Exception) -> bool:
+        if isinstance(failure, StateIncoherent):  # deletes stay for some seconds only: a frozen restore takes longer
+            return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
+        # No schedule here has so many aborts in a row.
+        return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, TransactionAborted)
+
+    def fail(self, broken: InvariantBroken, cause: BaseException | None = None) -> None:
+        """Remember the first broken invariant; raised by the scheduler."""
+        if self.broken is None:
+            self.broken = broken
+            broken.__cause__ = cause
+
+    def look_at(self, machine: Machine) -> None:
+        """Check every database of a machine."""
+        try:
+            for slot, path, content in machine.databases():
+                self.check.look(slot, path, content)
+        except InvariantBroken as broken:
+            self.fail(broken)
+
+    def feed(self, partition: int, upto: int) -> None:
+        """More input arrives."""
+        for message in self.workload.messages[partition][self._sent[partition] : upto]:
+            offset = self.cluster.produce(INPUT, message.encode(partition), message.key, partition=partition)
+            self._ends[partition] = offset + 1
+        self._sent[partition] = max(self._sent[partition], upto)
+
+    def a_changelog(self) -> Partition:
+        """Any partition of any changelog."""
+        return Partition(self.random.choice(self.changelogs), self.random.randrange(self.schedule.partitions))
+
+    def compact(self, partition: Partition) -> None:
+        """The log cleaner comes by; it takes deletes, too, once they all are older than delete.retention.ms."""
+        self.history.observe()
+        deletes = [
+            record.timestamp_ms
+            for number, record in self.cluster.read(partition.topic)
+            if number == partition.number and record.value is None
+        ]
+        clean_s = max(deletes, default=0) / 1000 + self.schedule.retention_s
+        drop = clean_s < self.clock.time() - abs(self.clock.skew_s)
+        self.simulation.note("world", f"compact {partition.topic}[{partition.number}] drop={drop}")
+        self.cluster.compact(partition, drop_tombstones=drop)
+
+    def run(self) -> None:
+        """Run the whole schedule, and check.
+
+        Raises:
+            InvariantBroken: Something is wrong.
+        """
+        try:
+            with signals_kept(), _tuned(self.schedule):
+                self._run()
+        finally:
+            self.simulation.end()
+
+    def _run(self) -> None:
+        for partition_number, messages in enumerate(self.workload.messages):
+            for _ in range(self.random.randint(1, 4)):
+                upto = self.random.randint(0, len(messages))
+                self.clock.call_later(
+                    self.random.uniform(0.0, self.schedule.horizon_s), partial(self.feed, partition_number, upto)
+                )
+            self.clock.call_later(
+                self.schedule.horizon_s * self.random.random(), partial(self.feed, partition_number, len(messages))
+            )
+        for _ in range(3 if self.schedule.retention_s < 60.0 else 0):
+            late_s = self.schedule.retention_s * self.random.uniform(1.0, 3.0)
+            self.clock.call_at(late_s, lambda: self.compact(self.a_changelog()))
+        self.clock.call_at(self.schedule.horizon_s, lambda: None)  # so that there is something to wait for
+        for machine in self.machines[: self.schedule.processes]:
+            machine.wanted = True
+            machine.start()
+        horizon_s = self.schedule.horizon_s
+        self._until(lambda: self.clock.monotonic() >= horizon_s, horizon_s + 60.0, "liveness")
+        self.heal()
+        absent = self._take_away() if self.schedule.retention_s < 60.0 and self.random.random() < 0.5 else None
+        self._until(self.consumed, RECOVERY_S, "liveness")
+        final = FinalCheck(self.cluster, self.workload, expect(self.workload), self.history)
+        self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "liveness")
+        if absent is not None:
+            self._come_back(absent, final)
+        self._stop_all()
+        self.clock.advance_to(self.clock.monotonic() + SETTLE_S)
+        for machine in self.machines:
+            self.look_at(machine)
+        self._raise()
+        self.check.settle()
+        final.run(self.databases())
+        self._audit(final)
+
+    def _take_away(self) -> Machine:
+        """One machine is switched off, for longer than deletes stay in the changelogs."""
+        absent = self.random.choice(self.machines)
+        absent.wanted = False
+        absent.stop()
+        other = self.random.choice([machine for machine in self.machines if machine is not absent])
+        other.wanted = True
+        other.start()
+        return absent
+
+    def _come_back(self, absent: Machine, final: FinalCheck) -> None:
+        """What the machine has is old by now, and deletes after it are gone."""
+        self.clock.call_later(self.schedule.retention_s * 1.1, lambda: None)
+        until = self.clock.monotonic() + self.schedule.retention_s * 1.1
+        self._until(lambda: self.clock.monotonic() >= until, 2 * self.schedule.retention_s, "liveness")
+        for topic in self.changelogs:
+            for number in range(self.schedule.partitions):
+                self.compact(Partition(topic, number))
+        for machine in self.machines:
+            machine.wanted = machine is absent
+            machine.stop()
+        absent.start()
+        self._until(lambda: not final.missing(absent.databases()), RECOVERY_S, "liveness")
+
+    def _audit(self, final: FinalCheck) -> None:
+        """A new machine restores everything from the changelogs."""
+        auditor = Machine(self, "audit")
+        auditor.wanted = True
+        self.machines = [auditor]
+        auditor.start()
+        self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "restore")
+        self._stop_all()
+        self._raise()
+        final.check_databases("restore", auditor.databases())
+
+    def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
+        """Every usable database of every machine."""
+        return [database for machine in self.machines for database in machine.databases()]
+
+    def consumed(self) -> bool:
+        """Whether the group has committed the whole input."""
+        if self.broken is not None:
+            return True
+        committed = self.cluster.committed_offsets(GROUP)
+        return all(
+            (committed.get(Partition(INPUT, number)) or 0) >= end and self._sent[number] == len(messages)
+            for number, (end, messages) in enumerate(zip(self._ends, self.workload.messages, strict=True))
+        )
+
+    def heal(self) -> None:
+        """No more faults: everything that is broken is mended."""
+        self.strike = None
+        self.simulation.note("world", "heal")
+        self.network.brokers_up = True
+        self.network.armed.clear()
+        for transaction in self.foreign:
+            transaction.abort()
+        self.foreign.clear()
+        for machine in self.machines:
+            machine.disk.full = False
+            machine.disk.short_writes = 0
+            if machine.process is not None:
+                machine.process.thaw()
+        if not any(machine.wanted for machine in self.machines):
+            self.machines[0].wanted = True
+        for machine in self.machines:
+            machine.start()
+
+    def _stop_all(self) -> None:
+        for machine in self.machines:
+            machine.wanted = False
+            machine.stop()
+        self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
+
+    def _until(self, done: Callable[[], bool], timeout_s: float, invariant: str) -> None:
+        try:
+            self.simulation.run_until(lambda: self.broken is not None or done(), timeout_s)
+        except SimulationStuck as stuck:
+            self._raise()
+            raise InvariantBroken(invariant, f"{stuck.message} {stuck.fields}") from stuck
+        self._raise()
+
+    def _raise(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+    def _on_point(self, process: SimulatedProcess, name: str) -> Step:
+        if self.strike is not None:
+            return self.strike(process, name)
+        return Step.YIELD if self.random.random() < self.schedule.switching else Step.GO_ON
+
+
+@contextmanager
+def _tuned(schedule: Schedule) -> Iterator[None]:
+    """Make the engine's portions small, so that a few hundred messages show what millions would."""
+    values: list[tuple[Any, str, int]] = [
+        (loop, "RECORDS_PER_POLL", schedule.poll_max),
+        (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
+        (restore, "RECORDS_PER_STEP", schedule.restore_step),
+    ]
+    if schedule.pieces:
+        values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
+    former = [(module, name, getattr(module, name)) for module, name, _ in values]
+    for module, name, value in values:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in former:
+            setattr(module, name, value)
