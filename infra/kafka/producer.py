@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -22,13 +23,14 @@ from infra.kafka.errors import (
     ProducerFenced,
     TransactionAborted,
 )
+from infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
 from infra.kafka.records import GroupMetadata, Headers, Partition
 
 #: Told with the offset that a record got.
 OnDelivered = Callable[[int], None]
 
-#: Requests wait for their answer in steps of so many seconds; between steps the worker shows that it lives.
-WAIT_STEP_S = 1.0
+#: A call that has not come back so many seconds after its own timeout is given up.
+HANG_AFTER_S = 5.0
 
 _FENCED = (
     KafkaError._FENCED,
@@ -59,6 +61,7 @@ class EngineProducer:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
         self._failed: KafkaError | None = None
+        self._calls = GuardedCalls(f"transactions-{transactional_id}")
         #: Called about once a second while a request waits for an answer.
         self.on_wait: Callable[[], None] = lambda: None
         settings: dict[str, Any] = {
@@ -92,7 +95,7 @@ class EngineProducer:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                self._producer.init_transactions(WAIT_STEP_S)
+                self._call(lambda: self._producer.init_transactions(WAIT_STEP_S), WAIT_STEP_S, "start the producer")
                 return
             except KafkaException as failure:
                 error = failure.args[0]
@@ -184,7 +187,7 @@ class EngineProducer:
         """Make the inputs' next offsets part of the open transaction."""
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
         self._until_answered(
-            lambda: self._producer.send_offsets_to_transaction(places, metadata, WAIT_STEP_S), "send offsets"
+            lambda left_s: self._producer.send_offsets_to_transaction(places, metadata, left_s), "send offsets"
         )
 
     def commit(self) -> None:
@@ -193,23 +196,25 @@ class EngineProducer:
         Raises:
             TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
         """
-        self._until_answered(lambda: self._producer.commit_transaction(WAIT_STEP_S), "commit")
+        self._until_answered(self._producer.commit_transaction, "commit")
 
     def abort(self) -> None:
         """Abort the open transaction."""
-        self._until_answered(lambda: self._producer.abort_transaction(WAIT_STEP_S), "abort")
+        self._until_answered(self._producer.abort_transaction, "abort")
         self._failed = None
 
     def close(self) -> None:
         """Drop what is queued and go."""
+        self._calls.close()
         self._producer.purge()
         self._producer.flush(0.2)
 
-    def _until_answered(self, call: Callable[[], None], what: str) -> None:
+    def _until_answered(self, call: Callable[[float], None], what: str) -> None:
         deadline = time.monotonic() + 2 * self._timeout_s
         while True:
+            left_s = max(1.0, deadline - time.monotonic())
             try:
-                call()
+                self._call(partial(call, left_s), left_s, what)
                 return
             except KafkaException as failure:
                 error = failure.args[0]
@@ -218,6 +223,21 @@ class EngineProducer:
                     time.sleep(0.02)
                     continue
                 raise self._translate(error, what) from failure
+
+    def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
+        """Make a call that has its own timeout, and hold it to that.
+
+        Raises:
+            OutcomeUnknown: It did not come back.
+            KafkaException: What the library answered.
+        """
+        try:
+            self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
+        except CallHangs as hangs:
+            raise OutcomeUnknown(
+                f"Told to {what}, the client library did not come back within {timeout_s + HANG_AFTER_S:.0f} s.",
+                action="The engine goes on with a new producer, and finds out what was committed.",
+            ) from hangs
 
     def _translate(self, error: KafkaError, what: str) -> KafkaFailed:
         seen = f"{error.name()} ({error.str()})"

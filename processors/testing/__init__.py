@@ -1,4 +1,4 @@
-"""Kafka in memory, time that is virtual, and disks that break: for tests of processors and simulations of the engine."""
+"""Kafka in memory, time that is virtual, disks that break: for tests of processors and simulations of the engine."""
 
 from processors.testing.clock import VirtualClock
 from processors.testing.cluster import InMemoryCluster
