@@ -41,6 +41,9 @@ _SETTLE_LOOK_EVERY_S = 0.02
 
 Answer = TypeVar("Answer")
 
+#: How long one try of a request to a group's coordinator may take, in seconds.
+TRY_TIMEOUT_S = 3.0
+
 _MOVING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -90,6 +93,7 @@ class Topics:
     ) -> None:
         self.bootstrap = bootstrap
         self._timeout_s = timeout_s
+        self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._admin = admin_client(bootstrap, extra_config)
 
     def ping(self) -> int:
@@ -207,12 +211,13 @@ class Topics:
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
         """The offsets that a group has committed, pending transactions waited for."""
+        # Asked of a coordinator that is not there yet, this request makes librdkafka 2.16 die of a segmentation fault;
+        # describing the group is answered cleanly.
+        self.members(group)
 
         def ask() -> Any:
             request = [ConsumerGroupTopicPartitions(group)]
-            asked = self._admin.list_consumer_group_offsets(
-                request, require_stable=True, request_timeout=self._timeout_s
-            )
+            asked = self._admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=self._try_s)
             return self._result(asked[group], f"read the offsets of group {group}", absent_is_none=True)
 
         answer = self._patient(ask)
@@ -228,7 +233,7 @@ class Topics:
         """How many members a group has now."""
 
         def ask() -> Any:
-            asked = self._admin.describe_consumer_groups([group], request_timeout=self._timeout_s)[group]
+            asked = self._admin.describe_consumer_groups([group], request_timeout=self._try_s)[group]
             return self._result(asked, f"describe group {group}", absent_is_none=True)
 
         answer = self._patient(ask)
@@ -254,12 +259,15 @@ class Topics:
         return self._patient(ask)
 
     def _patient(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again while a coordinator or a leader is moving or loading, as they do after a broker's start."""
+        """Ask again while a coordinator or a leader is moving or loading, as they do after a broker's start.
+
+        Also when nothing came back: librdkafka loses some retries of its own, a new request is answered at once.
+        """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
                 return ask()
-            except CoordinatorMoving:
+            except (CoordinatorMoving, BrokerUnreachable):
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)

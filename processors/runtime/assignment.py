@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from infra.kafka.errors import BrokerUnreachable, TopicUnusable
+from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, TopicUnusable
 from infra.kafka.records import Partition, TopicFacts
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.coherence import (
@@ -125,7 +125,7 @@ class Assignment:
         if self.pending:
             try:
                 self._open_pending(member)
-            except BrokerUnreachable as away:
+            except (BrokerUnreachable, CoordinatorMoving) as away:
                 _log.warning("tasks wait for the broker", error=away.message)
                 return []
         if member.brokers_down_s > 0:

@@ -17,6 +17,8 @@ from processors.state.task_store import TaskMeta
 
 #: Local state may be older than this part of delete.retention.ms before its deletes may be missing.
 RETENTION_PART_SAFE = 0.75
+#: Clocks are set back by less than this without anybody noticing, in seconds.
+CLOCK_STEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +75,25 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             raise _truncated(task, store, facts, at.offset)
         age = now - (meta.complete_at if meta is not None else now)
         # One offset of difference can only be the marker of our own last commit.
-        if facts.end - at.offset > 1 and age > facts.delete_retention_s * RETENTION_PART_SAFE:
+        doubt = _why_deletes_may_be_missing(age, facts) if facts.end - at.offset > 1 else None
+        if doubt is not None:
             for name, known in changelogs.items():
                 if known.start > 0:
                     raise _truncated(task, name, known, 0)
-            whole = {name: known.start for name, known in changelogs.items()}
-            return RestorePlan(
-                whole,
-                wipe=f"the local state is {age:.0f} s old, and deletes older than {facts.delete_retention_s:.0f} s "
-                f"may be gone from {facts.topic}",
-            )
+            return RestorePlan({name: known.start for name, known in changelogs.items()}, wipe=doubt)
         starts[store] = at.offset
     return RestorePlan(starts)
+
+
+def _why_deletes_may_be_missing(age_s: float, facts: ChangelogFacts) -> str | None:
+    if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
+        return (
+            f"the local state is {age_s:.0f} s old, and deletes older than {facts.delete_retention_s:.0f} s "
+            f"may be gone from {facts.topic}"
+        )
+    if age_s < -CLOCK_STEP_S:
+        return f"the local state is from {-age_s:.0f} s in the future: the clock went back, its age is unknown"
+    return None
 
 
 def check_inputs(

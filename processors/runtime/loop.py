@@ -168,11 +168,25 @@ class Worker:
         self._flow(lambda member, partitions: member.resume(partitions))
 
     def compact(self) -> None:
-        """Rewrite the local stores without what was deleted or overwritten; on the worker's thread only."""
-        for task in self.assignment.tasks:
-            if task.phase is TaskPhase.RUNNING and task.store is not None:
-                task.store.compact()
-                self._show_life()
+        """Rewrite the local stores without what was deleted or overwritten; on the worker's thread only.
+
+        Nothing is processed meanwhile; what there is to commit is committed before, and the group is kept.
+        """
+        self.commit_now()
+        flowing = not self.paused
+        self.pause()
+        try:
+            for task in self.assignment.tasks:
+                if task.phase is TaskPhase.RUNNING and task.store is not None:
+                    task.store.compact(self._stay_a_member)
+        finally:
+            if flowing:
+                self.resume()
+
+    def _stay_a_member(self) -> None:
+        self._show_life()
+        if self.member is not None and not self._lost:
+            self._process_all(self.member.poll(1, 0.0))
 
     def _flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
         if self.member is not None:

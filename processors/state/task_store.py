@@ -12,7 +12,8 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,7 @@ class TaskStore:
         #: The first failure; the store is of no more use after it.
         self.failure: StateFailed | None = None
         self._databases = databases
+        self._compaction: threading.Thread | None = None
         try:
             self._database = databases.open(path)
         except DatabaseCorrupt as damage:
@@ -177,12 +179,28 @@ class TaskStore:
         except Exception as failure:
             raise _disk_failed(path, "checkpointed", failure) from failure
 
-    def compact(self) -> None:
-        """Rewrite the store without what was deleted or overwritten."""
-        try:
-            self._database.compact()
-        except Exception as failure:
-            raise self._broken("compacted", failure) from failure
+    def compact(self, on_wait: Callable[[], None]) -> None:
+        """Rewrite the store without what was deleted or overwritten.
+
+        Args:
+            on_wait: Called about twice a second while it lasts; it may also close the store, which then waits.
+        """
+        failures: list[Exception] = []
+
+        def work() -> None:
+            try:
+                self._database.compact()
+            except Exception as failure:
+                failures.append(failure)
+
+        self._compaction = thread = threading.Thread(target=work, name="compaction", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.5)
+            on_wait()
+        self._compaction = None
+        if failures:
+            raise self._broken("compacted", failures[0]) from failures[0]
 
     def size_bytes(self) -> int:
         """The store's size on disk."""
@@ -190,6 +208,8 @@ class TaskStore:
 
     def close(self) -> None:
         """Close; what was written stays, and what could not be is replayed from the changelog."""
+        if self._compaction is not None:
+            self._compaction.join()
         try:
             self._database.close()
         except Exception as failure:

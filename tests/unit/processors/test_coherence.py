@@ -95,6 +95,13 @@ def test_a_source_that_was_recreated_is_never_skipped_in_silence():
         check_source("in", 0, 1000, 0, 10)
 
 
+def test_a_store_from_the_future_has_no_known_age():
+    assert plan_restore("t", held(40), facts(), 1000.0 - 30).wipe is None
+    decided = plan_restore("t", held(40), facts(), 1000.0 - 3600)
+    assert decided.wipe is not None
+    assert "clock went back" in decided.wipe
+
+
 def test_an_old_store_that_lacks_only_the_marker_of_its_own_commit_is_kept():
     assert plan_restore("t", held(99), facts(), 1000.0 + 9 * DAY).wipe is None
     assert plan_restore("t", held(98), facts(), 1000.0 + 9 * DAY).wipe is not None
