@@ -264,6 +264,7 @@ class Application:
             raise ApplicationInvalid(
                 f"Application {self.consumer_group} reads no topic.", action="Declare one with app.dataframe(topic)."
             )
+        self._check_strategy(topology)
         state_dir = Path(self._state_dir) if self._state_dir is not None else settings.paths.state
         self._prepare_topics(topology, cluster)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
@@ -353,6 +354,17 @@ class Application:
             commit_every=self._commit_every,
             broker_timeout_s=self._broker_timeout_s,
         )
+
+    def _check_strategy(self, topology: Topology) -> None:
+        strategy = str(self._consumer_config.get("partition.assignment.strategy", ""))
+        shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]
+        if "cooperative" in strategy and shared:
+            raise ApplicationInvalid(
+                f"{' and '.join(shared[0].inputs)} share a store, so that partition n of each must be with one worker; "
+                f"{strategy} does not keep them together.",
+                action="Leave partition.assignment.strategy at range.",
+                seen=strategy,
+            )
 
     def _prepare_topics(self, topology: Topology, cluster: Cluster) -> None:
         topics = cluster.topics()

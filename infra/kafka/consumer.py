@@ -104,6 +104,7 @@ class GroupConsumer:
             "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
         }
+        self._cooperative = "cooperative" in str(settings["partition.assignment.strategy"])
         self._consumer = Consumer(settings, logger=library_logger())
 
     def subscribe(
@@ -120,7 +121,11 @@ class GroupConsumer:
 
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
             # At the end, paused: without a committed offset the reset above would be an error before our seek.
-            consumer.assign([TopicPartition(place.topic, place.partition, OFFSET_END) for place in places])
+            at_end = [TopicPartition(place.topic, place.partition, OFFSET_END) for place in places]
+            if self._cooperative:
+                consumer.incremental_assign(at_end)
+            else:
+                consumer.assign(at_end)
             consumer.pause(places)
             on_assign([Partition(place.topic, place.partition) for place in places])
 

@@ -93,6 +93,8 @@ class StateFolder:
             try:
                 found = json.loads(text)
             except ValueError:
+                found = None
+            if not isinstance(found, dict):
                 found = {"version": None, "application": text[:40]}
             if found != ours:
                 self.release()
