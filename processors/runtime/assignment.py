@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, TopicUnusable
+from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost, TopicUnusable
 from infra.kafka.records import Partition, TopicFacts
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.coherence import (
@@ -132,7 +132,11 @@ class Assignment:
             self._restorer.excuse()
         started = []
         for restore in self._restorer.step(0.05):
-            self._finish(restore, frames)
+            try:
+                self._finish(restore, frames)
+            except StateIncoherent:
+                self._check_still_ours(member, restore)
+                raise
             started.append(restore.task)
         return started
 
@@ -247,6 +251,23 @@ class Assignment:
         task.start(frames, committed, began)
         progress = restore.progress(self._cluster.clock.monotonic())
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, **progress)
+
+    def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
+        """A worker that was frozen in a restore may meet records of its successor: then nothing is wrong but its age.
+
+        Raises:
+            MembershipLost: The group's offsets moved since the restore began: another worker has the partition.
+        """
+        inputs = [Partition(topic, restore.task.partition) for topic in restore.task.inputs]
+        now = {partition.topic: offset for partition, offset in member.committed(inputs).items()}
+        if now != restore.committed:
+            raise MembershipLost(
+                f"While task {restore.task.name} was restored, another worker went on with its partition.",
+                action="Nothing is lost: this worker joins the group anew.",
+                task=restore.task.name,
+                seen=now,
+                expected=dict(restore.committed),
+            )
 
     def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
         """Without changelogs the local state is all there is: it must be exactly at the committed offsets."""

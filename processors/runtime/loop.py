@@ -19,7 +19,7 @@ from enum import Enum
 
 import structlog
 
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost
 from infra.kafka.records import Batch, Partition
 from processors.changelog.format import FormatUnknown
 from processors.dataframe.dataframe import StreamingDataFrame
@@ -131,7 +131,7 @@ class Worker:
             while not self._finished(count, timeout_s):
                 try:
                     self._session(count, timeout_s)
-                except OwnershipLost:
+                except (OwnershipLost, MembershipLost):
                     _log.warning("ownership lost; joining the group anew", group=self.options.group)
                 except StateCorrupt as damage:
                     self._damages_in_a_row += 1
