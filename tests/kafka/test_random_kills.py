@@ -200,14 +200,16 @@ class Fleet:
 
 
 class Feed(threading.Thread):
-    """Feeds numbered flights at a pace; what goes wrong is raised by ``finished``."""
+    """Feeds numbered flights at a pace, until all are fed or ``finish`` is called."""
 
     def __init__(self, fleet: Fleet, rounds: int) -> None:
         super().__init__(daemon=True)
-        self.limit = min(FLIGHTS_PER_SECOND * SECONDS_PER_ROUND * rounds, FLIGHTS)
-        self._per_second = self.limit / (SECONDS_PER_ROUND * rounds)
+        self._flights = min(FLIGHTS_PER_SECOND * SECONDS_PER_ROUND * rounds, FLIGHTS)
+        self._per_second = self._flights / (SECONDS_PER_ROUND * rounds)
         self._address, self._topic = fleet.topics.bootstrap, fleet.topic("in")
+        self._enough = threading.Event()
         self._failed: BaseException | None = None
+        self.sent = 0
 
     def run(self) -> None:
         try:
@@ -215,21 +217,25 @@ class Feed(threading.Thread):
         except BaseException as failure:
             self._failed = failure
 
-    def finished(self) -> None:
+    def finish(self) -> int:
+        """Stop feeding; how many flights are there."""
+        self._enough.set()
         self.join(CATCH_UP_S)
         assert not self.is_alive()
         assert self._failed is None, self._failed
+        return self.sent
 
     def _feed(self) -> None:
         encode, began = msgspec.json.Encoder().encode, time.monotonic()
         with Feeder(self._address) as feeder:
-            for number, flight in enumerate(read_flights(limit=self.limit)):
-                key = flight["tailnum"]
-                feeder.send(
-                    self._topic, None if key is None else key.encode(), encode({"id": number, **flight}), due_ms(flight)
-                )
-                while number % 100 == 0 and (early := number / self._per_second - (time.monotonic() - began)) > 0:
-                    feeder.poll(early)
+            for flight in read_flights(limit=self._flights):
+                while not self.sent % 100 and (early := self.sent / self._per_second - (time.monotonic() - began)) > 0:
+                    feeder.poll(min(early, 0.2))
+                    if self._enough.is_set():
+                        return
+                key, value = flight["tailnum"], encode({"id": self.sent, **flight})
+                feeder.send(self._topic, None if key is None else key.encode(), value, due_ms(flight))
+                self.sent += 1
 
 
 @pytest.fixture
@@ -258,12 +264,12 @@ def test_killed_processes_lose_nothing(
     fleet.start_absent()
     _kill_at_random(fleet, feed, rounds, random.Random(seed))
     fleet.start_absent()
-    feed.finished()
+    flights = feed.finish()
     _await_caught_up(fleet)
     fleet.await_running()
     fleet.stop()
     print(f"caught up; {time.monotonic() - began:.0f} s in all", flush=True)
-    figures = _verify(fleet, exactly_once=guarantee == "exactly-once", flights=feed.limit)
+    figures = _verify(fleet, exactly_once=guarantee == "exactly-once", flights=flights)
     print(f"RESULT seed {seed}, {rounds} rounds, {processes} processes, {guarantee}: {figures}", flush=True)
 
 
