@@ -154,12 +154,15 @@ class Assignment:
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
+        # Before any request: a process that is frozen in between must not take its state for younger than it is.
+        looked_at = self._cluster.clock.time()
         committed = member.committed(inputs)
         self._look_at_sources(inputs, committed)
         changelogs = self._changelog_facts(tasks)
         member.broker_answered()
         for task in tasks:
-            self._open(task, changelogs, {topic: committed[Partition(topic, task.partition)] for topic in task.inputs})
+            by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
+            self._open(task, changelogs, by_topic, looked_at)
             self.pending.remove(task)
 
     def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
@@ -205,7 +208,11 @@ class Assignment:
         return facts
 
     def _open(
-        self, task: Task, changelogs: Mapping[Partition, ChangelogFacts], committed: Mapping[str, int | None]
+        self,
+        task: Task,
+        changelogs: Mapping[Partition, ChangelogFacts],
+        committed: Mapping[str, int | None],
+        looked_at: float,
     ) -> None:
         names = self._stores(task)
         store = None
@@ -227,8 +234,8 @@ class Assignment:
                 )
             facts[name] = changelogs[place]
         meta = None if store is None or task.meta == TaskMeta() else task.meta
-        decided = plan_restore(task.name, meta, facts, self._cluster.clock.time())
-        self._restorer.begin(task, decided, facts, committed)
+        decided = plan_restore(task.name, meta, facts, looked_at)
+        self._restorer.begin(task, decided, facts, committed, looked_at)
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task

@@ -133,8 +133,8 @@ def commit_at_least_once(commit: Commit, producer: TransactionProducer, member: 
     member.commit(commit.offsets)
 
 
-def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], now: float) -> None:
-    """Step 5; ``now`` is wall-clock seconds since 1970.
+def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
+    """Step 5; ``complete_at`` is the wall-clock time before the commit was sent, in seconds since 1970.
 
     Raises:
         StateDiskFailed: The disk refused; the changelog has everything.
@@ -156,7 +156,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 transaction=part.transaction,
                 restoring=False,
                 sources=_ids_of(part.inputs, topic_ids),
-                complete_at=now,
+                complete_at=complete_at,
             )
             changes = [change for state in task.states.values() for change in state.rocks_changes()]
             task.store.write(changes, task.meta)

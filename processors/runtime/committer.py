@@ -155,6 +155,8 @@ class Committer:
         if not pending.tasks:
             return Outcome.NOTHING
         started = self._clock.monotonic()
+        # Read before the answer: a process that is frozen in between must not take its state for younger than it is.
+        complete_at = self._clock.time()
         try:
             producer = self._begun()
             if not self._options.exactly_once:
@@ -176,7 +178,7 @@ class Committer:
             if not self._resolve(pending, member, unknown):
                 return Outcome.DROPPED
         self._open = False
-        commits.write_local(pending, self._topology, self._assignment.topic_ids, self._clock.time())
+        commits.write_local(pending, self._topology, self._assignment.topic_ids, complete_at)
         self._aborts_in_a_row = self._fenced_in_a_row = 0
         self.count += 1
         self.last_at = self._clock.time()

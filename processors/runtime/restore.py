@@ -111,8 +111,9 @@ class Restorer:
         decided: RestorePlan,
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
+        looked_at: float,
     ) -> None:
-        """Start restoring a task as planned."""
+        """Start restoring a task as planned, from facts that were asked for at ``looked_at`` (wall-clock seconds)."""
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
             _log.warning("local state is dropped and restored whole", task=task.name, why=decided.wipe)
@@ -124,9 +125,11 @@ class Restorer:
             replays[Partition(facts.topic, task.partition)] = _StoreReplay(
                 store, facts, decided.starts[store], at.inputs if at is not None else {}, store_prefix(store)
             )
-        now, wall = self._clock.monotonic(), self._clock.time()
-        complete_at = task.meta.complete_at if task.meta.stores else wall
-        self._tasks[task.name] = TaskRestore(task, replays, committed, now, now, wall, complete_at, task.meta.sources)
+        now = self._clock.monotonic()
+        complete_at = task.meta.complete_at if task.meta.stores else looked_at
+        self._tasks[task.name] = TaskRestore(
+            task, replays, committed, now, now, looked_at, complete_at, task.meta.sources
+        )
         self._assign()
 
     def forget(self, task: Task) -> None:
