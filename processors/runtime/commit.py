@@ -64,15 +64,6 @@ class Commit:
             for topic in part.inputs
         }
 
-    def changelogs_known(self, topology: Topology) -> bool:
-        """Whether every changelog record of this commit was acknowledged."""
-        return all(
-            name in part.changelog_ends
-            for part in self.tasks
-            for name in part.task.states
-            if topology.changelog_of(name) is not None
-        )
-
 
 def prepare(tasks: Sequence[Task]) -> Commit:
     """Freeze what is to be committed of those tasks that have progressed.

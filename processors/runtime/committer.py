@@ -175,8 +175,8 @@ class Committer:
         except ProducerFenced as fenced:
             self._fenced(fenced)
         except OutcomeUnknown as unknown:
-            if not self._resolve(pending, member, unknown):
-                return Outcome.DROPPED
+            self._resolve(pending, member, unknown)
+            return Outcome.DROPPED
         self._open = False
         commits.write_local(pending, self._topology, self._assignment.topic_ids, complete_at)
         self._aborts_in_a_row = self._fenced_in_a_row = 0
@@ -228,23 +228,23 @@ class Committer:
         _log.warning("fenced by a newer producer; joining the group anew", error=why.message)
         raise OwnershipLost from why
 
-    def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> bool:
-        """Find out whether a commit without an answer happened; True when it did.
+    def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
+        """Find out whether a commit without an answer happened; return when it did not.
+
+        The new offsets alone don't prove that the commit was ours: an owner that came after us may have read the same
+        records, with other results. So the overlay is never written; the replay writes what was committed.
 
         Raises:
-            OwnershipLost: The offsets are neither the old nor the new ones.
+            OwnershipLost: It happened, or another owner went on: join anew, and replay the changelog.
         """
         _log.warning("a commit got no answer; asking Kafka what became of it", error=why.message)
         self._replace_producer()
         actual = self._committed_now(member, list(pending.offsets))
-        if actual == pending.offsets and pending.changelogs_known(self._topology):
-            _log.info("the commit had happened", offsets=len(actual))
-            return True
-        if actual == pending.before:
-            _log.info("the commit had not happened; its messages are processed again")
-            self._count_abort(why)
-            return False
-        raise OwnershipLost
+        if actual != pending.before:
+            _log.info("the commit had happened, or a successor's: state is replayed from its changelog")
+            raise OwnershipLost
+        _log.info("the commit had not happened; its messages are processed again")
+        self._count_abort(why)
 
     def _replace_producer(self) -> None:
         if self._producer is not None:
