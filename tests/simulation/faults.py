@@ -15,7 +15,7 @@ from tests.simulation.workload import GROUP, INPUT
 from tests.simulation.world import Machine, World
 
 #: Which requests get lost, or late; commits most of all.
-REQUESTS = ("produce", "send_offsets", "commit", "commit", "commit", "abort", "commit_offsets")
+REQUESTS = ("produce", "produce", "send_offsets", "commit", "commit", "commit", "abort", "commit_offsets")
 
 
 class Faults:
@@ -140,9 +140,11 @@ class Faults:
 
     def _request(self, machine: Machine) -> Step:
         assert machine.process is not None
-        fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED])
+        fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED, Fate.DELAYED])
         request = self._random.choice(REQUESTS)
-        self._world.network.delay_s = self._pick(0.01, 1.0, 14.0, 31.0, 33.0)
+        # Before anybody gives up, when the broker does (15 s), and just after the client did.
+        shortest = self._random.choice([0.0, 13.0, self._world.schedule.patience_s, self._world.schedule.patience_s])
+        self._world.network.delay_s = shortest + self._random.uniform(0.01, 2.0)
         self._world.network.armed.append((machine.process.name, request, fate))
         self._world.simulation.note(machine.name, f"{request} will be {fate.name}")
         return Step.GO_ON

@@ -6,13 +6,13 @@ Every one is a mistake that an exactly-once engine was seen to make, or could.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from infra.kafka.errors import KafkaFailed
+from infra.kafka.errors import KafkaFailed, TransactionAborted
 from processors.changelog.format import META_KEY
 from processors.runtime import coherence, commit
 from processors.runtime.assignment import Assignment
@@ -21,6 +21,9 @@ from processors.runtime.restore import Restorer
 from processors.runtime.task import Task
 from processors.state.store import StoreState
 from processors.state.task_store import TaskMeta, TaskStore
+from processors.testing.consumers import InMemoryReplayer
+from processors.testing.groups import Group
+from processors.testing.log import PartitionLog
 from tests.simulation.run import Outcome, SeedRunner, runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -130,19 +133,26 @@ def _end_of_partition_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Restorer, "_advance", advance)
 
 
-def _target_before_fence(patch: pytest.MonkeyPatch) -> None:
-    facts = Assignment._changelog_facts
-    opens = Assignment._open_pending
+def _pending_offsets_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "has_pending", lambda self, partitions: False)
 
-    def early(self: Assignment, member: Any) -> None:
-        known = facts(self, list(self.pending))
-        patch.setattr(Assignment, "_changelog_facts", lambda self, tasks: known)
-        try:
-            opens(self, member)
-        finally:
-            patch.setattr(Assignment, "_changelog_facts", facts)
 
-    patch.setattr(Assignment, "_open_pending", early)
+def _generation_unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "refusal", lambda self, member_id, generation: None)
+
+
+def _uncommitted_replay(patch: pytest.MonkeyPatch) -> None:
+    look, read = InMemoryReplayer._look, PartitionLog.read
+
+    def uncommitted(self: PartitionLog, start: int, records_max: int, *, committed: bool) -> Any:
+        return read(self, start, records_max, committed=False)
+
+    def looks(self: InMemoryReplayer, records_max: int) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PartitionLog, "read", uncommitted)
+            return look(self, records_max)
+
+    patch.setattr(InMemoryReplayer, "_look", looks)
 
 
 def _tombstones_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -212,11 +222,14 @@ def _no_rewind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Task, "drop", drop)
 
 
-def _abort_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def abort(self: Committer, why: KafkaFailed) -> None:
-        self._count_abort(why)
+def _refusal_is_success(patch: pytest.MonkeyPatch) -> None:
+    original = commit.commit_exactly_once
 
-    patch.setattr(Committer, "_abort", abort)
+    def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
+        with suppress(TransactionAborted):
+            original(pending, producer, member)
+
+    patch.setattr(commit, "commit_exactly_once", commits)
 
 
 def _revoked_goes_on(patch: pytest.MonkeyPatch) -> None:
@@ -266,7 +279,9 @@ BUGS = (
     Planted("group metadata is kept from the first commit", _stale_metadata),
     Planted("the restore target is the last stable offset", _target_is_lso),
     Planted("any end of partition completes a restore", _end_of_partition_is_enough),
-    Planted("the restore target is read before pending offsets are waited for", _target_before_fence),
+    Planted("committed offsets are read without waiting for pending ones", _pending_offsets_ignored),
+    Planted("restores read uncommitted records", _uncommitted_replay),
+    Planted("the group's generation does not fence", _generation_unchecked),
     Planted("deletes are left out of the changelog", _tombstones_dropped),
     Planted("cached reads survive an abort", _cache_survives_abort),
     Planted("the overlay survives an abort", _overlay_survives_abort),
@@ -276,7 +291,7 @@ BUGS = (
     Planted("an unknown outcome counts as failure", _unknown_is_failure),
     Planted("offsets are written before the data, not with it", _meta_first),
     Planted("nothing is read again after an abort", _no_rewind),
-    Planted("a refused transaction is not aborted", _abort_forgotten),
+    Planted("a refused commit counts as done", _refusal_is_success),
     Planted("work goes on with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),

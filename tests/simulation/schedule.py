@@ -97,6 +97,7 @@ class Schedule:
         switching: How likely another process goes on at a point.
         horizon_s: All input has arrived, and faults end, by then.
         retention_s: delete.retention.ms of the changelogs.
+        patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
     """
 
     seed: int
@@ -115,6 +116,7 @@ class Schedule:
     horizon_s: float
     marker_delay_s: float
     retention_s: float
+    patience_s: float
     faults: tuple[Fault, ...]
 
 
@@ -149,8 +151,9 @@ def draw_schedule(seed: int) -> Schedule:
         poll_max=random.choice([1, 3, 10, 40]),
         restore_step=random.choice([1, 2, 5, 20, 10_000]),
         switching=random.choice([0.0, 0.05, 0.3]),
-        horizon_s=random.choice([3.0, 10.0, 30.0]),
+        horizon_s=random.choice([2.0, 6.0, 20.0]),
         marker_delay_s=random.choice([0.0005, 0.002, 0.05, 0.4]),
         retention_s=random.choice([20.0, 86_400.0]),
+        patience_s=random.choice([3.0, 3.0, 30.0]),
         faults=faults,
     )

@@ -94,6 +94,15 @@ def test_a_killed_sleeper_is_taken_off_and_its_finally_blocks_run() -> None:
     assert ended == [5.0]
 
 
+def test_a_process_that_is_killed_before_it_begins_never_runs() -> None:
+    simulation = Simulation(VirtualClock(), Random(1))
+    ran: list[str] = []
+    process = simulation.start("a", lambda process: ran.append(process.name))
+    process.kill()
+    simulation.run_until(lambda: process.ended, 1.0)
+    assert ran == []
+
+
 def test_a_frozen_process_does_nothing_until_it_is_thawed() -> None:
     clock = VirtualClock()
     simulation = Simulation(clock, Random(1))

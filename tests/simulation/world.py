@@ -17,9 +17,10 @@ from infra.kafka.records import Partition
 from infra.settings import Settings
 from processors.application import Application
 from processors.changelog.names import changelog_topic
-from processors.runtime import loop, restore
+from processors.runtime import commit, loop, restore
 from processors.state import task_store
 from processors.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
+from processors.testing import producer
 from processors.testing.clock import VirtualClock
 from processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from processors.testing.disk import SimulatedDisk
@@ -320,7 +321,7 @@ class World:
         )
 
     def heal(self) -> None:
-        """No more faults: everything that is broken is mended."""
+        """No more faults: everything that is broken is mended; who is frozen wakes up in his own time."""
         self.strike = None
         self.simulation.note("world", "heal")
         self.network.brokers_up = True
@@ -331,8 +332,6 @@ class World:
         for machine in self.machines:
             machine.disk.full = False
             machine.disk.short_writes = 0
-            if machine.process is not None:
-                machine.process.thaw()
         if not any(machine.wanted for machine in self.machines):
             self.machines[0].wanted = True
         for machine in self.machines:
@@ -342,6 +341,8 @@ class World:
         for machine in self.machines:
             machine.wanted = False
             machine.stop()
+            if machine.process is not None:
+                machine.process.thaw()
         self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
 
     def _until(self, done: Callable[[], bool], timeout_s: float, invariant: str) -> None:
@@ -364,8 +365,10 @@ class World:
 
 @contextmanager
 def _tuned(schedule: Schedule) -> Iterator[None]:
-    """Make the engine's portions small, so that a few hundred messages show what millions would."""
-    values: list[tuple[Any, str, int]] = [
+    """Make the engine's portions small, so that a few hundred messages show what millions would; and set patience."""
+    values: list[tuple[Any, str, float]] = [
+        (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
+        (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
         (loop, "RECORDS_PER_POLL", schedule.poll_max),
         (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
