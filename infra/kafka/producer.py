@@ -80,6 +80,7 @@ class EngineProducer:
         if transactional_id is not None:
             settings["transactional.id"] = transactional_id
             settings.setdefault("transaction.timeout.ms", int(transaction_timeout_s * 1000))
+            self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
         self._producer = Producer(settings, logger=library_logger())

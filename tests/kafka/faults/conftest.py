@@ -1,0 +1,121 @@
+"""A broker behind the proxy, workers that reach it through the proxy, and workers that die at exact points."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.java import Java
+from infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from processors.lifecycle import provision
+from tests.kafka.faults.proxy import KafkaProxy
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+class ProxiedBroker(EmbeddedBroker):
+    """Two listeners: one for tests, straight; one that is reached through the proxy only."""
+
+    proxy: KafkaProxy
+
+    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+        super()._configure(port, controller_port, deadline)
+        if not self.proxy.upstream:
+            import socket
+
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.proxy.upstream = probe.getsockname()[1]
+        properties = self._folder / "server.properties"
+        lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
+        lines["listeners"] += f",PROXIED://127.0.0.1:{self.proxy.upstream}"
+        # The plain listener comes last: a restart takes its port from there.
+        lines["advertised.listeners"] = f"PROXIED://127.0.0.1:{self.proxy.port},{lines['advertised.listeners']}"
+        lines["listener.security.protocol.map"] += ",PROXIED:PLAINTEXT"
+        lines["group.min.session.timeout.ms"] = "1000"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+
+@dataclass
+class Site:
+    """A broker, straight and through the proxy."""
+
+    broker: ProxiedBroker
+    address: BrokerAddress
+    proxy: KafkaProxy
+
+    @property
+    def proxied(self) -> str:
+        return f"127.0.0.1:{self.proxy.port}"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Site]:
+    proxy = KafkaProxy()
+    broker = ProxiedBroker(tmp_path_factory.mktemp("proxied"), heap_mb=256, java=java, jars=broker_jars)
+    broker.proxy = proxy
+    yield Site(broker, broker.start(), proxy)
+    broker.stop()
+    proxy.close()
+
+
+@pytest.fixture
+def on_site(site: Site, stream_class: Any, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Any]:
+    """A stream on the proxied broker, topics provisioned; ``through`` is the same through the proxy."""
+    stream = stream_class(site.address.bootstrap, unique("fault"), tmp_path / "state")
+    stream.create_source()
+    topology = stream.application().topology()
+    provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)
+    stream.through = replace(stream, bootstrap=site.proxied)
+    yield stream
+    site.proxy.calm()
+
+
+@pytest.fixture
+def workers(on_site: Any, worker_class: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes deployed workers of ``on_site`` that reach the broker through the proxy."""
+    made: list[Any] = []
+
+    def make(slot: str = "0", home: str = "home") -> Any:
+        made.append(worker_class(on_site.through, tmp_path / home, slot))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if one.process is not None and one.process.poll() is None:
+            one.kill()
+
+
+@pytest.fixture
+def die_at(on_site: Any, tmp_path: Path) -> Callable[[str, int], int]:
+    """Runs a worker that kills itself at a step of its n-th commit; returns its exit code."""
+
+    def run(step: str, commit: int) -> int:
+        script = Path(__file__).with_name("dying_worker.py")
+        with (tmp_path / "dying.log").open("ab") as log:
+            return subprocess.run(
+                [
+                    sys.executable,
+                    str(script),
+                    on_site.bootstrap,
+                    on_site.group,
+                    str(on_site.state_dir),
+                    str(tmp_path / "home"),
+                    step,
+                    str(commit),
+                ],
+                env={**os.environ, "PYTHONPATH": str(PROJECT)},
+                stdout=log,
+                stderr=log,
+                timeout=120,
+                check=False,
+            ).returncode
+
+    return run

@@ -1,0 +1,108 @@
+"""A worker that kills itself (SIGKILL) at an exact step of its commit cycle; else the counting application.
+
+``python dying_worker.py <bootstrap> <group> <state_dir> <home> <step> <commit>``; step is one of STEPS, or ``never``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from infra.kafka.cluster import KafkaCluster
+from infra.kafka.producer import EngineProducer
+from infra.settings import load_settings
+from processors import Application
+from processors.state.rocksdb import RocksDatabases
+
+STEPS = (
+    "before produce",
+    "between flush and offsets",
+    "between offsets and commit",
+    "between commit and local write",
+    "between pieces of the local write",
+    "after the local write",
+)
+
+
+class Fuse:
+    def __init__(self, step: str, commit: int) -> None:
+        self.step, self.commit, self.commits = step, commit, 0
+
+    def at(self, step: str) -> None:
+        if step == self.step and self.commits == self.commit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingProducer(EngineProducer):
+    fuse: Fuse
+
+    def flush(self, timeout_s):
+        self.fuse.commits += 1
+        self.fuse.at("before produce")
+        super().flush(timeout_s)
+
+    def send_offsets(self, offsets, metadata):
+        self.fuse.at("between flush and offsets")
+        super().send_offsets(offsets, metadata)
+
+    def commit(self):
+        self.fuse.at("between offsets and commit")
+        super().commit()
+        self.fuse.at("between commit and local write")
+
+
+class DyingDatabase:
+    def __init__(self, database, fuse):
+        self._database, self._fuse = database, fuse
+
+    def __getattr__(self, name):
+        return getattr(self._database, name)
+
+    def write(self, changes):
+        if self._fuse.step == "between pieces of the local write" and self._fuse.commits == self._fuse.commit:
+            self._database.write(changes[: len(changes) // 2])
+            self._fuse.at("between pieces of the local write")
+        self._database.write(changes)
+        self._fuse.at("after the local write")
+
+
+class DyingDatabases(RocksDatabases):
+    def __init__(self, fuse):
+        self._fuse = fuse
+
+    def open(self, path):
+        return DyingDatabase(super().open(path), self._fuse)
+
+
+class DyingCluster(KafkaCluster):
+    fuse: Fuse
+
+    def producer(self, transactional_id):
+        made = DyingProducer(self.bootstrap, transactional_id)
+        made.fuse = self.fuse
+        return made
+
+
+def count(value, state):
+    total = state.get("n", 0) + 1
+    state.set("n", total)
+    return total
+
+
+def main() -> None:
+    bootstrap, group, state_dir, home, step, commit = sys.argv[1:]
+    fuse = Fuse(step, int(commit))
+    cluster = DyingCluster(bootstrap, consumer_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 500})
+    cluster.fuse = fuse
+    app = Application(
+        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_every=200, state_dir=state_dir, slot="0"
+    )
+    frame = app.dataframe(app.topic(f"{group}-in")).apply(count, stateful=True, store="counts")
+    frame.to_topic(app.topic(f"{group}-out"))
+    app.run_on(cluster, load_settings(home=Path(home)), databases=DyingDatabases(fuse))
+
+
+if __name__ == "__main__":
+    main()

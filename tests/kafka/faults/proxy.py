@@ -1,0 +1,165 @@
+"""A proxy that understands Kafka's frames: single requests and replies meet their fate at exact points.
+
+Every request begins with its size, api key, api version and correlation id; every reply with its size and the
+correlation id (the protocol guide's common headers). Nothing else is looked into.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+PRODUCE, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 25, 26, 28
+
+
+class Fate(Enum):
+    SWALLOW_REPLY = "the request arrives, its reply is lost"
+    SWALLOW_REQUEST = "the request is lost"
+    HOLD = "the request arrives when it is let go"
+    CALL = "the test is told, then the request arrives"
+
+
+@dataclass
+class Rule:
+    """What becomes of the n-th request (from 1) of one kind, counted from now on."""
+
+    api_key: int
+    fate: Fate
+    nth: int = 1
+    call: Callable[[], None] = lambda: None
+    seen: int = 0
+    struck: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+
+
+class KafkaProxy:
+    """Listens on a port of its own; ``upstream`` is set once the broker is there."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.upstream = 0
+        self.rules: list[Rule] = []
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def on(self, api_key: int, fate: Fate, *, nth: int = 1, call: Callable[[], None] = lambda: None) -> Rule:
+        rule = Rule(api_key, fate, nth, call)
+        with self._lock:
+            self.rules.append(rule)
+        return rule
+
+    def calm(self) -> None:
+        """No more faults."""
+        with self._lock:
+            for rule in self.rules:
+                rule.release.set()
+            self.rules.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self.calm()
+        self._listener.close()
+        for one in self._sockets:
+            one.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self.upstream), timeout=5)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            self._sockets += [client, server]
+            connection = _Connection(self, client, server)
+            threading.Thread(target=connection.requests, daemon=True).start()
+            threading.Thread(target=connection.replies, daemon=True).start()
+
+    def rule_for(self, api_key: int) -> Rule | None:
+        with self._lock:
+            for rule in self.rules:
+                if rule.api_key == api_key:
+                    rule.seen += 1
+                    if rule.seen == rule.nth:
+                        self.rules.remove(rule)
+                        return rule
+        return None
+
+
+class _Connection:
+    def __init__(self, proxy: KafkaProxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        self._swallowed: set[int] = set()
+
+    def requests(self) -> None:
+        self._pump(self._client, self._server, self._request)
+
+    def replies(self) -> None:
+        self._pump(self._server, self._client, self._reply)
+
+    def _request(self, frame: bytes) -> bool:
+        api_key, _, correlation = struct.unpack_from(">hhi", frame, 4)
+        rule = self._proxy.rule_for(api_key)
+        if rule is None:
+            return True
+        if rule.fate is Fate.SWALLOW_REPLY:
+            self._swallowed.add(correlation)
+        elif rule.fate is Fate.CALL:
+            rule.call()
+        rule.struck.set()
+        if rule.fate is Fate.HOLD:
+            self._swallowed.add(correlation)
+            threading.Thread(target=self._send_late, args=(rule, frame), daemon=True).start()
+            return False
+        return rule.fate is not Fate.SWALLOW_REQUEST
+
+    def _send_late(self, rule: Rule, frame: bytes) -> None:
+        """On a connection of its own: the client has closed the old one when its request timed out."""
+        rule.release.wait()
+        with socket.create_connection(("127.0.0.1", self._proxy.upstream), timeout=10) as late:
+            late.sendall(frame)
+            size = _exactly(late, 4)
+            if size is not None:
+                _exactly(late, struct.unpack(">i", size)[0])
+
+    def _reply(self, frame: bytes) -> bool:
+        (correlation,) = struct.unpack_from(">i", frame, 4)
+        return correlation not in self._swallowed
+
+    def _pump(self, source: socket.socket, target: socket.socket, passes: Callable[[bytes], bool]) -> None:
+        try:
+            while True:
+                head = _exactly(source, 4)
+                body = None if head is None else _exactly(source, struct.unpack(">i", head)[0])
+                if head is None or body is None:
+                    break
+                if passes(head + body):
+                    target.sendall(head + body)
+        except OSError:
+            pass
+        for one in (source, target):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+
+def _exactly(source: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = source.recv(size - len(parts))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)

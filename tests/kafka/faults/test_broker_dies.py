@@ -1,0 +1,39 @@
+"""The broker is killed (SIGKILL) in the middle of a commit, and comes back."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
+from tests.kafka.faults.verification import verify
+
+#: The engine's transaction timeout, and what read_committed readers may be held back by it at the most, in seconds.
+READERS_WAIT_MAX_S = 15.0 + 15.0
+
+
+@pytest.mark.parametrize(
+    "api_key", [PRODUCE, ADD_OFFSETS, TXN_OFFSET_COMMIT, END_TXN], ids=["sending", "adding", "offsets", "ending"]
+)
+def test_a_broker_killed_in_mid_commit_loses_and_doubles_nothing(site, on_site, workers, waiting, api_key, capsys):
+    on_site.feed_numbers(1000)
+    one = workers("0").start().wait_running()
+    waiting(lambda: committed(on_site) == 1000, "the first thousand")
+    pid = site.broker.running().pid
+    rule = site.proxy.on(api_key, Fate.CALL, call=lambda: os.kill(pid, signal.SIGKILL))
+    on_site.feed_numbers(1000)
+    waiting(rule.struck.is_set, "the point to be reached")
+    waiting(lambda: site.broker.running() is None, "the broker to be gone")
+    assert site.broker.start().bootstrap == site.address.bootstrap
+    back = time.monotonic()
+    on_site.topics.settled_end_offsets(on_site.sink, READERS_WAIT_MAX_S)
+    with capsys.disabled():
+        print(f" readers were held back for {time.monotonic() - back:.1f} s ", end="")
+    waiting(lambda: committed(on_site) == 2000, f"the rest; the worker's log ends: {one.tail()}")
+    assert one.terminate() == 0
+    verify(on_site, one.paths.state)
+
+
+def committed(stream):
+    return sum(stream.topics.committed_offsets(stream.group).values())

@@ -1,0 +1,36 @@
+"""Commits whose answer never comes: they happened, or they did not, or they arrive when nobody waits any more."""
+
+import pytest
+
+from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
+from tests.kafka.faults.verification import finish, verify
+
+#: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
+QUICK = {"transaction.timeout.ms": 4000}
+
+
+@pytest.mark.parametrize("fate", [Fate.SWALLOW_REPLY, Fate.SWALLOW_REQUEST, Fate.HOLD], ids=lambda fate: fate.name)
+@pytest.mark.parametrize("api_key", [TXN_OFFSET_COMMIT, END_TXN], ids=["offsets", "end"])
+def test_an_unanswered_step_of_a_commit_loses_and_doubles_nothing(site, on_site, waiting, api_key, fate):
+    on_site.feed_numbers(2000)
+    rule = site.proxy.on(api_key, fate, nth=3)
+    finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
+    assert rule.struck.is_set()
+    rule.release.set()  # what was held arrives now: it must end no later transaction
+    on_site.feed_numbers(1000)
+    finish(on_site.through, waiting, commit_every=100, producer_extra_config=QUICK, slot="0")
+    verify(on_site, on_site.state_dir)
+
+
+def test_unanswered_records_are_sent_again_without_being_doubled(site, on_site, waiting):
+    on_site.feed_numbers(1000)
+    rule = site.proxy.on(PRODUCE, Fate.SWALLOW_REPLY, nth=4)
+    finish(
+        on_site.through,
+        waiting,
+        commit_every=100,
+        producer_extra_config={**QUICK, "socket.timeout.ms": 1500},
+        slot="0",
+    )
+    assert rule.struck.is_set()
+    verify(on_site, on_site.state_dir)

@@ -1,0 +1,48 @@
+"""A worker frozen beyond its session timeout at an exact point: its successor goes on, and it joins anew."""
+
+import os
+import signal
+
+import pytest
+
+from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
+from tests.kafka.faults.verification import verify
+
+
+@pytest.mark.parametrize(
+    ("api_key", "fate"),
+    [(PRODUCE, Fate.CALL), (TXN_OFFSET_COMMIT, Fate.CALL), (END_TXN, Fate.CALL), (END_TXN, Fate.HOLD)],
+    ids=["while sending", "sending offsets", "ending", "its end arrives late"],
+)
+def test_a_zombie_changes_nothing(site, on_site, workers, waiting, api_key, fate):
+    on_site.feed_numbers(1000)
+    zombie = workers("0").start().wait_running()
+    waiting(lambda: committed(on_site) == 1000, "the first thousand")
+
+    def freeze():
+        os.kill(zombie.process.pid, signal.SIGSTOP)
+
+    rule = site.proxy.on(api_key, fate, call=freeze)
+    on_site.feed_numbers(1000)
+    waiting(rule.struck.is_set, "the point to be reached")
+    if fate is Fate.HOLD:
+        freeze()
+    successor = workers("1").start().wait_running()
+    waiting(lambda: committed(on_site) == 2000, "the successor to have done all")
+    rule.release.set()
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    waiting(lambda: tasks(zombie) == 1 and tasks(successor) == 1, "both to share the partitions")
+    on_site.feed_numbers(1000)
+    waiting(lambda: committed(on_site) == 3000, "both to have done all")
+    assert zombie.terminate() == 0
+    assert successor.terminate() == 0
+    verify(on_site, successor.paths.state)
+
+
+def committed(stream):
+    return sum(stream.topics.committed_offsets(stream.group).values())
+
+
+def tasks(worker):
+    status = worker.client.status()
+    return 0 if status is None else sum(task.phase == "running" for task in status.tasks)

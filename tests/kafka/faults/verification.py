@@ -1,0 +1,65 @@
+"""The whole truth about one counting stream, recomputed from its committed input."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+from processors.changelog.format import decode_value, split_key
+from processors.state.rocksdb import StateReader
+
+
+def finish(stream, waiting, **options) -> None:
+    """Run a clean worker in this process until all input is committed."""
+    total = sum(stream.topics.end_offsets(stream.source, committed=True).values())
+    app = stream.application(**options)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            app.run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        waiting(
+            lambda: failures or sum(stream.topics.committed_offsets(stream.group).values()) == total,
+            "all input to be committed",
+        )
+    finally:
+        app.stop()
+        thread.join(60)
+    assert failures == []
+    assert not thread.is_alive()
+
+
+def verify(stream, state_root: Path | None = None) -> None:
+    """Changelog, outputs, and (of stopped workers, below ``state_root``) RocksDB are what the input makes.
+
+    With several folders of one task, the one that is furthest is its last owner's.
+    """
+    expected = dict(Counter(record.key for record in stream.read(stream.source)))
+    assert stream.counts() == expected
+    stream.outputs_are_exact(expected)
+    if state_root is not None:
+        assert stored_counts(state_root) == expected
+
+
+def stored_counts(state_root: Path) -> dict[bytes, int]:
+    """The counts in the databases of stopped workers."""
+    furthest: dict[str, tuple[int, dict[bytes, int]]] = {}
+    for folder in sorted(path for path in state_root.glob("*/*/*") if (path / "CURRENT").exists()):
+        reader = StateReader(folder)
+        try:
+            meta = reader.meta()
+            assert meta is not None
+            held = {split_key(key)[0]: decode_value(value) for key, value in reader.items("counts")}
+        finally:
+            reader.close()
+        at = sum(meta.inputs.values())
+        if at >= furthest.get(folder.name, (-1, {}))[0]:
+            furthest[folder.name] = (at, held)
+    return {key: value for _, held in furthest.values() for key, value in held.items()}
