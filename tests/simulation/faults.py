@@ -142,6 +142,8 @@ class Faults:
         assert machine.process is not None
         fate = self._random.choice([Fate.LOST, Fate.REPLY_LOST, Fate.DELAYED, Fate.DELAYED])
         request = self._random.choice(REQUESTS)
+        if request == "commit_offsets" and fate is Fate.DELAYED:
+            fate = Fate.LOST  # arriving late, it would take the group back for good: allowed, but nothing to wait for
         # Before anybody gives up, when the broker does (15 s), and just after the client did.
         shortest = self._random.choice([0.0, 13.0, self._world.schedule.patience_s, self._world.schedule.patience_s])
         self._world.network.delay_s = shortest + self._random.uniform(0.01, 2.0)

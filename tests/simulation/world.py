@@ -48,9 +48,9 @@ class SimulatedNetwork(Network):
         self.armed: list[tuple[str, str, Fate]] = []
 
     def fate(self, process: str, request: str) -> Fate:
-        """The fate of the next request of a process whose name begins as armed."""
-        for index, (who, prefix, fate) in enumerate(self.armed):
-            if who == process and request.startswith(prefix):
+        """The fate that is armed for this request of this process; each once."""
+        for index, (who, what, fate) in enumerate(self.armed):
+            if who == process and request == what:
                 del self.armed[index]
                 return fate
         return Fate.OK
