@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from infra.kafka.client import library_logger
@@ -25,6 +26,8 @@ from infra.kafka.errors import (
 )
 from infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
 from infra.kafka.records import GroupMetadata, Headers, Partition
+
+_log = structlog.get_logger("kafka.producer")
 
 #: Told with the offset that a record got.
 OnDelivered = Callable[[int], None]
@@ -151,7 +154,10 @@ class EngineProducer:
 
     def poll(self) -> None:
         """Serve delivery reports."""
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except KafkaException as failure:
+            raise self._translate(failure.args[0], "deliver the records") from failure
 
     def flush(self, timeout_s: float) -> None:
         """Wait until every queued record is acknowledged.
@@ -161,10 +167,10 @@ class EngineProducer:
             TransactionAborted: At-least-once: a record was refused.
         """
         deadline = time.monotonic() + timeout_s
-        left = self._producer.flush(WAIT_STEP_S)
+        left = self._flush_step()
         while left and self._failed is None and time.monotonic() < deadline:
             self.on_wait()
-            left = self._producer.flush(WAIT_STEP_S)
+            left = self._flush_step()
         if self._failed is not None:
             failed, self._failed = self._failed, None
             if self._transactional and not failed.fatal():
@@ -183,6 +189,12 @@ class EngineProducer:
                 f"{left} records were not acknowledged within {timeout_s:g} s.",
                 action="The engine finds out what was committed and goes on from there.",
             )
+
+    def _flush_step(self) -> int:
+        try:
+            return int(self._producer.flush(WAIT_STEP_S))
+        except KafkaException as failure:
+            raise self._translate(failure.args[0], "deliver the records") from failure
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
         """Make the inputs' next offsets part of the open transaction."""
@@ -207,8 +219,11 @@ class EngineProducer:
     def close(self) -> None:
         """Drop what is queued and go."""
         self._calls.close()
-        self._producer.purge()
-        self._producer.flush(0.2)
+        try:
+            self._producer.purge()
+            self._producer.flush(0.2)
+        except KafkaException as failure:  # a fenced producer raises even here; it holds nothing any more
+            _log.debug("a producer was closed after a fatal error", error=failure.args[0].str())
 
     def _until_answered(self, call: Callable[[float], None], what: str) -> None:
         deadline = time.monotonic() + 2 * self._timeout_s

@@ -235,6 +235,9 @@ class Assignment:
             facts[name] = changelogs[place]
         meta = None if store is None or task.meta == TaskMeta() else task.meta
         decided = plan_restore(task.name, meta, facts, looked_at)
+        if meta is None and store is not None and store.holds_data():
+            # Its age is not known either: deletes may be gone that this data still lacks.
+            decided = replace(decided, wipe="it holds data without offsets: its first write was torn")
         self._restorer.begin(task, decided, facts, committed, looked_at)
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:

@@ -141,6 +141,13 @@ class TaskStore:
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
+    def holds_data(self) -> bool:
+        """Whether there is anything at all in the store."""
+        try:
+            return next(iter(self._database.items(b"")), None) is not None
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
+
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of full keys (store prefix included), None where absent."""
         try:

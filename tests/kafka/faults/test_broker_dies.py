@@ -21,8 +21,10 @@ def test_a_broker_killed_in_mid_commit_loses_and_doubles_nothing(site, on_site, 
     one = workers("0").start().wait_running()
     waiting(lambda: committed(on_site) == 1000, "the first thousand")
     pid = site.broker.running().pid
-    rule = site.proxy.on(api_key, Fate.CALL, call=lambda: os.kill(pid, signal.SIGKILL))
+    one.client.pause()
     on_site.feed_numbers(1000)
+    rule = site.proxy.on(api_key, Fate.CALL, call=lambda: os.kill(pid, signal.SIGKILL))
+    one.client.resume()
     waiting(rule.struck.is_set, "the point to be reached")
     waiting(lambda: site.broker.running() is None, "the broker to be gone")
     assert site.broker.start().bootstrap == site.address.bootstrap
