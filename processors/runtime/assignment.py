@@ -19,6 +19,7 @@ from infra.kafka.records import Partition, TopicFacts
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.coherence import (
     ChangelogFacts,
+    RestorePlan,
     check_inputs,
     check_restore_age,
     check_source,
@@ -235,9 +236,11 @@ class Assignment:
             facts[name] = changelogs[place]
         meta = None if store is None or task.meta == TaskMeta() else task.meta
         decided = plan_restore(task.name, meta, facts, looked_at)
-        if meta is None and store is not None and store.holds_data():
+        unknown = [name for name in facts if name not in task.meta.stores]
+        if store is not None and any(store.holds_data(name) for name in unknown):
             # Its age is not known either: deletes may be gone that this data still lacks.
-            decided = replace(decided, wipe="it holds data without offsets: its first write was torn")
+            whole = {name: known.start for name, known in facts.items()}
+            decided = RestorePlan(whole, wipe="it holds data without offsets: its first write was torn")
         self._restorer.begin(task, decided, facts, committed, looked_at)
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:

@@ -141,10 +141,10 @@ class TaskStore:
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
-    def holds_data(self) -> bool:
-        """Whether there is anything at all in the store."""
+    def holds_data(self, store: str) -> bool:
+        """Whether there is anything at all of one store."""
         try:
-            return next(iter(self._database.items(b"")), None) is not None
+            return next(self.items(store), None) is not None
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
