@@ -1,0 +1,81 @@
+"""Topics and offsets that changed behind a processor's back: it stops and says so, and touches nothing."""
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from infra.kafka.errors import KafkaFailed
+from infra.kafka.records import TopicSpec
+from processors.changelog.names import changelog_topic
+from processors.state.errors import StateIncoherent
+from tests.kafka.faults.verification import stored_counts
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker})
+
+
+@pytest.fixture
+def counted(stream):
+    """A stream of which 100 messages were counted."""
+    stream.feed_numbers(100)
+    stream.application(slot="0").run(count=100, timeout=60)
+    return stream
+
+
+def set_offsets(admin, stream, offset):
+    places = [TopicPartition(stream.source, number, offset) for number in range(stream.partitions)]
+    request = ConsumerGroupTopicPartitions(stream.group, places)
+    for future in admin.alter_consumer_group_offsets([request]).values():
+        future.result(30)
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_offsets_that_were_reset_are_refused(counted, admin, cold):
+    set_offsets(admin, counted, 0)
+    if cold:
+        counted.application().clear_state()
+    with pytest.raises(StateIncoherent, match="the offsets were reset") as refused:
+        counted.application(slot="0").run(count=1, timeout=60)
+    assert "Set the group's offset" in refused.value.action
+    assert sum(counted.counts().values()) == 100
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_a_source_that_was_made_anew_is_refused_though_its_offsets_fit(counted, waiting, cold):
+    topics = counted.topics
+    topics.delete(counted.source)
+    waiting(lambda: not topics.describe([counted.source]), "the source to be gone")
+    waiting(lambda: topics.create(TopicSpec(counted.source, counted.partitions, 1)), "the source to be made anew")
+    counted.feed_numbers(400)
+    if cold:
+        counted.application().clear_state()
+    with pytest.raises((StateIncoherent, KafkaFailed), match="was recreated|offsets were reset"):
+        counted.application(slot="0").run(count=1, timeout=60)
+    assert sum(counted.counts().values()) == 100
+
+
+def test_a_source_that_lost_what_was_not_read_yet_is_refused(counted, admin):
+    counted.feed_numbers(100)
+    ends = counted.topics.end_offsets(counted.source, committed=False)
+    asked = admin.delete_records([TopicPartition(counted.source, number, end) for number, end in ends.items()])
+    for future in asked.values():
+        future.result(30)
+    with pytest.raises(StateIncoherent, match="records are gone"):
+        counted.application(slot="0").run(count=1, timeout=60)
+
+
+def test_a_changelog_that_lost_its_head_is_refused_by_a_cold_store_and_fine_for_a_warm_one(counted, admin):
+    changelog = changelog_topic(counted.group, "counts")
+    counted.topics.alter(changelog, {"cleanup.policy": "delete"})
+    asked = admin.delete_records([TopicPartition(changelog, number, 2) for number in range(counted.partitions)])
+    for future in asked.values():
+        future.result(30)
+    counted.topics.alter(changelog, {"cleanup.policy": "compact"})
+    counted.feed_numbers(100)
+    counted.application(slot="0").run(count=100, timeout=60)
+    assert stored_counts(counted.state_dir) == {b"k%d" % number: 20 for number in range(10)}
+    counted.application().clear_state()
+    with pytest.raises(StateIncoherent, match="the changelog was truncated"):
+        counted.application(slot="0").run(count=1, timeout=60)

@@ -1,0 +1,77 @@
+"""Members come and go: under load, and while state is being restored."""
+
+import threading
+from collections import Counter
+
+from processors.runtime import restore
+from tests.kafka.faults.verification import verify
+
+
+def test_scaling_from_one_to_three_to_two_under_load(on_site, workers, waiting):
+    stop = threading.Event()
+
+    def load():
+        while not stop.wait(0.02):
+            on_site.feed_numbers(50)
+
+    feeding = threading.Thread(target=load)
+    feeding.start()
+    try:
+        one = workers("0").start().wait_running()
+        two, three = workers("1").start(), workers("2").start()
+        waiting(lambda: on_site.topics.members(on_site.group) == 3, "three members")
+        waiting(lambda: running(one, two, three) == on_site.partitions, "all partitions to be worked on")
+        before = committed(on_site)
+        waiting(lambda: committed(on_site) > before + 500, "progress with three")
+        assert one.terminate() == 0
+        waiting(lambda: running(two, three) == on_site.partitions, "two to have taken over")
+        before = committed(on_site)
+        waiting(lambda: committed(on_site) > before + 500, "progress with two")
+    finally:
+        stop.set()
+        feeding.join()
+    total = sum(on_site.topics.end_offsets(on_site.source, committed=True).values())
+    waiting(lambda: committed(on_site) == total, "all to be committed")
+    assert two.terminate() == 0
+    assert three.terminate() == 0
+    verify(on_site, two.paths.state)
+
+
+def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, waiting, monkeypatch):
+    messages = [(b"k%d" % (number % 3000), b"1") for number in range(6000)]
+    stream.feed(messages)
+    stream.application(slot="0").run(count=6000, timeout=60)
+    stream.application().clear_state()
+    monkeypatch.setattr(restore, "RECORDS_PER_STEP", 3)  # a restore takes a thousand turns
+    apps = [stream.application(slot=str(number)) for number in range(3)]
+    threads = [threading.Thread(target=app.run) for app in apps]
+    try:
+        for number, (app, thread) in enumerate(zip(apps, threads, strict=True)):
+            thread.start()
+            waiting(lambda: any(is_restoring(app) for app in apps), "a restore to be under way")
+            members = number + 1
+            waiting(lambda: stream.topics.members(stream.group) == members, "the member to have joined")  # noqa: B023
+        monkeypatch.undo()
+        stream.feed(messages)
+        waiting(lambda: committed(stream) == 12_000, "all to be committed")
+    finally:
+        for app in apps:
+            app.stop()
+        for thread in threads:
+            thread.join(60)
+    assert stream.counts() == Counter(key for key, _ in messages + messages)
+    verify(stream)
+
+
+def committed(stream):
+    return sum(stream.topics.committed_offsets(stream.group).values())
+
+
+def running(*workers):
+    statuses = [worker.client.status() for worker in workers]
+    return sum(task.phase == "running" for status in statuses if status for task in status.tasks)
+
+
+def is_restoring(app):
+    worker = app._worker
+    return worker is not None and bool(worker.assignment.restoring)
