@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
+    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from infra.kafka.client import admin_client
+from infra.kafka.client import admin_client, library_logger
 from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
 from infra.kafka.records import Partition, TopicFacts, TopicSpec
 
@@ -94,7 +94,9 @@ class Topics:
         self.bootstrap = bootstrap
         self._timeout_s = timeout_s
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
+        self._extra = dict(extra_config or {})
         self._admin = admin_client(bootstrap, extra_config)
+        self._readers: dict[str, Consumer] = {}
 
     def ping(self) -> int:
         """The number of brokers that the cluster says it has."""
@@ -210,34 +212,55 @@ class Topics:
         return self._offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
-        """The offsets that a group has committed, pending transactions waited for."""
-        # Asked of a coordinator that is not there yet, this request makes librdkafka 2.16 die of a segmentation fault;
-        # describing the group is answered cleanly.
-        self.members(group)
+        """The offsets that a group has committed, pending transactions waited for.
 
-        def ask() -> Any:
-            request = [ConsumerGroupTopicPartitions(group)]
-            asked = self._admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=self._try_s)
-            return self._result(asked[group], f"read the offsets of group {group}", absent_is_none=True)
-
-        answer = self._patient(ask)
-        if answer is None:
+        Asked through a consumer that never joins: the admin client's requests to a group's coordinator can end the
+        process when that coordinator is moving (librdkafka issues 4605 and 5040).
+        """
+        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        places = [
+            TopicPartition(name, number)
+            for name, topic in topics.items()
+            if not name.startswith("__")
+            for number in topic.partitions
+        ]
+        if not places:
             return {}
+        reader = self._readers.get(group)
+        if reader is None:
+            reader = self._readers[group] = Consumer(
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    **self._extra,
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "isolation.level": "read_committed",
+                },
+                logger=library_logger(),
+            )
+        answer = self._read(lambda: reader.committed(places, timeout=self._try_s), f"read the offsets of group {group}")
         return {
-            Partition(entry.topic, entry.partition): entry.offset
-            for entry in answer.topic_partitions
-            if entry.error is None and entry.offset >= 0
+            Partition(place.topic, place.partition): place.offset
+            for place in answer
+            if place.error is None and place.offset >= 0
         }
 
     def members(self, group: str) -> int:
         """How many members a group has now."""
+        # The older of the library's two ways: the newer one has the defect named above.
+        found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), f"describe group {group}")
+        return sum(len(known.members) for known in found if known.id == group)
 
-        def ask() -> Any:
-            asked = self._admin.describe_consumer_groups([group], request_timeout=self._try_s)[group]
-            return self._result(asked, f"describe group {group}", absent_is_none=True)
+    def _read(self, ask: Callable[[], Any], what: str) -> Any:
+        """Ask, and ask again while nobody answers, for up to the timeout."""
 
-        answer = self._patient(ask)
-        return 0 if answer is None else len(answer.members)
+        def attempt() -> Any:
+            try:
+                return ask()
+            except KafkaException as failure:
+                raise self._failure(failure, what) from failure
+
+        return self._patient(attempt)
 
     def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         facts = self._admin.list_topics(topic, timeout=self._timeout_s).topics.get(topic)

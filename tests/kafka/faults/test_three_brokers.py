@@ -1,0 +1,98 @@
+"""Three brokers, replication 3: a leader or a coordinator is killed in the middle of a commit."""
+
+import socket
+import threading
+
+import pytest
+
+from infra.kafka.cluster import KafkaCluster
+from infra.kafka.producer import EngineProducer
+from infra.kafka.records import TopicSpec
+from infra.settings import load_settings
+from processors.changelog.names import changelog_topic, transactional_id
+from tests.kafka.faults.three_brokers import ThreeBrokers
+from tests.kafka.faults.verification import verify
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory, java, broker_jars):
+    cluster = ThreeBrokers(tmp_path_factory.mktemp("three"), java, broker_jars)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+class Striking(EngineProducer):
+    """Tells the test between two steps of its n-th commit."""
+
+    strike: dict
+
+    def send_offsets(self, offsets, metadata):
+        self._reached("offsets")
+        super().send_offsets(offsets, metadata)
+
+    def commit(self):
+        self._reached("commit")
+        super().commit()
+
+    def _reached(self, step):
+        if step == self.strike["step"]:
+            self.strike["left"] -= 1
+            if self.strike["left"] == 0:
+                self.strike["call"]()
+
+
+class StrikingCluster(KafkaCluster):
+    strike: dict
+
+    def producer(self, transactional_id):
+        made = Striking(self.bootstrap, transactional_id)
+        made.strike = self.strike
+        return made
+
+
+@pytest.mark.parametrize("step", ["offsets", "commit"])
+@pytest.mark.parametrize("victim", ["leader of the changelog", "transaction coordinator"])
+def test_a_broker_of_three_killed_in_mid_commit_loses_and_doubles_nothing(
+    three, stream_class, unique, tmp_path, waiting, victim, step
+):
+    stream = stream_class(three.bootstrap, unique("three"), tmp_path / "state")
+    stream.topics.create(TopicSpec(stream.source, stream.partitions, 3))
+    stream.feed_numbers(2000)
+    app = stream.application(commit_every=100, slot="0")
+    changelog = changelog_topic(stream.group, "counts")
+    coordinated = transactional_id(stream.group, socket.gethostname(), "0")
+    killed = []
+
+    def kill():
+        node = three.leader(changelog, 0) if victim.startswith("leader") else three.transaction_coordinator(coordinated)
+        three.kill(node)
+        killed.append(node)
+
+    cluster = StrikingCluster(three.bootstrap, consumer_config={"session.timeout.ms": 6000})
+    cluster.strike = {"step": step, "left": 5, "call": kill}
+    failures = []
+
+    def run():
+        try:
+            app.run_on(cluster, load_settings(home=tmp_path))
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        waiting(lambda: killed or failures, "the fault to strike")
+        waiting(
+            lambda: failures or sum(stream.topics.committed_offsets(stream.group).values()) == 2000,
+            "all to be committed with two brokers",
+        )
+    finally:
+        app.stop()
+        thread.join(60)
+    assert failures == []
+    three.start()
+    waiting(lambda: three.whole(stream.source, changelog, "__transaction_state"), "the third broker to be in sync")
+    verify(stream, tmp_path / "state")
