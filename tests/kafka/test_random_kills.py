@@ -24,9 +24,10 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -56,11 +57,11 @@ WORKING_SHARE = 0.75
 ALL_SHARE, AWAY_SHARE = 0.2, 0.3
 CATCH_UP_S = 180.0
 
-#: (processes, guarantee, rounds, seed); a seed of 0 draws one, and prints it.
-KINDS = [(processes, guarantee, 2, 0) for guarantee in ("exactly-once", "at-least-once") for processes in (1, 2, 3)]
+#: What runs side by side, each (processes, guarantee, rounds, seed); a seed of 0 draws one, and prints it.
+KINDS = [[(processes, "exactly-once", 2, 0), (processes, "at-least-once", 2, 0)] for processes in (1, 2, 3)]
 if "HOLDFAST_KILL_ROUNDS" in os.environ:
     _given = {name: os.environ[f"HOLDFAST_KILL_{name}"] for name in ("PROCESSES", "GUARANTEE", "ROUNDS", "SEED")}
-    KINDS = [(int(_given["PROCESSES"]), _given["GUARANTEE"], int(_given["ROUNDS"]), int(_given["SEED"]))]
+    KINDS = [[(int(_given["PROCESSES"]), _given["GUARANTEE"], int(_given["ROUNDS"]), int(_given["SEED"]))]]
 
 DEFINITION = """
 import os
@@ -89,6 +90,9 @@ updates.to_topic(application.topic(application.consumer_group + "-out"))
 """
 
 
+Guarantee = Literal["exactly-once", "at-least-once"]
+
+
 class DictState(dict[str, Any]):
     """One key's state, in plain Python."""
 
@@ -102,10 +106,10 @@ class DictState(dict[str, Any]):
 class Fleet:
     """The processes, one slot each, started as the supervisor starts them."""
 
-    def __init__(self, home: Path, bootstrap: str, group: str, guarantee: str, processes: int) -> None:
+    def __init__(self, home: Path, bootstrap: str, group: str, guarantee: Guarantee, processes: int) -> None:
         home.mkdir()
         (home / "kills_definition.py").write_text(DEFINITION)
-        self.paths, self.group, self.topics = Paths(home), group, Topics(bootstrap)
+        self.paths, self.group, self.guarantee, self.topics = Paths(home), group, guarantee, Topics(bootstrap)
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
             "PYTHONPATH": f"{PROJECT}{os.pathsep}{home}",
@@ -242,8 +246,9 @@ class Feed(threading.Thread):
 def fleet_of(tmp_path: Path, broker: str, unique: Callable[[str], str]) -> Iterator[Callable[..., Fleet]]:
     made: list[Fleet] = []
 
-    def make(processes: int, guarantee: str) -> Fleet:
-        made.append(Fleet(tmp_path / "home", broker, unique("kills"), guarantee, processes))
+    def make(processes: int, guarantee: Guarantee) -> Fleet:
+        group = unique("kills")
+        made.append(Fleet(tmp_path / group, broker, group, guarantee, processes))
         made[-1].create_topics()
         return made[-1]
 
@@ -252,25 +257,38 @@ def fleet_of(tmp_path: Path, broker: str, unique: Callable[[str], str]) -> Itera
         fleet.kill_all()
 
 
-@pytest.mark.parametrize(("processes", "guarantee", "rounds", "seed"), KINDS)
+@pytest.mark.parametrize("kinds", KINDS, ids=[f"{kinds[0][0]} processes" for kinds in KINDS])
 def test_killed_processes_lose_nothing(
-    fleet_of: Callable[..., Fleet], processes: int, guarantee: str, rounds: int, seed: int
+    fleet_of: Callable[..., Fleet], kinds: list[tuple[int, Guarantee, int, int]]
 ) -> None:
+    fleets = [fleet_of(processes, guarantee) for processes, guarantee, _, _ in kinds]
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        runs = [
+            pool.submit(_run, fleet, rounds, seed) for fleet, (_, _, rounds, seed) in zip(fleets, kinds, strict=True)
+        ]
+    for run in runs:
+        run.result()
+
+
+def _run(fleet: Fleet, rounds: int, seed: int) -> None:
     seed = seed or random.SystemRandom().randrange(1, 1_000_000)
-    print(f"\nseed {seed}: {rounds} rounds, {processes} processes, {guarantee}", flush=True)
-    fleet, began = fleet_of(processes, guarantee), time.monotonic()
-    feed = Feed(fleet, rounds)
+    kind = f"seed {seed}, {rounds} rounds, {len(fleet.slots)} processes, {fleet.guarantee}"
+    print(f"\n{kind}", flush=True)
+    feed, began = Feed(fleet, rounds), time.monotonic()
     feed.start()
     fleet.start_absent()
-    _kill_at_random(fleet, feed, rounds, random.Random(seed))
-    fleet.start_absent()
-    flights = feed.finish()
-    _await_caught_up(fleet)
-    fleet.await_running()
-    fleet.stop()
-    print(f"caught up; {time.monotonic() - began:.0f} s in all", flush=True)
-    figures = _verify(fleet, exactly_once=guarantee == "exactly-once", flights=flights)
-    print(f"RESULT seed {seed}, {rounds} rounds, {processes} processes, {guarantee}: {figures}", flush=True)
+    try:
+        _kill_at_random(fleet, feed, rounds, random.Random(seed))
+        fleet.start_absent()
+        flights = feed.finish()
+        _await_caught_up(fleet)
+        fleet.await_running()
+        fleet.stop()
+        print(f"caught up; {time.monotonic() - began:.0f} s in all", flush=True)
+        print(f"RESULT {kind}: {_verify(fleet, flights=flights)}", flush=True)
+    except BaseException:
+        print(f"FAILED {kind}", flush=True)
+        raise
 
 
 def _kill_at_random(fleet: Fleet, feed: Feed, rounds: int, moments: random.Random) -> None:
@@ -284,7 +302,8 @@ def _kill_at_random(fleet: Fleet, feed: Feed, rounds: int, moments: random.Rando
         fleet.live_for(moment)
         when = "a commit" if working else "a start"
         victims = sorted(fleet.running) if everyone else [drawn]
-        print(f"round {number}: kill -9 {','.join(victims)} {moment:.2f} s after {when}, {fleet.committed()} committed")
+        told = f"{fleet.guarantee}, round {number}: kill -9 {','.join(victims)} {moment:.2f} s after {when}"
+        print(f"{told}, {fleet.committed()} committed", flush=True)
         for slot in victims:
             fleet.kill(slot)
         for slot in fleet.slots:
@@ -338,8 +357,8 @@ class Folder:
     content: dict[str, dict[bytes, bytes]]
 
 
-def _verify(fleet: Fleet, *, exactly_once: bool, flights: int) -> str:
-    folders = _folders(fleet)
+def _verify(fleet: Fleet, *, flights: int) -> str:
+    folders, exactly_once = _folders(fleet), fleet.guarantee == "exactly-once"
     expected = _expected(fleet, folders)
     assert sum(expected.ends.values()) == flights
     changelogs = {store: _read(fleet.topics, changelog_topic(fleet.group, store)) for store in STORES}
