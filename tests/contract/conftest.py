@@ -1,0 +1,30 @@
+"""One cluster under contract: in memory, or real. What holds for one has to hold for the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from infra.kafka.cluster import KafkaCluster
+from infra.kafka.topics import Topics
+from processors.testing import InlineProcess, InMemoryCluster
+from tests.contract.bench import Bench
+
+
+@pytest.fixture(params=["in memory", pytest.param("real", marks=pytest.mark.kafka)])
+def bench(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[Bench]:
+    """The cluster under contract."""
+    if request.param == "real":
+        bootstrap: str = request.getfixturevalue("broker")
+        # The machine that runs the tests may stand still for longer than the 15 s of production.
+        patient = {"transaction.timeout.ms": 120_000}
+        cluster = KafkaCluster(bootstrap, producer_config=patient)
+        made = Bench(cluster, unique, time.sleep, Topics(bootstrap).delete)
+    else:
+        inside = InMemoryCluster()
+        process = InlineProcess(inside.clock)
+        made = Bench(inside.connect(process), unique, process.sleep, inside.delete_topic)
+    yield made
+    made.close()

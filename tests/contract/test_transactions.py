@@ -1,0 +1,205 @@
+"""Transactions: what readers of committed records see, when, and who may end what."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.kafka.errors import KafkaFailed, ProducerFenced
+from infra.kafka.records import Partition
+from tests.contract.bench import PATIENCE_S, Bench, send
+
+
+def test_records_of_a_plain_producer_are_readable_at_once(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer()
+    producer.produce(place.topic, b"v", b"k", timestamp_ms=1_600_000_000_123, headers=[("h", b"1"), ("h", b"2")])
+    producer.produce(place.topic, None, b"k")
+    producer.flush(PATIENCE_S)
+    records, end, position = bench.replay(place)
+    assert [(record.key, record.value, record.offset) for record in records] == [(b"k", b"v", 0), (b"k", None, 1)]
+    assert (records[0].timestamp_ms, records[0].headers) == (1_600_000_000_123, [("h", b"1"), ("h", b"2")])
+    assert records[1].timestamp_ms > 1_600_000_000_123
+    assert not records[1].headers
+    assert (end, position) == (2, 2)
+
+
+def test_keys_go_where_java_puts_them(bench: Bench) -> None:
+    topic = bench.topic(partitions=7)
+    producer = bench.producer()
+    for key in (b"21", b"foobar", b"abc", b"a-little-bit-long-string", b"\xff\xfe\xfd"):
+        producer.produce(topic, key, key)
+    producer.flush(PATIENCE_S)
+    found = {record.key: number for number in range(7) for record in bench.replay(Partition(topic, number))[0]}
+    # (murmur2 & 0x7fffffff) % 7, of Kafka's own test values and of one with bytes beyond 127.
+    assert found == {b"21": 3, b"foobar": 0, b"abc": 4, b"a-little-bit-long-string": 1, b"\xff\xfe\xfd": 5}
+
+
+def test_delivery_is_told_with_offsets_in_order(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    offsets: list[int] = []
+    for transactional_id in (None, bench.name("id")):
+        producer = bench.producer(transactional_id)
+        producer.begin() if transactional_id else None
+        for _ in range(3):
+            producer.produce(place.topic, b"v", None, partition=0, on_delivered=offsets.append)
+        producer.flush(PATIENCE_S)
+        producer.commit() if transactional_id else None
+    assert offsets == [0, 1, 2, 3, 4, 5]
+
+
+def test_committed_records_are_readable_and_their_marker_takes_an_offset(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    send(producer, place, [b"1", b"2"])
+    assert bench.ends(place.topic) == ({0: 0}, {0: 2})
+    assert bench.replay(place) == ([], 0, None)
+    producer.commit()
+    bench.wait_settled(place.topic, {0: 3})
+    records, end, _ = bench.replay(place)
+    assert [(record.value, record.offset) for record in records] == [(b"1", 0), (b"2", 1)]
+    assert end == 3
+
+
+def test_aborted_records_are_invisible_and_keep_their_offsets(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    send(producer, place, [b"aborted", b"aborted, too"])
+    producer.abort()
+    producer.begin()
+    send(producer, place, [b"committed"])
+    producer.commit()
+    bench.wait_settled(place.topic, {0: 5})
+    records, end, _ = bench.replay(place)
+    assert [(record.value, record.offset) for record in records] == [(b"committed", 3)]
+    assert end == 5
+
+
+def test_a_transaction_without_anything_in_it_can_be_ended(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    producer.commit()
+    producer.begin()
+    producer.abort()
+    producer.begin()
+    send(producer, place, [b"1"])
+    producer.commit()
+    bench.wait_settled(place.topic, {0: 2})
+
+
+def test_what_is_queued_goes_with_an_abort(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    producer.produce(place.topic, b"queued", None, partition=0)
+    producer.abort()
+    producer.begin()
+    send(producer, place, [b"kept"])
+    producer.commit()
+    bench.wait_for(lambda: bench.replay(place)[0], "the committed record")
+    assert [record.value for record in bench.replay(place)[0]] == [b"kept"]
+
+
+def test_an_open_transaction_holds_back_what_others_wrote_behind_it(bench: Bench) -> None:
+    place = Partition(bench.topic(partitions=2), 0)
+    elsewhere = Partition(place.topic, 1)
+    foreign, plain = bench.producer(bench.name("id")), bench.producer()
+    send(plain, place, [b"before"])
+    foreign.begin()
+    send(foreign, place, [b"foreign"])
+    send(plain, place, [b"behind"])
+    send(plain, elsewhere, [b"elsewhere"])
+    assert bench.ends(place.topic) == ({0: 1, 1: 1}, {0: 3, 1: 1})
+    assert [record.value for record in bench.replay(place)[0]] == [b"before"]
+    assert [record.value for record in bench.replay(elsewhere)[0]] == [b"elsewhere"]
+    foreign.abort()
+    bench.wait_settled(place.topic, {0: 4, 1: 1})
+    assert [record.value for record in bench.replay(place)[0]] == [b"before", b"behind"]
+
+
+def test_a_second_producer_with_the_same_id_aborts_the_open_transaction_of_the_first(bench: Bench) -> None:
+    place, name = Partition(bench.topic(), 0), bench.name("id")
+    first = bench.producer(name)
+    first.begin()
+    send(first, place, [b"of the first"])
+    second = bench.producer(name)
+    bench.wait_settled(place.topic, {0: 2})
+    second.begin()
+    send(second, place, [b"of the second"])
+    with pytest.raises(ProducerFenced):
+        first.commit()
+    second.commit()
+    bench.wait_settled(place.topic, {0: 4})
+    assert [record.value for record in bench.replay(place)[0]] == [b"of the second"]
+
+
+def test_a_fenced_producer_writes_nothing_any_more(bench: Bench) -> None:
+    place, name = Partition(bench.topic(), 0), bench.name("id")
+    first = bench.producer(name)
+    first.begin()
+    send(first, place, [b"1"])
+    first.commit()
+    bench.producer(name)
+    first.begin()
+    with pytest.raises(ProducerFenced):
+        send(first, place, [b"late"])
+    bench.wait_settled(place.topic, {0: 2})
+
+
+def test_a_fenced_producer_is_told_so_also_where_it_waits_for_offsets(bench: Bench) -> None:
+    place, name = Partition(bench.topic(), 0), bench.name("id")
+    first = bench.producer(name)
+    bench.producer(name)
+    first.begin()
+    offsets: list[int] = []
+    first.produce(place.topic, b"late", None, partition=0, on_delivered=offsets.append)
+    with pytest.raises(ProducerFenced):
+        first.flush(PATIENCE_S)
+    assert offsets == []
+
+
+def test_a_fenced_producer_stays_fenced(bench: Bench) -> None:
+    place, name = Partition(bench.topic(), 0), bench.name("id")
+    first = bench.producer(name)
+    first.begin()
+    send(first, place, [b"1"])
+    bench.producer(name)
+    for _ in range(2):
+        with pytest.raises(ProducerFenced):
+            first.commit()
+    with pytest.raises(ProducerFenced):
+        first.abort()
+
+
+def test_a_third_producer_fences_the_second(bench: Bench) -> None:
+    place, name = Partition(bench.topic(), 0), bench.name("id")
+    bench.producer(name)
+    second = bench.producer(name)
+    second.begin()
+    send(second, place, [b"2"])
+    third = bench.producer(name)
+    third.begin()
+    send(third, place, [b"3"])
+    third.commit()
+    with pytest.raises(ProducerFenced):
+        second.commit()
+    bench.wait_settled(place.topic, {0: 4})
+    assert [record.value for record in bench.replay(place)[0]] == [b"3"]
+
+
+def test_one_transaction_covers_many_partitions(bench: Bench) -> None:
+    topic = bench.topic(partitions=3)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    for number in range(3):
+        send(producer, Partition(topic, number), [b"v"])
+    producer.commit()
+    bench.wait_settled(topic, {0: 2, 1: 2, 2: 2})
+    assert [len(bench.replay(Partition(topic, number))[0]) for number in range(3)] == [1, 1, 1]
+
+
+def test_a_topic_that_is_not_there_has_no_ends(bench: Bench) -> None:
+    with pytest.raises(KafkaFailed):
+        bench.cluster.topics().end_offsets(bench.name("absent"), committed=True)
