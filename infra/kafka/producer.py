@@ -41,6 +41,13 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.FENCED_INSTANCE_ID,
 )
+#: Sent again, these records would be refused again.
+_FOR_GOOD = (
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+)
 
 
 class EngineProducer:
@@ -63,7 +70,8 @@ class EngineProducer:
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
-        self._failed: KafkaError | None = None
+        #: The first record that was refused since the transaction began: why, and what it was for.
+        self._refused: tuple[KafkaError, str] | None = None
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
         #: Called about once a second while a request waits for an answer.
         self.on_wait: Callable[[], None] = lambda: None
@@ -148,42 +156,29 @@ class EngineProducer:
                 self._producer.produce(topic, value, key, partition, **options)
                 return
             except BufferError:
-                self._producer.poll(0.1)
+                self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
-                raise self._translate(failure.args[0], f"send a record to {topic}") from failure
+                raise self._not_taken(failure.args[0], topic) from failure
 
     def poll(self) -> None:
         """Serve delivery reports."""
-        try:
-            self._producer.poll(0)
-        except KafkaException as failure:
-            raise self._translate(failure.args[0], "deliver the records") from failure
+        self._serve(lambda: self._producer.poll(0))
 
     def flush(self, timeout_s: float) -> None:
         """Wait until every queued record is acknowledged.
 
         Raises:
             OutcomeUnknown: Some were not within ``timeout_s``.
-            TransactionAborted: At-least-once: a record was refused.
+            TransactionAborted: A record was refused for a reason that may pass.
+            KafkaFailed: A record was refused for good.
         """
         deadline = time.monotonic() + timeout_s
         left = self._flush_step()
-        while left and self._failed is None and time.monotonic() < deadline:
+        while left and self._refused is None and time.monotonic() < deadline:
             self.on_wait()
             left = self._flush_step()
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            if self._transactional and not failed.fatal():
-                raise TransactionAborted(
-                    f"A record was not delivered: {failed.name()} ({failed.str()}).",
-                    action="The batch is processed again.",
-                    error=failed.name(),
-                )
-            raise KafkaFailed(
-                f"A record was not delivered: {failed.name()} ({failed.str()}).",
-                action="Check the topic's limits and the rights of this client, then restart the processor.",
-                error=failed.name(),
-            )
+        if self._refused is not None:
+            raise self._refusal()
         if left:
             raise OutcomeUnknown(
                 f"{left} records were not acknowledged within {timeout_s:g} s.",
@@ -191,10 +186,66 @@ class EngineProducer:
             )
 
     def _flush_step(self) -> int:
+        return int(self._serve(lambda: self._producer.flush(WAIT_STEP_S)))
+
+    def _serve(self, call: Callable[[], int]) -> int:
+        """Let the library hand out delivery reports."""
         try:
-            return int(self._producer.flush(WAIT_STEP_S))
+            return call()
         except KafkaException as failure:
             raise self._translate(failure.args[0], "deliver the records") from failure
+        except SystemError as clash:
+            # It called our report with its own fatal error already raised: ask it for that error.
+            raise self._fatal("deliver the records") from clash
+
+    def _not_taken(self, error: KafkaError, topic: str) -> KafkaFailed:
+        """Why a record was not even queued."""
+        if error.code() == KafkaError._FATAL:
+            return self._fatal(f"send a record to {topic}")
+        if self._transactional and error.code() == KafkaError._STATE:
+            # The transaction failed in the background; the reports have the reason.
+            self._serve(lambda: self._producer.poll(0))
+            if self._refused is not None:
+                return self._refusal()
+            return TransactionAborted(
+                f"Told to send a record to {topic}, the client answered that the transaction has failed.",
+                action="Nothing is lost: the batch is processed again.",
+                error=error.name(),
+            )
+        return self._translate(error, f"send a record to {topic}")
+
+    def _refusal(self) -> KafkaFailed:
+        """The error for the first refused record; forgets it."""
+        assert self._refused is not None
+        (error, place), self._refused = self._refused, None
+        if error.code() in _FENCED:
+            return self._translate(error, "deliver the records")
+        if not error.fatal() and error.code() not in _FOR_GOOD:
+            return TransactionAborted(
+                f"A record for {place} was not delivered: {error.name()} ({error.str()}).",
+                action="The batch is processed again.",
+                error=error.name(),
+                place=place,
+            )
+        return KafkaFailed(
+            f"Kafka refused a record for {place}: {error.name()} ({error.str()}).",
+            action="Make the value smaller, or raise the topic's max.message.bytes; check the topic's policies and the "
+            "rights of this client; then restart the processor: nothing is lost.",
+            error=error.name(),
+            place=place,
+        )
+
+    def _fatal(self, what: str) -> KafkaFailed:
+        """The library only says that it has failed for good: the next call names the reason."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError._FATAL:
+                return self._translate(failure.args[0], what)
+        return ProducerFenced(
+            f"Told to {what}, the client answered that it can't go on.",
+            action="Nothing is lost: a new producer takes over. Let no two processes run with the same slot.",
+        )
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
         """Make the inputs' next offsets part of the open transaction."""
@@ -214,7 +265,7 @@ class EngineProducer:
     def abort(self) -> None:
         """Abort the open transaction."""
         self._until_answered(self._producer.abort_transaction, "abort")
-        self._failed = None
+        self._refused = None
 
     def close(self) -> None:
         """Drop what is queued and go."""
@@ -222,8 +273,8 @@ class EngineProducer:
         try:
             self._producer.purge()
             self._producer.flush(0.2)
-        except KafkaException as failure:  # a fenced producer raises even here; it holds nothing any more
-            _log.debug("a producer was closed after a fatal error", error=failure.args[0].str())
+        except (KafkaException, SystemError) as failure:  # a fenced producer raises even here; it holds nothing
+            _log.debug("a producer was closed after a fatal error", error=str(failure))
 
     def _until_answered(self, call: Callable[[float], None], what: str) -> None:
         deadline = time.monotonic() + 2 * self._timeout_s
@@ -281,9 +332,10 @@ class EngineProducer:
             error=error.name(),
         )
 
-    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-            self._failed = error
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+        if error is not None and self._refused is None and error.code() not in purged:
+            self._refused = (error, f"{message.topic()}[{message.partition()}]")
 
 
 def _offset_of(

@@ -131,17 +131,28 @@ class Committer:
             self._open = False
             producer.close()
 
-    def send(self, task: Task) -> None:
-        """Send the outputs of a task, in the open transaction."""
+    def send(self, task: Task) -> Outcome:
+        """Send the outputs of a task, in the open transaction: NOTHING, or DROPPED when the transaction failed.
+
+        Raises:
+            OwnershipLost, KafkaFailed: See ``commit``.
+        """
         if not task.outputs:
-            return
-        producer = self._begun()
-        produce = producer.produce
-        for output in task.outputs:
-            produce(output.topic, output.value, output.key, timestamp_ms=output.timestamp_ms, headers=output.headers)
-        self.sent += len(task.outputs)
-        task.outputs.clear()
-        producer.poll()
+            return Outcome.NOTHING
+        try:
+            producer = self._begun()
+            produce = producer.produce
+            for out in task.outputs:
+                produce(out.topic, out.value, out.key, timestamp_ms=out.timestamp_ms, headers=out.headers)
+            self.sent += len(task.outputs)
+            task.outputs.clear()
+            producer.poll()
+        except TransactionAborted as aborted:
+            self._abort(aborted)
+            return Outcome.DROPPED
+        except ProducerFenced as fenced:
+            self._fenced(fenced)
+        return Outcome.NOTHING
 
     def commit(self, member: GroupMember) -> Outcome:
         """Commit what the running tasks have done.

@@ -316,19 +316,27 @@ class Worker:
             try:
                 done = task.process(batch, first, last, self.failures)
             except Exception:
-                self.committer.send(task)
+                self._send(task)
                 raise
             if task.positions[topic] != before:
                 self._uncommitted += max(done, 1)
             self.processed += done
             self._processed_open += done
             first = last
-            self.committer.send(task)
+            if not self._send(task):
+                return  # every batch in hand is read again
             self._size_slices(self.clock.monotonic() - began)
             if self._commit_is_due():
                 self._commit()
                 if self._rewinds != rewinds:
                     return  # the rest of this batch is read again
+
+    def _send(self, task: Task) -> bool:
+        """Send what a task has made; False when everything since the last commit is to be read again."""
+        if self.committer.send(task) is Outcome.DROPPED:
+            self._rewind()
+            return False
+        return True
 
     def _size_slices(self, took_s: float) -> None:
         if took_s > 2 * SLICE_S:
