@@ -1,0 +1,377 @@
+"""A bad world around a running processor: damaged disks, foreign formats, refusing brokers, rivals, wrong clocks.
+
+Each ends in a recovery, or in an error that says what to do; afterwards every message has taken effect once.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from infra.clock import SystemClock
+from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
+from infra.kafka.broker import EmbeddedBroker
+from infra.settings import load_settings
+from processors.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
+from processors.changelog.names import changelog_topic
+from processors.lifecycle import provision
+from processors.state.rocksdb import RocksDatabases
+from processors.state.task_store import TaskStore
+
+KEYS = 5_000
+#: How long the broker is frozen; longer than the session lasts.
+AWAY_S = float(os.environ.get("HOLDFAST_TEST_AWAY_S", "8"))
+
+
+def private_mounts() -> bool:
+    """Whether a process can be given mounts of its own here."""
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return (
+        shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
+
+
+#: The state folder is a file; or, where mounts can be made, it is read-only, or without room for a single byte.
+UNWRITABLE = ["a file in its place", *(["read-only", "full"] if private_mounts() else [])]
+
+
+class Running:
+    """An application on a thread of its own; ``result`` raises what it raised."""
+
+    def __init__(self, stream, app, settings, cluster=None):
+        self.stream, self.app, self.error = stream, app, None
+        self._thread = threading.Thread(target=self._run, args=(cluster or app.cluster(settings), settings))
+
+    def _run(self, cluster, settings):
+        try:
+            self.app.run_on(cluster, settings)
+        except BaseException as error:
+            self.error = error
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.app.stop()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def still(self):
+        """True while it runs; what it ended with is raised."""
+        if self.error is not None:
+            raise self.error
+        return self._thread.is_alive()
+
+    def result(self):
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+def committed(stream):
+    return sum(stream.topics.committed_offsets(stream.group).values())
+
+
+def is_exact(stream, rounds, keys):
+    """Every key was counted and sent once for each round."""
+    expected = {b"k%d" % number: rounds for number in range(keys)}
+    assert stream.counts() == expected
+    stream.outputs_are_exact(expected)
+
+
+def damage_blocks(folder: Path) -> int:
+    files = list(folder.glob("*/*.sst"))
+    for file in files:
+        with file.open("r+b") as opened:
+            opened.write(os.urandom(max(1, file.stat().st_size // 2)))
+    return len(files)
+
+
+# -- damaged state, unknown formats ----------------------------------------------------------------------------------
+
+
+def test_damaged_state_is_moved_aside_and_restored_at_a_start_and_while_running(stream, worker, waiting):
+    one = worker()
+    folder = one.paths.state / stream.group / "0"
+    stream.feed_numbers(KEYS, KEYS)
+    one.start()
+    waiting(lambda: committed(stream) == KEYS, "the first round")
+    assert one.terminate() == 0
+    for manifest in folder.glob("*/MANIFEST-*"):
+        manifest.write_bytes(b"not a manifest" * 10)
+    stream.feed_numbers(KEYS, KEYS)
+    one.start()
+    waiting(lambda: committed(stream) == 2 * KEYS, "the second round")
+    assert one.tail().count("moved aside and restored from its changelog") == 2
+    assert len(list(folder.glob("*.corrupt"))) == 2
+    assert one.terminate() == 0
+    shutil.rmtree(next(folder.glob("*.corrupt")))
+    one.log.write_text("")
+    one.start().wait_running()
+    assert damage_blocks(folder) >= 2
+    stream.feed_numbers(KEYS, KEYS)
+    waiting(lambda: committed(stream) == 3 * KEYS, "the third round")
+    said = one.log.read_text()
+    assert "state is damaged; joining the group anew, to restore it" in said
+    assert "moved aside and restored from its changelog" in said
+    assert one.terminate() == 0
+    is_exact(stream, 3, KEYS)
+
+
+def test_state_of_a_future_version_is_refused_and_left_alone(stream):
+    stream.feed_numbers(100)
+    stream.application(slot="0").run(count=100, timeout=30)
+    path = next(iter(sorted((stream.state_dir / stream.group / "0").glob("*-[0-9]"))))
+    store = TaskStore(RocksDatabases(), path)
+    ours = store._database.get(META_KEY)
+    store._database.write([(META_KEY, json.dumps({**json.loads(ours), "version": 99}).encode())])
+    store.close()
+    stream.feed_numbers(100)
+    for _ in range(2):
+        with pytest.raises(FormatUnknown, match="version 99, expected 1") as unknown:
+            stream.application(slot="0").run(timeout=30)
+        assert unknown.value.exit_code == EXIT_BAD_CONFIGURATION
+        assert "version that wrote it" in unknown.value.action
+    store = TaskStore(RocksDatabases(), path)
+    store._database.write([(META_KEY, ours)])
+    store.close()
+    stream.application(slot="0").run(count=100, timeout=30)
+    is_exact(stream, 20, 10)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (META_KEY, b'{"version":99,"inputs":{},"transaction":1,"code_version":""}'),
+        (b"\x09" + key_prefix(b"k1")[1:] + b"n", encode_value(1, 0)),
+        (key_prefix(b"k1") + b"n", b"\x09" + encode_value(1, 0)[1:]),
+    ],
+    ids=["meta record", "key", "value"],
+)
+def test_a_changelog_record_of_a_future_version_is_refused(stream, key, value):
+    stream.feed_numbers(50)
+    stream.application().run(count=50, timeout=30)
+    newer = Producer({"bootstrap.servers": stream.bootstrap})
+    newer.produce(changelog_topic(stream.group, "counts"), value, key, 1)
+    assert newer.flush(30) == 0
+    stream.application().clear_state()
+    with pytest.raises(FormatUnknown) as unknown:
+        stream.application().run(timeout=30)
+    assert unknown.value.exit_code == EXIT_BAD_CONFIGURATION
+    assert "version that wrote it" in unknown.value.action
+    assert committed(stream) == 50
+
+
+# -- a broker that refuses -------------------------------------------------------------------------------------------
+
+
+def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_nothing(stream, worker, waiting):
+    """Somebody sets a limit on the topic that no record can meet, and takes it back."""
+    one, changelog = worker(), changelog_topic(stream.group, "counts")
+    stream.feed_numbers(100)
+    one.start()
+    waiting(lambda: committed(stream) == 100, "the first round")
+    stream.topics.alter(changelog, {"max.message.bytes": "120"})
+    stream.feed_numbers(100)
+    waiting(lambda: "MSG_SIZE_TOO_LARGE" in one.tail(), "commits to be refused, and the reason said")
+    assert committed(stream) == 100
+    stream.topics.alter(changelog, {"max.message.bytes": "1000000"})
+    waiting(lambda: restarted([one], "MSG_SIZE_TOO_LARGE") and committed(stream) == 200, "the second round")
+    one.wait_running()
+    assert one.terminate() == 0
+    is_exact(stream, 20, 10)
+
+
+# -- rivals ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(stream, worker, waiting):
+    one = worker().start().wait_running()
+    pid, second = one.process.pid, worker()
+    second.log = one.log.with_name("second.log")
+    second.start()
+    assert second.wait() == EXIT_BAD_CONFIGURATION
+    assert f"held by the live process {pid}" in second.tail()
+    stream.feed_numbers(100)
+    waiting(lambda: committed(stream) == 100, "the first one to go on")
+    assert one.terminate() == 0
+    is_exact(stream, 10, 10)
+
+
+def restarted(workers, reason):
+    """Bring back those that gave up for that reason, as a supervisor would."""
+    for one in workers:
+        if one.process.poll() is not None:
+            assert reason in one.tail()
+            one.start()
+    return True
+
+
+# -- a broker that is away -------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worker(
+    tmp_path, java, broker_jars, unique, worker_class, stream_class, waiting
+):
+    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    address = embedded.start()
+    stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")
+    one = worker_class(stream, tmp_path / "home")
+    try:
+        stream.create_source()
+        topology = stream.application().topology()
+        provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)
+        one.environment["TEST_BROKER_TIMEOUT"] = str(AWAY_S + 60)
+        stream.feed_numbers(500)
+        one.start()
+        waiting(lambda: committed(stream) == 500, "the first half")
+        _freeze(address.pid, lambda: feed_later(stream, 500))
+        waiting(lambda: committed(stream) == 1000, "the second half")
+        one.wait_running()
+        assert one.terminate() == 0
+        is_exact(stream, 100, 10)
+
+        one.environment["TEST_BROKER_TIMEOUT"] = "8"
+        one.start().wait_running()
+        os.kill(address.pid, signal.SIGKILL)
+        assert one.wait() == EXIT_BROKER_UNAVAILABLE, one.tail()
+        assert "Check" in one.tail()
+        failure = one.client.last_failure()
+        assert failure is not None
+        assert failure.error["type"] == "BrokerUnreachable"
+        waiting(lambda: embedded.running() is None, "the broker to be gone")
+        assert embedded.start().bootstrap == address.bootstrap
+        stream.feed_numbers(500)
+        one.environment["TEST_BROKER_TIMEOUT"] = "60"
+        one.start()
+        waiting(lambda: committed(stream) == 1500, "the rest")
+        one.wait_running()
+        assert one.terminate() == 0
+        is_exact(stream, 150, 10)
+    finally:
+        if one.process is not None and one.process.poll() is None:
+            one.kill()
+        embedded.stop()
+
+
+def _freeze(pid, meanwhile):
+    """Stop the broker for a time; ``meanwhile`` runs beside it and is waited for."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        beside = meanwhile()
+        threading.Event().wait(AWAY_S)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    beside.join(60)
+    assert not beside.is_alive()
+
+
+def feed_later(stream, count):
+    """Feed while the broker is frozen: what is fed arrives when it is back."""
+    beside = threading.Thread(target=stream.feed_numbers, args=(count,))
+    beside.start()
+    return beside
+
+
+# -- clocks and disks ------------------------------------------------------------------------------------------------
+
+
+class WrongClock(SystemClock):
+    """A wall clock that somebody sets."""
+
+    def __init__(self):
+        self.wrong_s = 0.0
+
+    def time(self):
+        return super().time() + self.wrong_s
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0 * 30, 86_400.0 * 30], ids=["back", "ahead"])
+def test_a_wall_clock_that_jumps_changes_nothing(stream, tmp_path, waiting, jump_s):
+    settings, clock = load_settings(home=tmp_path), WrongClock()
+    for round_number in range(2):
+        app = stream.application(slot="0")
+        cluster = app.cluster(settings)
+        cluster.clock = clock
+        with Running(stream, app, settings, cluster) as running:
+            for _ in range(2):
+                before = committed(stream)
+                stream.feed_numbers(100)
+                waiting(lambda before=before: committed(stream) == before + 100, "the next round")
+                clock.wrong_s += jump_s * (1 if round_number == 0 else -1) / 2
+        running.result()
+    stream.application(slot="0").run(timeout=3)
+    is_exact(stream, 40, 10)
+
+
+@pytest.mark.parametrize("why", UNWRITABLE)
+def test_a_state_folder_that_can_not_be_written_stops_with_its_own_code_and_loses_nothing(stream, worker, waiting, why):
+    one = worker()
+    folder = one.paths.state / stream.group
+    stream.feed_numbers(100)
+    one.start()
+    waiting(lambda: committed(stream) == 100, "the first round")
+    one.wait_running()
+    assert one.terminate() == 0
+    stream.feed_numbers(100)
+    if why == "a file in its place":
+        folder.rename(folder.with_name("elsewhere"))
+        folder.write_text("in the way")
+        one.start()
+    elif why == "read-only":
+        start_in_mounts(one, f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
+    else:
+        start_in_mounts(one, f"mount -t tmpfs -o size=4k tmpfs {folder} && head -c 4096 /dev/zero >{folder}/full")
+    assert one.wait() == EXIT_DISK_FAILURE, one.tail()
+    assert "Give the process a state_dir that it may write to" in one.tail()
+    if why == "a file in its place":
+        folder.unlink()
+        folder.with_name("elsewhere").rename(folder)
+    one.start()
+    waiting(lambda: committed(stream) == 200, "the second round")
+    one.wait_running()
+    assert one.terminate() == 0
+    is_exact(stream, 20, 10)
+
+
+@pytest.mark.skipif(
+    "full" not in UNWRITABLE, reason="no process here may mount; a bound on file size stands in elsewhere"
+)
+def test_a_disk_that_fills_up_while_running_stops_with_its_own_code_and_loses_nothing(stream, worker, waiting):
+    one = worker()
+    folder = one.paths.state / stream.group
+    folder.mkdir(parents=True)
+    start_in_mounts(one, f"mount -t tmpfs -o size=1m tmpfs {folder}")
+    one.wait_running()
+    stream.feed_numbers(40_000, 40_000)
+    assert one.wait() == EXIT_DISK_FAILURE, one.tail()
+    assert "Make room on the disk" in one.tail()
+    assert not list(folder.iterdir()), "the full disk is gone with its process"
+    one.start()
+    waiting(lambda: committed(stream) == 40_000, "all to be committed")
+    one.wait_running()
+    assert one.terminate() == 0
+    is_exact(stream, 1, 40_000)
+
+
+def start_in_mounts(worker, mounts):
+    """Start the worker with mounts that only it sees, and that end with it."""
+    command = [sys.executable, "-m", "processors", "--processor", worker.stream.group, "--slot", worker.slot]
+    with worker.log.open("ab") as log:
+        worker.process = subprocess.Popen(
+            ["unshare", "-rm", "sh", "-c", f'{mounts} && exec "$@"', "sh", *command],
+            env=worker.environment,
+            stdout=log,
+            stderr=log,
+            cwd=worker.paths.home,
+        )
+    return worker
