@@ -1,7 +1,7 @@
-"""Topics and offsets that changed behind a processor's back: it stops and says so, and touches nothing."""
+"""Topics that changed behind a processor's back: it stops and says so, and touches nothing."""
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from infra.kafka.errors import KafkaFailed
@@ -22,24 +22,6 @@ def counted(stream):
     stream.feed_numbers(100)
     stream.application(slot="0").run(count=100, timeout=60)
     return stream
-
-
-def set_offsets(admin, stream, offset):
-    places = [TopicPartition(stream.source, number, offset) for number in range(stream.partitions)]
-    request = ConsumerGroupTopicPartitions(stream.group, places)
-    for future in admin.alter_consumer_group_offsets([request]).values():
-        future.result(30)
-
-
-@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_offsets_that_were_reset_are_refused(counted, admin, cold):
-    set_offsets(admin, counted, 0)
-    if cold:
-        counted.application().clear_state()
-    with pytest.raises(StateIncoherent, match="the offsets were reset") as refused:
-        counted.application(slot="0").run(count=1, timeout=60)
-    assert "Set the group's offset" in refused.value.action
-    assert sum(counted.counts().values()) == 100
 
 
 @pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
