@@ -167,6 +167,7 @@ class InMemoryMember:
         if self._was_thrown_out(member):
             return
         if self._group.preparing and not member.joined:
+            member.given = None  # void: it belonged to the generation before
             if not self._broker.cooperative:
                 self._take_away(member, member.owned)
                 if self._was_thrown_out(member):
