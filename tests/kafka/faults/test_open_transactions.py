@@ -120,6 +120,26 @@ def test_members_that_come_and_go_while_restores_wait_lose_and_double_nothing(st
     verify(stream, stream.state_dir)
 
 
+def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, worker, waiting):
+    changelog = changelog_topic(stream.group, "counts")
+    stable = stream.topics.end_offsets(changelog, committed=True)
+    ends = stream.topics.end_offsets(changelog, committed=False)
+    # What is left begins with the marker of the last commit below the open transaction.
+    left = [ends[number] - stable[number] + 1 for number in sorted(ends)]
+    one = worker("0").start()
+    waiting(lambda: restores(one, "remaining") == left, "what is below the open transaction to be replayed")
+    assert min(restores(one, "records")) > 0
+    one.kill()
+    one.start()
+    waiting(lambda: restores(one, "remaining"), "the restores to go on")
+    assert restores(one, "remaining") == left
+    assert restores(one, "records") == [0, 0]
+    held.abort()
+    waiting(lambda: committed(stream) == 300, "the rest")
+    assert one.terminate() == 0
+    verify(stream, one.paths.state)
+
+
 def test_a_worker_frozen_in_its_restore_joins_anew_when_its_successor_went_on(stream, held, worker, waiting):
     zombie, successor = worker("0", home="zombie"), worker("1", home="successor")
     zombie.start()
@@ -155,3 +175,11 @@ def polled_on_from(told_ends):
 def phases(worker):
     status = worker.client.status()
     return [] if status is None else [task.phase for task in status.tasks]
+
+
+def restores(worker, what):
+    """A figure of each restore under way, by partition."""
+    status = worker.client.status()
+    ours = status is not None and status.pid == worker.process.pid
+    tasks = sorted(status.tasks, key=lambda task: task.task) if ours else []
+    return [task.restore[what] for task in tasks if task.restore]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,41 @@ def test_a_zombie_changes_nothing(site, on_site, workers, waiting, api_key, fate
     verify(on_site, successor.paths.state)
 
 
+FREEZES = """
+import os, signal
+
+def freezing(value, state):
+    if value == int(os.environ.get("TEST_FREEZE_AT", "-1")):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return count(value, state)
+
+"""
+
+
+@pytest.mark.parametrize("at", [1000, 1999], ids=["first message", "last message"])
+def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at):
+    """At the first message nothing of the transaction is sent; at the last, outputs of those before it are."""
+    on_site.feed_numbers(1000)
+    zombie = workers("0", home="zombie")
+    definition = zombie.paths.home / "counting_definition.py"
+    above, below = definition.read_text().split("frame = ", 1)
+    definition.write_text(f"{above}{FREEZES}frame = {below}".replace(".apply(count,", ".apply(freezing,"))
+    zombie.environment["TEST_FREEZE_AT"] = str(at)
+    zombie.start().wait_running()
+    waiting(lambda: committed(on_site) == 1000, "the first thousand")
+    on_site.feed([(b"k%d" % (number % 10), b"%d" % number) for number in range(1000, 2000)])
+    waiting(lambda: is_frozen(zombie), "the worker to freeze itself")
+    successor = workers("1", home="successor").start().wait_running()
+    waiting(lambda: committed(on_site) == 2000, "the successor to have done all")
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    waiting(lambda: tasks(zombie) == 1 and tasks(successor) == 1, "both to share the partitions")
+    on_site.feed_numbers(1000)
+    waiting(lambda: committed(on_site) == 3000, "both to have done all")
+    assert zombie.terminate() == 0
+    assert successor.terminate() == 0
+    verify(on_site)
+
+
 def committed(stream):
     return sum(stream.topics.committed_offsets(stream.group).values())
 
@@ -46,3 +82,8 @@ def committed(stream):
 def tasks(worker):
     status = worker.client.status()
     return 0 if status is None else sum(task.phase == "running" for task in status.tasks)
+
+
+def is_frozen(worker):
+    state = Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "T"
