@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from infra.kafka.client import library_logger
 from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, TopicUnusable
@@ -120,12 +120,13 @@ class GroupConsumer:
         """
 
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            # At the end, paused: without a committed offset the reset above would be an error before our seek.
-            at_end = [TopicPartition(place.topic, place.partition, OFFSET_END) for place in places]
+            # At an offset that is a number, paused: a logical one (end, stored) would be asked for, and an answer
+            # that comes after our seek would overwrite it in silence.
+            at_a_number = [TopicPartition(place.topic, place.partition, 0) for place in places]
             if self._cooperative:
-                consumer.incremental_assign(at_end)
+                consumer.incremental_assign(at_a_number)
             else:
-                consumer.assign(at_end)
+                consumer.assign(at_a_number)
             consumer.pause(places)
             on_assign([Partition(place.topic, place.partition) for place in places])
 

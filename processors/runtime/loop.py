@@ -146,7 +146,7 @@ class Worker:
     def _finished(self, count: int, timeout_s: float) -> bool:
         if self._stop or (count and self.processed >= count):
             return True
-        busy = self.phase in (Phase.RESTORING, Phase.WAITING, Phase.STARTING)
+        busy = self.phase in (Phase.STARTING, Phase.JOINING, Phase.RESTORING, Phase.WAITING)
         return bool(timeout_s) and not busy and self.clock.monotonic() - self._message_at > timeout_s
 
     def commit_now(self) -> None:
@@ -285,7 +285,7 @@ class Worker:
             self.phase = Phase.RUNNING
         else:
             self.phase = Phase.JOINING
-        if self.phase in (Phase.RESTORING, Phase.WAITING):
+        if self.phase in (Phase.JOINING, Phase.RESTORING, Phase.WAITING):
             self._message_at = self.clock.monotonic()
 
     # -- processing ----------------------------------------------------------------------------------------------
