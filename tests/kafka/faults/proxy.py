@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-PRODUCE, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 25, 26, 28
+PRODUCE, OFFSET_FETCH, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 25, 26, 28
 
 
 class Fate(Enum):
@@ -34,6 +34,9 @@ class Rule:
     seen: int = 0
     struck: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
+    #: What the broker answered to a request that was held, set before ``answered``.
+    answer: bytes = b""
+    answered: threading.Event = field(default_factory=threading.Event)
 
 
 class KafkaProxy:
@@ -44,6 +47,7 @@ class KafkaProxy:
         self.port: int = self._listener.getsockname()[1]
         self.upstream = 0
         self.rules: list[Rule] = []
+        self.failures: list[BaseException] = []
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._closed = False
@@ -56,11 +60,14 @@ class KafkaProxy:
         return rule
 
     def calm(self) -> None:
-        """No more faults."""
+        """No more faults; what a test's own call raised is raised here."""
         with self._lock:
             for rule in self.rules:
                 rule.release.set()
             self.rules.clear()
+            failures, self.failures = self.failures, []
+        if failures:
+            raise failures[0]
 
     def close(self) -> None:
         self._closed = True
@@ -88,13 +95,13 @@ class KafkaProxy:
 
     def rule_for(self, api_key: int) -> Rule | None:
         with self._lock:
-            for rule in self.rules:
-                if rule.api_key == api_key:
-                    rule.seen += 1
-                    if rule.seen == rule.nth:
-                        self.rules.remove(rule)
-                        return rule
-        return None
+            counting = [rule for rule in self.rules if rule.api_key == api_key]
+            for rule in counting:
+                rule.seen += 1
+            met = next((rule for rule in counting if rule.seen >= rule.nth), None)
+            if met is not None:
+                self.rules.remove(met)
+        return met
 
 
 class _Connection:
@@ -116,13 +123,19 @@ class _Connection:
         if rule.fate is Fate.SWALLOW_REPLY:
             self._swallowed.add(correlation)
         elif rule.fate is Fate.CALL:
-            rule.call()
+            self._call(rule)
         rule.struck.set()
         if rule.fate is Fate.HOLD:
             self._swallowed.add(correlation)
             threading.Thread(target=self._send_late, args=(rule, frame), daemon=True).start()
             return False
         return rule.fate is not Fate.SWALLOW_REQUEST
+
+    def _call(self, rule: Rule) -> None:
+        try:
+            rule.call()
+        except BaseException as failure:  # the request goes on: a proxy that stands still would hide why
+            self._proxy.failures.append(failure)
 
     def _send_late(self, rule: Rule, frame: bytes) -> None:
         """On a connection of its own: the client has closed the old one when its request timed out."""
@@ -131,7 +144,8 @@ class _Connection:
             late.sendall(frame)
             size = _exactly(late, 4)
             if size is not None:
-                _exactly(late, struct.unpack(">i", size)[0])
+                rule.answer = _exactly(late, struct.unpack(">i", size)[0]) or b""
+        rule.answered.set()
 
     def _reply(self, frame: bytes) -> bool:
         (correlation,) = struct.unpack_from(">i", frame, 4)

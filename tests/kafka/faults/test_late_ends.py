@@ -1,0 +1,106 @@
+"""Requests of a commit that arrive late, at the worst moments: in a later transaction, and after a rebalance."""
+
+import os
+import re
+import signal
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.kafka.faults.proxy import END_TXN, OFFSET_FETCH, TXN_OFFSET_COMMIT, Fate
+from tests.kafka.faults.verification import finish, verify
+
+#: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
+QUICK = {"transaction.timeout.ms": 4000}
+#: The correlation id and the throttle time come before the error of an answer to EndTxn.
+ERROR_AT = 8
+REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
+
+resent_in_silence = pytest.mark.xfail(
+    strict=True, reason="a transaction begins in the epoch of requests that the client library has sent again"
+)
+
+
+@resent_in_silence
+def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then(site, on_site, waiting):
+    """The client library sends it again by itself, and says nothing: what is late must meet another epoch."""
+    on_site.feed_numbers(2000)
+    late = site.proxy.on(END_TXN, Fate.HOLD, nth=3)
+    # The next transaction's records are there, its offsets are not.
+    meets = site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=4, call=lambda: arrive(late))
+    finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
+    assert meets.struck.is_set()
+    assert error_of(late.answer) in REFUSED
+    on_site.feed_numbers(1000)
+    finish(on_site.through, waiting, producer_extra_config=QUICK, slot="0")
+    verify(on_site, on_site.state_dir)
+
+
+@resent_in_silence
+def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiting):
+    """Unanswered offsets abort their transaction; its messages are done again. The one after that is met."""
+    on_site.feed([(b"k", b"1")] * 6000)  # in one partition, so that the late offsets are of those that came after
+    seen = []
+    late = site.proxy.on(TXN_OFFSET_COMMIT, Fate.HOLD, nth=3)
+    for nth in (5, 6):
+        site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=nth, call=lambda: seen.append(committed(on_site)))
+    # The third end is the abort, the fourth that of the second try.
+    meets = site.proxy.on(END_TXN, Fate.CALL, nth=5, call=lambda: arrive(late))
+    finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
+    assert meets.struck.is_set()
+    assert late.answered.is_set()
+    before, after = seen
+    assert after > before
+    on_site.feed_numbers(1000)
+    finish(on_site.through, waiting, producer_extra_config=QUICK, slot="0")
+    verify(on_site, on_site.state_dir)
+
+
+def test_a_zombies_end_that_arrives_after_the_rebalance_counts_and_its_successor_waits_for_it(
+    site, on_site, workers, waiting
+):
+    on_site.feed_numbers(1000)
+    zombie = workers("0").start().wait_running()
+    waiting(lambda: committed(on_site) == 1000, "the first thousand")
+    end = site.proxy.on(END_TXN, Fate.HOLD)
+    on_site.feed_numbers(1000)
+    waiting(end.struck.is_set, "its end to be on its way")
+    os.kill(zombie.process.pid, signal.SIGSTOP)
+    # Only its successor asks from here on: the third time, because the pending offsets make it ask again.
+    site.proxy.on(OFFSET_FETCH, Fate.CALL, nth=3, call=end.release.set)
+    successor = workers("1").start()
+    waiting(end.answered.is_set, f"the end to have arrived; the successor's log ends: {successor.tail()}")
+    assert error_of(end.answer) == KafkaError.NO_ERROR
+    successor.wait_running()
+    waiting(lambda: committed(on_site) == 2000, "the successor to have done the rest")
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    on_site.feed_numbers(1000)
+    waiting(lambda: committed(on_site) == 3000, "all to be committed")
+    assert zombie.terminate() == 0
+    assert successor.terminate() == 0
+    assert began_at(successor) > 1000, "the zombie's last transaction was committed, and is in the successor's state"
+    verify(on_site, successor.paths.state)
+
+
+def arrive(late):
+    assert late.struck.is_set()
+    late.release.set()
+    assert late.answered.wait(30)
+
+
+def committed(stream):
+    return sum(stream.topics.committed_offsets(stream.group).values())
+
+
+def error_of(answer):
+    return int.from_bytes(answer[ERROR_AT : ERROR_AT + 2], "big", signed=True)
+
+
+def began_at(worker):
+    """The committed offsets, of all tasks together, that a worker's first tasks began with."""
+    began = {}
+    for line in worker.log.read_text().splitlines():
+        if "task runs" in line:
+            task, offset = re.search(r"task=(\S+)", line)[1], re.search(r"committed={'[^']+': (\d+)}", line)[1]
+            began.setdefault(task, int(offset))
+    return sum(began.values())
