@@ -135,7 +135,7 @@ class Topics:
         }
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it was there already."""
+        """Create a topic, and wait until the brokers tell of it; False when it was there already."""
         topic = NewTopic(
             spec.name,
             num_partitions=spec.partitions or 1,
@@ -149,6 +149,9 @@ class Topics:
             if failure.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise self._failure(failure, f"create topic {spec.name}") from failure
+        deadline = time.monotonic() + self._timeout_s
+        while spec.name not in self.describe([spec.name]) and time.monotonic() < deadline:
+            time.sleep(_SETTLE_LOOK_EVERY_S)  # brokers follow the controller a moment later
         return True
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
