@@ -31,8 +31,8 @@ lint: setup ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: setup ## measure the engine on a real broker
-	@$(BIN)/python tests/bench/engine.py
+bench: setup ## measure the engine and its peers on a real broker, an hour and more; BENCH=--small takes a minute
+	@$(BIN)/python -m tests.bench.engine $(BENCH)
 
 lock: setup ## write requirements.lock anew from requirements.in
 	@env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \

@@ -1,0 +1,247 @@
+"""The cases of the bench, and one run of one contender in one of them.
+
+Invariants:
+    - Every run has its own process, group, output topic, changelog and state folder; they are gone afterwards.
+    - A run counts only when its outputs are those that plain Python computes: one for each message, the same bits.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+from infra.kafka.broker import BrokerAddress
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from tests.bench.measured import RunWrong, Usage, run_measured
+from tests.bench.outputs import WARM_AFTER, read_outputs
+from tests.bench.peers import PROJECT, Contender
+from tests.bench.seeding import fill, first_of_each_partition, seed
+from tests.bench.stream import PARTITIONS, SeededState, bodies, expected, hash_of
+from tests.bench.told import Work, parse_last
+
+MILLION = 1_000_000
+#: A contender that is slower than this is taken for stuck: records per second, and seconds that any run may take.
+SLOWEST_RATE, PATIENCE_S = 2_000, 240.0
+
+
+class Kind(Enum):
+    """What a case measures."""
+
+    THROUGHPUT = "throughput"
+    RESTORE = "restore"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One workload. ``restore`` is the number of changelog records that are there before; 0 starts empty."""
+
+    name: str
+    title: str
+    kind: Kind
+    count: int
+    keys: int
+    guarantee: Literal["exactly-once", "at-least-once"]
+    commit_s: float
+    restore: int = 0
+    rate: int = 0
+    counted_s: int = 0
+    block_cache_mb: int = 0
+    linger_ms: int = 50
+
+    @property
+    def seeded(self) -> SeededState | None:
+        return SeededState(self.restore, self.keys) if self.restore else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything."""
+
+    messages: int
+    restore: int
+    cache_keys: int
+    latency_s: int
+    latency_rate: int
+    few_keys: int = 10_000
+    many_keys: int = 1_000_000
+
+
+def all_cases(sizes: Sizes) -> list[Case]:
+    """In the order in which they run."""
+    cases = []
+    for keys, named in ((sizes.few_keys, "few"), (sizes.many_keys, "many")):
+        for guarantee, short in (("exactly-once", "eos"), ("at-least-once", "alo")):
+            for commit_s, every in ((1.0, "1s"), (0.1, "100ms")):
+                title = f"running totals, {keys:,} keys, {guarantee}, commit every {every}"
+                name = f"{named}-{short}-{every}"
+                cases.append(Case(name, title, Kind.THROUGHPUT, sizes.messages, keys, guarantee, commit_s))
+    half = max(1, sizes.restore // 2)
+    title = f"restore of {sizes.restore:,} changelog records of {half:,} keys"
+    cases.append(Case("restore", title, Kind.RESTORE, 1_000, half, "exactly-once", 1.0, restore=sizes.restore))
+    title = f"running totals over state of {sizes.cache_keys:,} keys, larger than the block cache of 64 MiB"
+    cases.append(
+        Case(
+            "cache",
+            title,
+            Kind.THROUGHPUT,
+            max(1, sizes.messages // 2),
+            sizes.cache_keys,
+            "exactly-once",
+            1.0,
+            restore=sizes.cache_keys,
+            block_cache_mb=64,
+        )
+    )
+    warm_s = max(5, sizes.latency_s)
+    title = f"latency at {sizes.latency_rate:,} messages/s, exactly-once, commit every 100 ms, after {warm_s} s"
+    many = sizes.latency_rate * (warm_s + sizes.latency_s)
+    latency = Case("latency", title, Kind.LATENCY, many, sizes.few_keys, "exactly-once", 0.1, linger_ms=5)
+    cases.append(replace(latency, rate=sizes.latency_rate, counted_s=sizes.latency_s))
+    return cases
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run. Rates are messages (or changelog records) per second; CPU is seconds for a million of them."""
+
+    rate: float
+    warm_rate: float
+    cpu: float
+    warm_cpu: float | None
+    broker_cpu: float
+    peak_bytes: int
+    others_cores: float
+    hash: str
+    latency_ms: Mapping[str, float]
+
+
+class Runner:
+    """Runs cases on one broker.
+
+    Args:
+        broker: The broker.
+        home: A folder for state.
+    """
+
+    def __init__(self, broker: BrokerAddress, home: Path) -> None:
+        self._broker, self._home = broker, home
+        self._topics = Topics(broker.bootstrap)
+        self._filled: dict[str, str] = {}
+
+    def run(self, case: Case, contender: Contender, number: int) -> Result:
+        """One run, and the check of its outputs.
+
+        Raises:
+            RunWrong: It failed, or its outputs are not what they must be.
+        """
+        name = f"bench-{case.name}-{contender.name}-{number}"
+        work = self._prepare(case, contender, name)
+        try:
+            if case.kind is Kind.LATENCY:
+                usage, latency_ms = self._run_with_probe(case, contender, work)
+            else:
+                usage, latency_ms = self._measured(contender, work), {}
+            return self._judged(case, contender, work, usage, latency_ms)
+        finally:
+            shutil.rmtree(work.state_dir, ignore_errors=True)
+            for topic in (work.output, *_changelogs(work), *([work.source] if case.kind is Kind.LATENCY else [])):
+                self._topics.delete(topic)
+
+    def _prepare(self, case: Case, contender: Contender, name: str) -> Work:
+        work = Work(
+            bootstrap=self._broker.bootstrap,
+            group=name,
+            source=self._source(case, name),
+            output=f"{name}-out",
+            count=case.count,
+            guarantee=case.guarantee,
+            commit_s=case.commit_s,
+            state_dir=str(self._home / name),
+            linger_ms=case.linger_ms,
+            restore=case.restore,
+            changelog=f"{name}-changelog" if case.restore else "",
+            block_cache_mb=case.block_cache_mb,
+        )
+        appended = {"message.timestamp.type": "LogAppendTime"}
+        self._topics.create(TopicSpec(work.output, PARTITIONS, 1, appended))
+        if case.seeded is not None:
+            seed(contender.name, work, self._topics, case.seeded)
+        return work
+
+    def _source(self, case: Case, name: str) -> str:
+        """The case's topic, filled once for all runs; that of the latency case is new and empty each time."""
+        if case.kind is Kind.LATENCY:
+            self._topics.create(TopicSpec(f"{name}-in", PARTITIONS, 1))
+            return f"{name}-in"
+        topic = f"in-{case.count}-{case.keys}-{case.restore}"
+        if topic not in self._filled:
+            self._topics.create(TopicSpec(topic, PARTITIONS, 1))
+            before = first_of_each_partition(topic) if case.restore else []
+            fill(self._broker.bootstrap, before)
+            fill(self._broker.bootstrap, ((topic, *row, None) for row in bodies(case.count, case.keys)))
+            self._filled[topic] = hash_of(expected(case.count, case.keys, case.seeded).items())
+        return topic
+
+    def expected_hash(self, case: Case) -> str:
+        """What plain Python computes."""
+        if case.kind is Kind.LATENCY:
+            return hash_of(expected(case.count, case.keys).items())
+        return self._filled[self._source(case, "")]
+
+    def _measured(self, contender: Contender, work: Work) -> Usage:
+        limit_s = PATIENCE_S + (work.count + work.restore / 5) / SLOWEST_RATE
+        environment = {**contender.environment, "HOLDFAST_HOME": work.state_dir}
+        return run_measured(contender.call(work), environment, self._broker.pid, limit_s)
+
+    def _run_with_probe(self, case: Case, contender: Contender, work: Work) -> tuple[Usage, Mapping[str, float]]:
+        isolation = "read_committed" if case.guarantee == "exactly-once" else "read_uncommitted"
+        numbers = map(str, (case.count, case.keys, case.rate, case.counted_s))
+        command = [sys.executable, "-m", "tests.bench.probe", work.bootstrap, work.source, work.output, isolation]
+        with subprocess.Popen([*command, *numbers], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as probe:
+            try:
+                usage = self._measured(contender, work)
+                said, _ = probe.communicate(timeout=PATIENCE_S)
+            except BaseException:
+                probe.kill()
+                raise
+        if probe.returncode != 0:
+            raise RunWrong(f"the probe of {work.group} ended with exit code {probe.returncode}")
+        return usage, parse_last(said)
+
+    def _judged(
+        self, case: Case, contender: Contender, work: Work, usage: Usage, latency_ms: Mapping[str, float]
+    ) -> Result:
+        outputs = read_outputs(work.bootstrap, self._topics, work.output)
+        if outputs.count != case.count:
+            raise RunWrong(f"{work.group} has {outputs.count} outputs for {case.count} messages")
+        result = ""
+        if contender.name != "floor":
+            result, wanted = hash_of(outputs.final().items()), self.expected_hash(case)
+            if result != wanted:
+                raise RunWrong(f"{work.group} has the result {result}, plain Python {wanted}")
+        first, warm, last = outputs.moments()
+        many, rate = case.count, case.count / (last - first or 0.001)
+        warm_many = case.count * (1 - WARM_AFTER)
+        warm_rate, warm_cpu = warm_many / (last - warm), usage.cpu_between(warm, last)
+        warm_cpu = None if warm_cpu is None else warm_cpu / warm_many * MILLION
+        if case.kind is Kind.RESTORE:
+            if usage.told["restored"] < case.restore:
+                raise RunWrong(f"{work.group} restored {usage.told['restored']} of {case.restore} records")
+            many, rate, warm_cpu = case.restore, case.restore / usage.told["restore_s"], None
+            warm_rate = rate
+        cpu, broker = (used / many * MILLION for used in (usage.cpu_s, usage.broker_cpu_s))
+        return Result(rate, warm_rate, cpu, warm_cpu, broker, usage.peak_bytes, usage.others_cores, result, latency_ms)
+
+
+def _changelogs(work: Work) -> list[str]:
+    """The names that contenders give to their changelogs; topics that are not there are no error to delete."""
+    quix = f"changelog__{work.group}--{work.source}--default"
+    return [f"{work.group}-default-changelog", quix, f"{work.group}-totals-changelog", f"{work.group}-changelog"]

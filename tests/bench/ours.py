@@ -1,0 +1,85 @@
+"""The engine, with an ordinary Python function, as its users write it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import structlog
+
+from processors import Application, State
+from tests.bench.told import Work, tell
+
+STATE_KEY = "totals"
+#: A run without any message for so long has failed, in seconds.
+SILENCE_S = 120.0
+
+
+def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
+    amount = value["amount"]
+    seen = state.get(STATE_KEY)
+    if seen is None:
+        seen = {"count": 1, "total": amount, "min": amount, "max": amount}
+    else:
+        seen["count"] += 1
+        seen["total"] += amount
+        if amount < seen["min"]:
+            seen["min"] = amount
+        if amount > seen["max"]:
+            seen["max"] = amount
+    state.set(STATE_KEY, seen)
+    return {
+        "user_id": value["user_id"],
+        "count": seen["count"],
+        "total": seen["total"],
+        "mean": seen["total"] / seen["count"],
+        "min": seen["min"],
+        "max": seen["max"],
+        "ts": value["ts"],
+    }
+
+
+def application_of(work: Work) -> Application:
+    """With the function; nothing is touched yet."""
+    application = Application(
+        work.bootstrap,
+        consumer_group=work.group,
+        auto_offset_reset="earliest",
+        commit_interval=work.commit_s,
+        processing_guarantee=work.guarantee,
+        state_dir=work.state_dir,
+        loglevel=None,
+    )
+    frame = application.dataframe(application.topic(work.source)).apply(totals, stateful=True)
+    frame.to_topic(application.topic(work.output))
+    return application
+
+
+class Watch:
+    """Reads from the log when partitions came and when the last of their tasks ran: the restore lay between."""
+
+    def __init__(self) -> None:
+        self.assigned_at = self.runs_at = 0.0
+        self.records = 0
+
+    def __call__(self, logger: Any, method: str, event: dict[str, Any]) -> Any:
+        if event["event"] == "partitions assigned":
+            self.assigned_at = self.assigned_at or time.monotonic()
+        elif event["event"] == "task runs":
+            self.runs_at = time.monotonic()
+            self.records += event["records"]
+        elif method in ("warning", "error"):
+            print(event, file=sys.stderr)
+        raise structlog.DropEvent
+
+
+def main(work: Work) -> None:
+    watch = Watch()
+    structlog.configure(processors=[watch])
+    application_of(work).run(count=work.count, timeout=SILENCE_S)
+    tell(restore_s=watch.runs_at - watch.assigned_at, restored=watch.records)
+
+
+if __name__ == "__main__":
+    main(Work.parse(sys.argv[1:]))

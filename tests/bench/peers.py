@@ -1,0 +1,176 @@
+"""The contenders, and what each needs to run: an environment of its own for Quix Streams, classes for Kafka Streams.
+
+Both are made once, in the cache folder, under a name that follows from the files that decide what they are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from infra.errors import HoldfastError
+from infra.jars import JarSource, fetch_jars
+from infra.java import Java
+from processors.dataframe.dataframe import StreamingDataFrame
+from tests.bench.told import Work
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent.parent
+STREAMS = HERE / "kafka_streams"
+REQUIREMENTS = HERE / "quix-requirements.txt"
+JAVA_HEAP_MB = 2_048
+INSTALL_WITHIN_S = 900.0
+
+
+class NotHere(Exception):
+    """A contender can't run on this machine; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One contender: the command before the work's arguments, and what the table calls it."""
+
+    name: str
+    title: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def call(self, work: Work) -> list[str]:
+        return [*self.command, *work.arguments()]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where contenders are made."""
+
+    cache: Path
+    java: Java
+    jars: JarSource
+
+
+def _module(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", f"tests.bench.{name}")
+
+
+def floor(_: Machine) -> Contender:
+    return Contender("floor", "raw client", _module("floor"), {"PYTHONPATH": str(PROJECT)})
+
+
+def ours(_: Machine) -> Contender:
+    return Contender("ours", "ours, function", _module("ours"), {"PYTHONPATH": str(PROJECT)})
+
+
+def ours_builtin(_: Machine) -> Contender:
+    """Once the engine has aggregations, ``ours_builtin.py`` beside ``ours.py`` runs the same fold with them."""
+    if not hasattr(StreamingDataFrame, "aggregate"):
+        raise NotHere("the engine has no built-in aggregation")
+    return Contender("ours-builtin", "ours, built-in", _module("ours_builtin"), {"PYTHONPATH": str(PROJECT)})
+
+
+def quix(machine: Machine) -> Contender:
+    python = _quix_environment(machine.cache / "bench")
+    return Contender("quix", f"Quix Streams {_pinned('quixstreams')}", (str(python), str(HERE / "quix.py")))
+
+
+def streams(machine: Machine) -> Contender:
+    try:
+        jars = fetch_jars("streams", machine.cache, machine.jars, lock=STREAMS / "jars.lock")
+    except HoldfastError as failure:
+        raise NotHere(failure.message) from failure
+    classes = _compiled(machine.cache / "bench", machine.java, jars)
+    kafka = next(jar.stem.rpartition("-")[2] for jar in jars if jar.name.startswith("kafka-streams-"))
+    command = (
+        str(machine.java.executable),
+        f"-Xmx{JAVA_HEAP_MB}m",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        "-cp",
+        ":".join(str(path) for path in (classes, *jars)),
+        "RunningTotal",
+    )
+    return Contender("streams", f"Kafka Streams {kafka}", command)
+
+
+CONTENDERS: Mapping[str, Callable[[Machine], Contender]] = {
+    "floor": floor,
+    "ours": ours,
+    "ours-builtin": ours_builtin,
+    "quix": quix,
+    "streams": streams,
+}
+
+
+def versions() -> str:
+    """What the Python contenders are made of."""
+    ours_of = ", ".join(f"{name} {version(name)}" for name in ("confluent-kafka", "rocksdict", "msgspec"))
+    theirs = ", ".join(f"{name} {_pinned(name)}" for name in ("confluent-kafka", "rocksdict"))
+    return f"{ours_of}; Quix Streams with {theirs}"
+
+
+def _pinned(name: str) -> str:
+    lines = REQUIREMENTS.read_text().splitlines()
+    return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{name}=="))
+
+
+def _quix_environment(folder: Path) -> Path:
+    """The interpreter of an environment with exactly the pinned packages."""
+    mark = _digest(REQUIREMENTS.read_bytes(), sys.version.encode())
+    home = folder / f"quix-{_pinned('quixstreams')}-{mark}"
+    python = home / "bin" / "python"
+    with _made_once(home) as missing:
+        if missing:
+            print(f"Installing Quix Streams {_pinned('quixstreams')} into its own environment.", flush=True)
+            _run([sys.executable, "-m", "venv", str(home)], "make an environment")
+            install = [str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(REQUIREMENTS)]
+            _run(install, "install its packages")
+    return python
+
+
+def _compiled(folder: Path, java: Java, jars: tuple[Path, ...]) -> Path:
+    sources = sorted(STREAMS.glob("*.java"))
+    compiler = java.home / "bin" / "javac"
+    found = str(compiler) if compiler.exists() else shutil.which("javac")
+    if found is None:
+        raise NotHere("there is no JDK that could compile it, only a Java runtime")
+    mark = _digest(*(source.read_bytes() for source in sources), (STREAMS / "jars.lock").read_bytes())
+    classes = folder / f"streams-{mark}"
+    with _made_once(classes) as missing:
+        if missing:
+            class_path = ":".join(str(jar) for jar in jars)
+            command = [found, "--release", "17", "-cp", class_path, "-d", str(classes), *map(str, sources)]
+            _run(command, "compile its program")
+    return classes
+
+
+@contextmanager
+def _made_once(home: Path) -> Iterator[bool]:
+    """Whether a folder is yet to be made; it counts as made when the block ends well. One process at a time."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    done = home / ".complete"
+    with (home.parent / f".{home.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = not done.exists()
+        if missing:
+            shutil.rmtree(home, ignore_errors=True)
+        yield missing
+        if missing:
+            done.touch()
+
+
+def _run(command: list[str], what: str) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=INSTALL_WITHIN_S, check=False
+    )
+    if done.returncode != 0:
+        raise NotHere(f"could not {what}: {(done.stdout + done.stderr).strip()[-400:]}")
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]

@@ -1,0 +1,91 @@
+"""Quix Streams with the same function; runs in an environment of its own, where nothing of this project is.
+
+Tuned where its defaults would cost it: large producer batches, lz4, deep prefetch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from quixstreams import Application
+from quixstreams.state.recovery import RecoveryManager, RecoveryPartition
+from quixstreams.state.rocksdb import RocksDBOptions
+
+STATE_KEY = "totals"
+
+
+def totals(value, state):
+    amount = value["amount"]
+    seen = state.get(STATE_KEY)
+    if seen is None:
+        seen = {"count": 1, "total": amount, "min": amount, "max": amount}
+    else:
+        seen["count"] += 1
+        seen["total"] += amount
+        if amount < seen["min"]:
+            seen["min"] = amount
+        if amount > seen["max"]:
+            seen["max"] = amount
+    state.set(STATE_KEY, seen)
+    return {
+        "user_id": value["user_id"],
+        "count": seen["count"],
+        "total": seen["total"],
+        "mean": seen["total"] / seen["count"],
+        "min": seen["min"],
+        "max": seen["max"],
+        "ts": value["ts"],
+    }
+
+
+def watch_recovery(seen):
+    """Time its recovery loop and count what it reads."""
+    loop, apply_one = RecoveryManager._recovery_loop, RecoveryPartition.recover_from_changelog_message
+
+    def timed(self):
+        before, began = seen["restored"], time.monotonic()
+        result = loop(self)
+        if seen["restored"] > before:
+            seen["restore_s"] += time.monotonic() - began
+        return result
+
+    def counted(self, *arguments, **named):
+        seen["restored"] += 1
+        return apply_one(self, *arguments, **named)
+
+    RecoveryManager._recovery_loop, RecoveryPartition.recover_from_changelog_message = timed, counted
+
+
+def main(given):
+    seen = {"restored": 0, "restore_s": 0.0}
+    if int(given["restore"]):
+        watch_recovery(seen)
+    cache_mb = int(given["block_cache_mb"])
+    application = Application(
+        broker_address=given["bootstrap"],
+        consumer_group=given["group"],
+        auto_offset_reset="earliest",
+        commit_interval=float(given["commit_s"]),
+        processing_guarantee=given["guarantee"],
+        state_dir=given["state_dir"],
+        loglevel="WARNING",
+        rocksdb_options=RocksDBOptions(block_cache_size=cache_mb << 20) if cache_mb else None,
+        consumer_extra_config={"queued.min.messages": 1_000_000, "fetch.wait.max.ms": 50},
+        producer_extra_config={
+            "compression.type": "lz4",
+            "linger.ms": int(given["linger_ms"]),
+            "batch.num.messages": 10_000,
+            "queue.buffering.max.messages": 1_000_000,
+        },
+    )
+    source = application.topic(given["source"], value_deserializer="json", key_deserializer="str")
+    output = application.topic(given["output"], value_serializer="json", key_serializer="str")
+    application.dataframe(source).apply(totals, stateful=True).to_topic(output)
+    application.run(count=int(given["count"]), timeout=120)
+    print(json.dumps(seen), flush=True)
+
+
+if __name__ == "__main__":
+    main(dict(argument.split("=", 1) for argument in sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""The table: one block for each case, one line for each contender, ratios of medians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+
+from tests.bench.cases import Case, Kind, Result
+from tests.bench.peers import Contender
+
+MIB = 1 << 20
+OURS = ("ours", "ours-builtin")
+
+Results = Mapping[str, Sequence[Result]]
+
+
+def block(case: Case, contenders: Mapping[str, Contender], results: Results) -> str:
+    """The lines of one case. A ratio is what ours does, divided by what the line's contender does."""
+    bases = [name for name in OURS if results.get(name)]
+    latency = case.kind is Kind.LATENCY
+    columns = ["p50 ms", "p99 ms", "p99 best"] if latency else ["best /s", "median /s", "warm /s"]
+    columns += ["CPU s/M", "warm", "broker", "RSS MiB", "others"]
+    for base in bases:
+        mark = "f" if base == "ours" else "b"
+        columns += [f"{mark}: {what}" for what in ("p99" if latency else "rate", "CPU", "RSS")]
+    lines = [f"{case.name}: {case.title}", f"  {'':<22}" + "".join(f"{column:>11}" for column in columns)]
+    for name, runs in results.items():
+        if not runs:
+            continue
+        cells = _latency_cells(runs) if latency else _rate_cells(runs)
+        warm = _warm_cpu(runs)
+        cells += [f"{_middle(runs, _cpu):.2f}", "-" if warm is None else f"{warm:.2f}"]
+        cells += [f"{_middle(runs, lambda run: run.broker_cpu):.2f}", f"{_middle(runs, _peak) / MIB:.0f}"]
+        cells.append(f"{_middle(runs, lambda run: run.others_cores):.2f}")
+        for base in bases:
+            cells += _ratios(results[base], runs, latency)
+        lines.append(f"  {contenders[name].title:<22}" + "".join(f"{cell:>11}" for cell in cells))
+    hashes = {run.hash for runs in results.values() for run in runs if run.hash}
+    if hashes:
+        runs = sum(1 for all_of in results.values() for run in all_of if run.hash)
+        lines.append(f"  result sha256 {' '.join(sorted(hashes))} in all {runs} runs, and in plain Python")
+    return "\n".join(lines)
+
+
+def against_ourselves(measured: Mapping[str, tuple[Case, Results]]) -> str:
+    """What exactly-once costs: its rate divided by that of at-least-once."""
+    lines = []
+    for keys in ("few", "many"):
+        for every in ("1s", "100ms"):
+            pair = [measured.get(f"{keys}-{guarantee}-{every}") for guarantee in ("eos", "alo")]
+            for name in OURS:
+                runs = [found[1].get(name) for found in pair if found is not None]
+                if len(runs) == 2 and all(runs):
+                    exactly, at_least = (_middle(of or (), _warm_rate) for of in runs)
+                    lines.append(f"  {name}, {keys} keys, commit every {every}: {exactly / at_least:.2f}")
+    return "\n".join(["exactly-once / at-least-once, rates", *lines]) if lines else ""
+
+
+def _rate_cells(runs: Sequence[Result]) -> list[str]:
+    best = max(run.rate for run in runs)
+    return [f"{best:,.0f}", f"{_middle(runs, lambda run: run.rate):,.0f}", f"{_middle(runs, _warm_rate):,.0f}"]
+
+
+def _latency_cells(runs: Sequence[Result]) -> list[str]:
+    p99 = [run.latency_ms["p99"] for run in runs]
+    return [f"{_middle(runs, lambda run: run.latency_ms['p50']):.1f}", f"{median(p99):.1f}", f"{min(p99):.1f}"]
+
+
+def _ratios(base: Sequence[Result], runs: Sequence[Result], latency: bool) -> list[str]:
+    first = (
+        _middle(base, _p99) / _middle(runs, _p99) if latency else _middle(base, _warm_rate) / _middle(runs, _warm_rate)
+    )
+    ours_warm, warm = _warm_cpu(base), _warm_cpu(runs)
+    cpu = ours_warm / warm if ours_warm and warm else _middle(base, _cpu) / _middle(runs, _cpu)
+    return [f"{first:.2f}x", f"{cpu:.2f}x", f"{_middle(base, _peak) / max(1.0, _middle(runs, _peak)):.2f}x"]
+
+
+def _middle(runs: Sequence[Result], of: Callable[[Result], float]) -> float:
+    return median(of(run) for run in runs)
+
+
+def _warm_cpu(runs: Sequence[Result]) -> float | None:
+    known = [run.warm_cpu for run in runs if run.warm_cpu is not None]
+    return median(known) if known else None
+
+
+def _warm_rate(run: Result) -> float:
+    return run.warm_rate
+
+
+def _p99(run: Result) -> float:
+    return run.latency_ms["p99"]
+
+
+def _cpu(run: Result) -> float:
+    return run.cpu
+
+
+def _peak(run: Result) -> float:
+    return float(run.peak_bytes)

@@ -1,0 +1,130 @@
+"""Fills topics: sources with messages, and changelogs as each contender itself would have written them.
+
+A seeded source has one message in each partition that counts as processed: the changelogs' state is as of then.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from processors.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
+from processors.topology import CHANGELOG_CONFIG
+from tests.bench.ours import STATE_KEY, application_of
+from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, key_of
+from tests.bench.told import Work
+
+_STREAMS_STATE = struct.Struct(">qddd")
+#: Nothing of it may be cleaned away between two runs.
+_KEPT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.99", "min.compaction.lag.ms": "864000000"}
+
+Row = tuple[str, int, bytes, bytes, Any]
+
+
+def fill(bootstrap: str, rows: Iterable[Row]) -> None:
+    """Produce rows of topic, partition, key, value and headers.
+
+    Raises:
+        KafkaException: One was refused.
+    """
+    failed: list[Any] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "batch.num.messages": 10_000,
+            "compression.type": "lz4",
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failed.append(error),
+        }
+    )
+    for topic, partition, key, value, headers in rows:
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, headers=headers)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(120) or failed:
+        raise KafkaException(failed[0] if failed else "records were not acknowledged")
+
+
+def seed(contender: str, work: Work, topics: Topics, state: SeededState) -> None:
+    """Make the changelog of a contender that has all of ``state``, and its committed offsets."""
+    topic, rows = _SEEDS[contender](work, topics, state)
+    kept = {**(CHANGELOG_CONFIG if contender == "ours" else {}), **_KEPT}
+    topics.create(TopicSpec(topic, PARTITIONS, 1, kept))
+    fill(work.bootstrap, rows)
+    consumer = Consumer({"bootstrap.servers": work.bootstrap, "group.id": work.group, "enable.auto.commit": False})
+    done = [TopicPartition(work.source, number, 1) for number in range(PARTITIONS)]
+    consumer.commit(offsets=done, asynchronous=False)
+    consumer.close()
+
+
+def first_of_each_partition(source: str) -> list[Row]:
+    """The messages that count as processed."""
+    return [(source, number, key_of(number), b"{}", None) for number in range(PARTITIONS)]
+
+
+def _totals(times: int, total: float, least: float, most: float) -> Mapping[str, Any]:
+    return {"count": times, "total": total, "min": least, "max": most}
+
+
+def _ours(work: Work, topics: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:
+    topology = application_of(work).topology()
+    topic = topology.changelogs[0].topic.name
+    sources = {work.source: topics.describe([work.source])[work.source].topic_id}
+    meta = ChangelogMeta({work.source: 1}, 1, topology.code_version, sources).encode()
+
+    def rows() -> Iterable[Row]:
+        suffix = STATE_KEY.encode()
+        for user, *totals in state.items():
+            key = key_prefix(key_of(user)) + suffix
+            yield topic, user % PARTITIONS, key, encode_value(_totals(*totals), FIRST_TIMESTAMP_MS), None
+        for number in range(PARTITIONS):
+            yield topic, number, META_KEY, meta, None
+
+    return topic, rows()
+
+
+def _quix(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:
+    topic = f"changelog__{work.group}--{work.source}--default"
+    processed = json.dumps({work.source: 0}, separators=(",", ":")).encode()
+    headers = [("__column_family__", b"default"), ("__processed_tp_offsets__", processed)]
+    # Keys of both kinds are JSON texts: the function gets strings.
+    form = b'"%s"|"' + STATE_KEY.encode() + b'"'
+    return topic, (
+        (topic, user % PARTITIONS, form % key_of(user), json.dumps(_totals(*totals)).encode(), headers)
+        for user, *totals in state.items()
+    )
+
+
+def _streams(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:
+    topic = f"{work.group}-totals-changelog"
+    return topic, (
+        (topic, user % PARTITIONS, key_of(user), _STREAMS_STATE.pack(*totals), None) for user, *totals in state.items()
+    )
+
+
+def _floor(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:
+    return work.changelog, (
+        (work.changelog, user % PARTITIONS, key_of(user), encode_value(_totals(*totals), FIRST_TIMESTAMP_MS), None)
+        for user, *totals in state.items()
+    )
+
+
+_SEEDS: Mapping[str, Callable[[Work, Topics, SeededState], tuple[str, Iterable[Row]]]] = {
+    "floor": _floor,
+    "ours": _ours,
+    "ours-builtin": _ours,
+    "quix": _quix,
+    "streams": _streams,
+}

@@ -1,0 +1,126 @@
+"""What every contender of the bench works on, and what must come out: messages, the fold, its hash.
+
+A message is JSON of 119 bytes; the key is the user. The fold keeps count, total, least and greatest amount of each
+key, and puts one record with them and the mean out for each message. Amounts are doubles: all contenders add them up
+in the order of the partition, so that results are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+PARTITIONS = 4
+MESSAGE_BYTES = 119
+#: The first event's time; each message is one millisecond later. Fixed, so that every run has the same bytes.
+FIRST_TIMESTAMP_MS = 1_735_689_600_000
+SEED = 20_260_101
+
+_CURRENCIES = ("EUR", "USD", "GBP", "CHF")
+_METHODS = ("card", "cash", "wire")
+_RESULT = struct.Struct("<qdddd")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message; its partition follows from its key alone."""
+
+    number: int
+    user: int
+    amount: str
+
+    @property
+    def key(self) -> bytes:
+        return key_of(self.user)
+
+    @property
+    def partition(self) -> int:
+        return self.user % PARTITIONS
+
+    def body(self, timestamp: int) -> bytes:
+        """The JSON, with a time in milliseconds (13 digits) or in microseconds."""
+        return (
+            f'{{"user_id":"user-{self.user:08d}","amount":{self.amount},"ts":{timestamp},'
+            f'"currency":"{_CURRENCIES[self.number & 3]}","method":"{_METHODS[self.number % 3]}",'
+            f'"merchant":"shop-{self.number % 9_973:05d}"}}'
+        ).encode()
+
+
+class Totals(msgspec.Struct):
+    """What an output says of its key."""
+
+    count: int
+    total: float
+    mean: float
+    min: float
+    max: float
+
+
+Final = Mapping[bytes, Totals]
+
+
+def key_of(user: int) -> bytes:
+    """The message key of a user."""
+    return b"user-%08d" % user
+
+
+def messages(count: int, keys: int) -> Iterator[Message]:
+    """The messages, the same ones each time; their keys are drawn evenly."""
+    draw = random.Random(SEED).random
+    for number in range(count):
+        user = int(draw() * keys)
+        yield Message(number, user, f"{100 + int(draw() * 90_000) / 100:.2f}")
+
+
+def bodies(count: int, keys: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Partition, key and value of each message."""
+    for message in messages(count, keys):
+        yield message.partition, message.key, message.body(FIRST_TIMESTAMP_MS + message.number)
+
+
+@dataclass(frozen=True, slots=True)
+class SeededState:
+    """State that is there before the first message, as ``records`` changelog records of ``keys`` keys."""
+
+    records: int
+    keys: int
+
+    def items(self) -> Iterator[tuple[int, int, float, float, float]]:
+        """User, count, total, min and max of each record, in the order of the changelog."""
+        for number in range(self.records):
+            user, times = number % self.keys, number // self.keys + 1
+            amount = 100.25 + user % 500
+            yield user, times, amount * times, amount, amount
+
+    def of(self, user: int) -> tuple[int, float, float, float] | None:
+        """What the last record of a user holds."""
+        times = (self.records - user - 1) // self.keys + 1 if user < self.keys else 0
+        amount = 100.25 + user % 500
+        return (times, amount * times, amount, amount) if times else None
+
+
+def expected(count: int, keys: int, seeded: SeededState | None = None) -> dict[bytes, Totals]:
+    """The last output of each key, in plain Python."""
+    state: dict[int, tuple[int, float, float, float]] = {}
+    before: Callable[[int], tuple[int, float, float, float] | None] = seeded.of if seeded else lambda user: None
+    for message in messages(count, keys):
+        amount = float(message.amount)
+        times, total, least, most = state.get(message.user) or before(message.user) or (0, 0.0, amount, amount)
+        state[message.user] = (times + 1, total + amount, min(least, amount), max(most, amount))
+    return {
+        key_of(user): Totals(times, total, total / times, least, most)
+        for user, (times, total, least, most) in state.items()
+    }
+
+
+def hash_of(final: Iterable[tuple[bytes, Totals]]) -> str:
+    """sha256 over the keys in order, each with the bits of its totals."""
+    digest = hashlib.sha256()
+    for key, of in sorted(final, key=lambda item: item[0]):
+        digest.update(key + _RESULT.pack(of.count, of.total, of.mean, of.min, of.max))
+    return digest.hexdigest()
