@@ -94,10 +94,10 @@ def workers(on_site: Any, worker_class: Any, tmp_path: Path) -> Iterator[Callabl
 
 
 @pytest.fixture
-def die_at(on_site: Any, tmp_path: Path) -> Callable[[str, int], int]:
+def die_at(on_site: Any, tmp_path: Path) -> Callable[..., int]:
     """Runs a worker that kills itself at a step of its n-th commit; returns its exit code."""
 
-    def run(step: str, commit: int) -> int:
+    def run(step: str, commit: int, guarantee: str = "exactly-once") -> int:
         script = Path(__file__).with_name("dying_worker.py")
         with (tmp_path / "dying.log").open("ab") as log:
             return subprocess.run(
@@ -108,6 +108,7 @@ def die_at(on_site: Any, tmp_path: Path) -> Callable[[str, int], int]:
                     on_site.group,
                     str(on_site.state_dir),
                     str(tmp_path / "home"),
+                    guarantee,
                     step,
                     str(commit),
                 ],

@@ -1,6 +1,7 @@
 """A worker that kills itself (SIGKILL) at an exact step of its commit cycle; else the counting application.
 
-``python dying_worker.py <bootstrap> <group> <state_dir> <home> <step> <commit>``; step is one of STEPS, or ``never``.
+``python dying_worker.py <bootstrap> <group> <state_dir> <home> <guarantee> <step> <commit>``; the step is one of the
+guarantee's, or ``never``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 from infra.kafka.cluster import KafkaCluster
+from infra.kafka.consumer import GroupConsumer
 from infra.kafka.producer import EngineProducer
 from infra.settings import load_settings
 from processors import Application
@@ -21,6 +23,14 @@ STEPS = (
     "between flush and offsets",
     "between offsets and commit",
     "between commit and local write",
+    "between pieces of the local write",
+    "after the local write",
+)
+STEPS_AT_LEAST_ONCE = (
+    "before the outputs",
+    "between outputs and changelogs",
+    "between changelogs and offsets",
+    "between offsets and local write",
     "between pieces of the local write",
     "after the local write",
 )
@@ -53,6 +63,32 @@ class DyingProducer(EngineProducer):
         self.fuse.at("between commit and local write")
 
 
+class DyingPlainProducer(EngineProducer):
+    """At-least-once flushes twice in a commit: the outputs, then the changelogs."""
+
+    fuse: Fuse
+    flushes = 0
+
+    def flush(self, timeout_s):
+        self.flushes += 1
+        if self.flushes % 2:
+            self.fuse.commits += 1
+            self.fuse.at("before the outputs")
+            super().flush(timeout_s)
+            self.fuse.at("between outputs and changelogs")
+        else:
+            super().flush(timeout_s)
+
+
+class DyingMember(GroupConsumer):
+    fuse: Fuse
+
+    def commit(self, offsets):
+        self.fuse.at("between changelogs and offsets")
+        super().commit(offsets)
+        self.fuse.at("between offsets and local write")
+
+
 class DyingDatabase:
     def __init__(self, database, fuse):
         self._database, self._fuse = database, fuse
@@ -80,7 +116,12 @@ class DyingCluster(KafkaCluster):
     fuse: Fuse
 
     def producer(self, transactional_id):
-        made = DyingProducer(self.bootstrap, transactional_id)
+        made = (DyingProducer if transactional_id else DyingPlainProducer)(self.bootstrap, transactional_id)
+        made.fuse = self.fuse
+        return made
+
+    def group_consumer(self, group):
+        made = DyingMember(self.bootstrap, group, config=self._consumer)
         made.fuse = self.fuse
         return made
 
@@ -91,15 +132,27 @@ def count(value, state):
     return total
 
 
+def count_and_name(value, state):
+    """Outputs that name the message they stand for."""
+    return {"n": count(value, state), "of": value}
+
+
 def main() -> None:
-    bootstrap, group, state_dir, home, step, commit = sys.argv[1:]
+    bootstrap, group, state_dir, home, guarantee, step, commit = sys.argv[1:]
     fuse = Fuse(step, int(commit))
     cluster = DyingCluster(bootstrap, consumer_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 500})
     cluster.fuse = fuse
     app = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_every=200, state_dir=state_dir, slot="0"
+        bootstrap,
+        consumer_group=group,
+        auto_offset_reset="earliest",
+        commit_every=200,
+        state_dir=state_dir,
+        slot="0",
+        processing_guarantee=guarantee,
     )
-    frame = app.dataframe(app.topic(f"{group}-in")).apply(count, stateful=True, store="counts")
+    function = count if guarantee == "exactly-once" else count_and_name
+    frame = app.dataframe(app.topic(f"{group}-in")).apply(function, stateful=True, store="counts")
     frame.to_topic(app.topic(f"{group}-out"))
     app.run_on(cluster, load_settings(home=Path(home)), databases=DyingDatabases(fuse))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from pathlib import Path
@@ -46,6 +47,18 @@ def verify(stream, state_root: Path | None = None) -> None:
     stream.outputs_are_exact(expected)
     if state_root is not None:
         assert stored_counts(state_root) == expected
+
+
+def verify_at_least_once(stream, state_root: Path, repeated_max: int) -> None:
+    """Each message has an output that names it and is counted; at most so many are counted again; stores agree."""
+    fed = stream.read(stream.source)
+    expected, counts = Counter(record.key for record in fed), stream.counts()
+    assert counts.keys() == expected.keys()
+    assert all(counts[key] >= number for key, number in expected.items()), "never under-counted"
+    assert sum(counts.values()) <= len(fed) + repeated_max
+    named = Counter((record.key, json.loads(record.value)["of"]) for record in stream.read(stream.sink))
+    assert named >= Counter((record.key, json.loads(record.value)) for record in fed), "never lost"
+    assert stored_counts(state_root) == counts
 
 
 def stored_counts(state_root: Path) -> dict[bytes, int]:
