@@ -1,0 +1,74 @@
+"""Where reading begins is where the engine says, whatever the client library was asking the broker at that moment."""
+
+import os
+import signal
+import time
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from infra.kafka.broker import EmbeddedBroker
+from infra.kafka.consumer import GroupConsumer
+from infra.kafka.records import Partition
+
+PARTITIONS = 4
+SESSION_MS = 30_000
+
+
+@pytest.fixture
+def own_broker(tmp_path, java, broker_jars):
+    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    yield embedded.start()
+    embedded.stop()
+
+
+@pytest.mark.parametrize("log_start", [0, 150], ids=["from the first record", "behind deleted records"])
+def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
+    own_broker, tmp_path, unique, stream_class, waiting, log_start
+):
+    """The broker is frozen as soon as partitions are assigned: what the library asked is answered after the seek."""
+    stream = stream_class(own_broker.bootstrap, unique("seek"), tmp_path / "state", partitions=PARTITIONS)
+    stream.create_source()
+    stream.feed([(b"k%d" % number, b"1") for number in range(2_000)])
+    places = [Partition(stream.source, number) for number in range(PARTITIONS)]
+    if log_start:
+        gone = [TopicPartition(stream.source, place.number, log_start) for place in places]
+        admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+        for future in admin.delete_records(gone).values():
+            future.result(30)
+    ends = stream.topics.end_offsets(stream.source, committed=True)
+    assigned, seen = [], {place: [] for place in places}
+
+    def freeze(partitions):
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        assigned.extend(partitions)
+
+    def poll():
+        for batch in member.poll(500, 0.05):
+            seen[batch.partition] += batch.offsets
+        return all(offsets and offsets[-1] >= ends[place.number] - 1 for place, offsets in seen.items())
+
+    member = GroupConsumer(own_broker.bootstrap, stream.group, config={"session.timeout.ms": SESSION_MS})
+    try:
+        member.subscribe([stream.source], freeze, lambda _: None, lambda _: None)
+        waiting(lambda: member.poll(1, 0.05) or assigned, "the assignment")
+        wanted = {place: 200 + 10 * place.number for place in places}
+        for place, offset in wanted.items():
+            member.seek(place, offset)
+        member.resume(places)
+        os.kill(own_broker.pid, signal.SIGCONT)
+        # A late answer may take a partition elsewhere half a second after its first records: go on for longer.
+        waiting(poll, "every partition to be read to its end")
+        fed = {place: ends[place.number] for place in places}
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            stream.feed([(b"k%d" % number, b"1") for number in range(100)])
+            poll()
+        ends = stream.topics.end_offsets(stream.source, committed=True)
+        waiting(poll, "what was fed since to be read")
+        assert all(ends[place.number] > end for place, end in fed.items())
+        assert seen == {place: list(range(offset, ends[place.number])) for place, offset in wanted.items()}
+    finally:
+        os.kill(own_broker.pid, signal.SIGCONT)
+        member.close()
