@@ -25,12 +25,17 @@ class Fate(Enum):
 
 @dataclass
 class Rule:
-    """What becomes of the n-th request (from 1) of one kind, counted from now on."""
+    """What becomes of the n-th request (from 1) of one kind, counted from now on.
+
+    With ``cut``, the client's connection breaks at once instead of keeping silent; where only the reply is to be lost,
+    it breaks when the reply comes.
+    """
 
     api_key: int
     fate: Fate
     nth: int = 1
     call: Callable[[], None] = lambda: None
+    cut: bool = False
     seen: int = 0
     struck: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
@@ -53,8 +58,10 @@ class KafkaProxy:
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def on(self, api_key: int, fate: Fate, *, nth: int = 1, call: Callable[[], None] = lambda: None) -> Rule:
-        rule = Rule(api_key, fate, nth, call)
+    def on(
+        self, api_key: int, fate: Fate, *, nth: int = 1, call: Callable[[], None] = lambda: None, cut: bool = False
+    ) -> Rule:
+        rule = Rule(api_key, fate, nth, call, cut)
         with self._lock:
             self.rules.append(rule)
         return rule
@@ -107,7 +114,7 @@ class KafkaProxy:
 class _Connection:
     def __init__(self, proxy: KafkaProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
-        self._swallowed: set[int] = set()
+        self._swallowed: dict[int, Rule] = {}
 
     def requests(self) -> None:
         self._pump(self._client, self._server, self._request)
@@ -121,15 +128,17 @@ class _Connection:
         if rule is None:
             return True
         if rule.fate is Fate.SWALLOW_REPLY:
-            self._swallowed.add(correlation)
+            self._swallowed[correlation] = rule
         elif rule.fate is Fate.CALL:
             self._call(rule)
         rule.struck.set()
         if rule.fate is Fate.HOLD:
-            self._swallowed.add(correlation)
+            self._swallowed[correlation] = rule
             threading.Thread(target=self._send_late, args=(rule, frame), daemon=True).start()
-            return False
-        return rule.fate is not Fate.SWALLOW_REQUEST
+        lost = rule.fate in (Fate.HOLD, Fate.SWALLOW_REQUEST)
+        if lost and rule.cut:
+            raise ConnectionAbortedError
+        return not lost
 
     def _call(self, rule: Rule) -> None:
         try:
@@ -149,7 +158,10 @@ class _Connection:
 
     def _reply(self, frame: bytes) -> bool:
         (correlation,) = struct.unpack_from(">i", frame, 4)
-        return correlation not in self._swallowed
+        rule = self._swallowed.get(correlation)
+        if rule is not None and rule.cut:
+            raise ConnectionAbortedError
+        return rule is None
 
     def _pump(self, source: socket.socket, target: socket.socket, passes: Callable[[bytes], bool]) -> None:
         try:

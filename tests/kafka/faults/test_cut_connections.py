@@ -1,0 +1,38 @@
+"""Connections that break in mid-commit: the client library sends again by itself, at once."""
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
+from tests.kafka.faults.verification import finish, verify
+
+#: The correlation id and the throttle time come before the error of an answer to EndTxn.
+ERROR_AT = 8
+REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
+
+
+@pytest.mark.parametrize("fate", [Fate.SWALLOW_REQUEST, Fate.SWALLOW_REPLY], ids=["before it", "after it"])
+@pytest.mark.parametrize(
+    "api_key", [PRODUCE, ADD_OFFSETS, TXN_OFFSET_COMMIT, END_TXN], ids=["records", "adding", "offsets", "end"]
+)
+def test_a_connection_cut_at_a_step_of_a_commit_loses_and_doubles_nothing(site, on_site, waiting, api_key, fate):
+    on_site.feed_numbers(2000)
+    rules = [site.proxy.on(api_key, fate, nth=nth, cut=True) for nth in (3, 5)]
+    finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, slot="0")
+    assert all(rule.struck.is_set() for rule in rules)
+    verify(on_site, on_site.state_dir)
+
+
+def test_an_end_that_outlives_its_cut_connection_meets_another_epoch(site, on_site, waiting):
+    on_site.feed_numbers(2000)
+    late = site.proxy.on(END_TXN, Fate.HOLD, nth=3, cut=True)
+
+    def arrive():
+        late.release.set()
+        assert late.answered.wait(30)
+
+    meets = site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=4, call=arrive)
+    finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, slot="0")
+    assert meets.struck.is_set()
+    assert int.from_bytes(late.answer[ERROR_AT : ERROR_AT + 2], "big", signed=True) in REFUSED
+    verify(on_site, on_site.state_dir)
