@@ -2,6 +2,7 @@
 
 Invariants:
     - Every failure leaves here as one of: TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed.
+    - No transaction begins in an epoch of which a request may still arrive: it could end that transaction.
     - After OutcomeUnknown this producer is of no more use: make a new one with the same transactional id
       (a delayed EndTxn of the first protocol version could end a later transaction).
 """
@@ -34,6 +35,11 @@ OnDelivered = Callable[[int], None]
 
 #: A call that has not come back so many seconds after its own timeout is given up.
 HANG_AFTER_S = 5.0
+
+#: The library sends a request again by itself when its answer is lost, after at least 0.8 of this; it tells nobody.
+RETRY_BACKOFF_MS = 500
+#: A step of a commit that took so many seconds may have been sent twice, and one of the two may still be under way.
+DOUBTFUL_AFTER_S = 0.4
 
 _FENCED = (
     KafkaError._FENCED,
@@ -86,6 +92,7 @@ class EngineProducer:
             "compression.type": "lz4",
             "partitioner": "murmur2_random",
             "reconnect.backoff.max.ms": 1000,
+            "retry.backoff.ms": RETRY_BACKOFF_MS,
             **(config or {}),
         }
         if transactional_id is not None:
@@ -94,6 +101,9 @@ class EngineProducer:
             self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
+        self._doubtful = False
+        self._init_timeout_s = 2 * self._timeout_s
+        self._settings = settings
         self._producer = Producer(settings, logger=library_logger())
 
     def init(self, timeout_s: float) -> None:
@@ -104,6 +114,7 @@ class EngineProducer:
         """
         if not self._transactional:
             return
+        self._init_timeout_s = timeout_s
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -122,7 +133,16 @@ class EngineProducer:
                 raise self._translate(error, "start the transactional producer") from failure
 
     def begin(self) -> None:
-        """Open a transaction."""
+        """Open a transaction; in a new epoch when a request of the last one may still be under way.
+
+        Raises:
+            ProducerFenced, BrokerUnreachable, KafkaFailed: As ``init`` does.
+        """
+        if self._doubtful:
+            _log.info("a step of the last commit was slow, and may arrive again: going on in a new epoch")
+            self._producer = Producer(self._settings, logger=library_logger())
+            self.init(self._init_timeout_s)
+            self._doubtful = False
         try:
             self._producer.begin_transaction()
         except KafkaException as failure:
@@ -281,7 +301,7 @@ class EngineProducer:
         while True:
             left_s = max(1.0, deadline - time.monotonic())
             try:
-                self._call(partial(call, left_s), left_s, what)
+                self._in_time(partial(call, left_s), left_s, what)
                 return
             except KafkaException as failure:
                 error = failure.args[0]
@@ -290,6 +310,15 @@ class EngineProducer:
                     time.sleep(0.02)
                     continue
                 raise self._translate(error, what) from failure
+
+    def _in_time(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
+        """Make a call, and note when it took long enough to have been sent twice, whatever became of it."""
+        began = time.monotonic()
+        try:
+            self._call(call, timeout_s, what)
+        finally:
+            if time.monotonic() - began >= DOUBTFUL_AFTER_S:
+                self._doubtful = True
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
         """Make a call that has its own timeout, and hold it to that.

@@ -133,11 +133,13 @@ class Worker:
                     self._session(count, timeout_s)
                 except (OwnershipLost, MembershipLost):
                     _log.warning("ownership lost; joining the group anew", group=self.options.group)
+                    self._message_at = self.clock.monotonic()
                 except StateCorrupt as damage:
                     self._damages_in_a_row += 1
                     if self._damages_in_a_row > DAMAGES_MAX:
                         raise
                     _log.error("state is damaged; joining the group anew, to restore it", error=damage.message)
+                    self._message_at = self.clock.monotonic()
             self.phase = Phase.STOPPING
         except BaseException:
             self.phase = Phase.FAILED
@@ -325,7 +327,8 @@ class Worker:
             first = last
             if not self._send(task):
                 return  # every batch in hand is read again
-            self._size_slices(self.clock.monotonic() - began)
+            self._message_at = self.clock.monotonic()
+            self._size_slices(self._message_at - began)
             if self._commit_is_due():
                 self._commit()
                 if self._rewinds != rewinds:

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 
-import pytest
 from confluent_kafka import KafkaError
 
 from tests.kafka.faults.proxy import END_TXN, OFFSET_FETCH, TXN_OFFSET_COMMIT, Fate
@@ -16,12 +15,7 @@ QUICK = {"transaction.timeout.ms": 4000}
 ERROR_AT = 8
 REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
 
-resent_in_silence = pytest.mark.xfail(
-    strict=True, reason="a transaction begins in the epoch of requests that the client library has sent again"
-)
 
-
-@resent_in_silence
 def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then(site, on_site, waiting):
     """The client library sends it again by itself, and says nothing: what is late must meet another epoch."""
     on_site.feed_numbers(2000)
@@ -36,7 +30,6 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
     verify(on_site, on_site.state_dir)
 
 
-@resent_in_silence
 def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiting):
     """Unanswered offsets abort their transaction; its messages are done again. The one after that is met."""
     on_site.feed([(b"k", b"1")] * 6000)  # in one partition, so that the late offsets are of those that came after
