@@ -67,9 +67,15 @@ def site(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tupl
 
 
 @pytest.fixture
-def on_site(site: Site, stream_class: Any, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Any]:
-    """A stream on the proxied broker, topics provisioned; ``through`` is the same through the proxy."""
-    stream = stream_class(site.address.bootstrap, unique("fault"), tmp_path / "state")
+def on_site(
+    request: pytest.FixtureRequest, site: Site, stream_class: Any, unique: Callable[[str], str], tmp_path: Path
+) -> Iterator[Any]:
+    """A stream on the proxied broker, topics provisioned; ``through`` is the same through the proxy.
+
+    Its parameter is the number of partitions.
+    """
+    partitions = getattr(request, "param", 2)
+    stream = stream_class(site.address.bootstrap, unique("fault"), tmp_path / "state", partitions=partitions)
     stream.create_source()
     topology = stream.application().topology()
     provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)

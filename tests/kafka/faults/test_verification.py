@@ -1,0 +1,48 @@
+"""The verifier finds each kind of wrong that it is there for."""
+
+import pytest
+from confluent_kafka import Producer
+
+from processors.changelog.format import encode_value, key_prefix
+from processors.changelog.names import changelog_topic
+from processors.state.keys import store_prefix
+from processors.state.rocksdb import RocksDatabases
+from tests.kafka.faults.verification import verify
+
+#: As the store keeps the count of key k1.
+PLACE = key_prefix(b"k1") + b"n"
+
+
+def send(stream, topic, value, key, partition):
+    producer = Producer({"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"})
+    producer.produce(topic, value, key, partition)
+    assert producer.flush(30) == 0
+
+
+def lose_a_message(stream):
+    stream.feed([(b"k1", b"1")])
+
+
+def repeat_an_output(stream):
+    send(stream, stream.sink, b"10", b"k1", -1)
+
+
+def change_the_changelog(stream):
+    send(stream, changelog_topic(stream.group, "counts"), encode_value(11, 0), PLACE, 1)
+
+
+def change_the_database(stream):
+    for folder in (stream.state_dir / stream.group / "0").glob("*-[0-9]"):
+        database = RocksDatabases().open(folder)
+        database.write([(store_prefix("counts") + PLACE, encode_value(9, 0))])
+        database.close()
+
+
+@pytest.mark.parametrize("wrong", [lose_a_message, repeat_an_output, change_the_changelog, change_the_database])
+def test_the_verifier_finds(stream, wrong):
+    stream.feed_numbers(100)
+    stream.application(slot="0").run(count=100, timeout=60)
+    verify(stream, stream.state_dir)
+    wrong(stream)
+    with pytest.raises(AssertionError):
+        verify(stream, stream.state_dir)
