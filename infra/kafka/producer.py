@@ -227,11 +227,17 @@ class EngineProducer:
             self._serve(lambda: self._producer.poll(0))
             if self._refused is not None:
                 return self._refusal()
-            return TransactionAborted(
-                f"Told to send a record to {topic}, the client answered that the transaction has failed.",
-                action="Nothing is lost: the batch is processed again.",
-                error=error.name(),
-            )
+            try:
+                self._producer.commit_transaction(0)  # a failed transaction can't be committed: this tells why
+            except KafkaException as reason:
+                error = reason.args[0]
+            if error.code() not in _FENCED and error.code() not in _FOR_GOOD:
+                return TransactionAborted(
+                    f"Told to send a record to {topic}, the client answered that the transaction has failed: "
+                    f"{error.name()} ({error.str()}).",
+                    action="Nothing is lost: the batch is processed again.",
+                    error=error.name(),
+                )
         return self._translate(error, f"send a record to {topic}")
 
     def _refusal(self) -> KafkaFailed:
@@ -247,13 +253,7 @@ class EngineProducer:
                 error=error.name(),
                 place=place,
             )
-        return KafkaFailed(
-            f"Kafka refused a record for {place}: {error.name()} ({error.str()}).",
-            action="Make the value smaller, or raise the topic's max.message.bytes; check the topic's policies and the "
-            "rights of this client; then restart the processor: nothing is lost.",
-            error=error.name(),
-            place=place,
-        )
+        return _refused_for_good(f"Kafka refused a record for {place}:", error)
 
     def _fatal(self, what: str) -> KafkaFailed:
         """The library only says that it has failed for good: the next call names the reason."""
@@ -343,6 +343,8 @@ class EngineProducer:
                 action="Nothing is lost. Make sure that no two processes run with the same slot.",
                 error=error.name(),
             )
+        if error.code() in _FOR_GOOD:
+            return _refused_for_good(f"Told to {what}, Kafka answered", error)
         if error.txn_requires_abort():
             return TransactionAborted(
                 f"Told to {what}, Kafka answered {seen}; the transaction must be aborted.",
@@ -365,6 +367,15 @@ class EngineProducer:
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
         if error is not None and self._refused is None and error.code() not in purged:
             self._refused = (error, f"{message.topic()}[{message.partition()}]")
+
+
+def _refused_for_good(begin: str, error: KafkaError) -> KafkaFailed:
+    return KafkaFailed(
+        f"{begin} {error.name()} ({error.str()}).",
+        action="Make the value smaller, or raise the topic's max.message.bytes; check the topic's policies and the "
+        "rights of this client; then restart the processor: nothing is lost.",
+        error=error.name(),
+    )
 
 
 def _offset_of(

@@ -150,7 +150,7 @@ class Topics:
                 return False
             raise self._failure(failure, f"create topic {spec.name}") from failure
         deadline = time.monotonic() + self._timeout_s
-        while spec.name not in self.describe([spec.name]) and time.monotonic() < deadline:
+        while not self._is_told_of(spec.name) and time.monotonic() < deadline:
             time.sleep(_SETTLE_LOOK_EVERY_S)  # brokers follow the controller a moment later
         return True
 
@@ -253,6 +253,13 @@ class Topics:
         # The older of the library's two ways: the newer one has the defect named above.
         found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), f"describe group {group}")
         return sum(len(known.members) for known in found if known.id == group)
+
+    def _is_told_of(self, name: str) -> bool:
+        told = self._read(lambda: self._admin.list_topics(name, timeout=self._try_s), "list the topics").topics.get(
+            name
+        )
+        led = told is not None and told.error is None and all(part.leader >= 0 for part in told.partitions.values())
+        return led and name in self.describe([name])
 
     def _read(self, ask: Callable[[], Any], what: str) -> Any:
         """Ask, and ask again while nobody answers, for up to the timeout."""
