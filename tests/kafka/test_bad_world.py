@@ -5,8 +5,10 @@ Each ends in a recovery, or in an error that says what to do; afterwards every m
 
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,9 +20,10 @@ from confluent_kafka import Producer
 from infra.clock import SystemClock
 from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
 from infra.kafka.broker import EmbeddedBroker
+from infra.kafka.errors import KafkaFailed, ProducerFenced
 from infra.settings import load_settings
 from processors.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
-from processors.changelog.names import changelog_topic
+from processors.changelog.names import changelog_topic, transactional_id
 from processors.lifecycle import provision
 from processors.state.rocksdb import RocksDatabases
 from processors.state.task_store import TaskStore
@@ -174,6 +177,36 @@ def test_a_changelog_record_of_a_future_version_is_refused(stream, key, value):
 # -- a broker that refuses -------------------------------------------------------------------------------------------
 
 
+def grow(value, state):
+    total = state.get("n", 0) + 1
+    state.set("n", total)
+    if value == "large state":
+        state.set("large", incompressible())
+    return [total, incompressible()] if value == "large output" else total
+
+
+def incompressible():
+    return random.Random(7).randbytes(150_000).hex()
+
+
+@pytest.mark.parametrize("what", ["large output", "large state"])
+def test_a_record_that_the_broker_finds_too_large_stops_with_its_reason_and_goes_through_once_allowed(stream, what):
+    """The topic's limit is below the client's own: only the broker knows it."""
+    stream.feed([(b"a", b'"small"')])
+    stream.application(grow).run(count=1, timeout=30)
+    topic = stream.sink if what == "large output" else changelog_topic(stream.group, "counts")
+    stream.topics.alter(topic, {"max.message.bytes": "100000"})
+    stream.feed([(b"a", b'"small"'), (b"a", json.dumps(what).encode()), (b"a", b'"small"')])
+    with pytest.raises(KafkaFailed, match="MSG_SIZE_TOO_LARGE"):
+        stream.application(grow).run(timeout=30)
+    assert stream.counts()[b"a"] < 3, "nothing of the message is committed"
+    stream.topics.alter(topic, {"max.message.bytes": "1000000"})
+    stream.application(grow).run(timeout=5)
+    assert stream.counts() == {b"a": 4}
+    numbers = [json.loads(record.value) for record in stream.read(stream.sink)]
+    assert [number[0] if isinstance(number, list) else number for number in numbers] == [1, 2, 3, 4]
+
+
 def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_nothing(stream, worker, waiting):
     """Somebody sets a limit on the topic that no record can meet, and takes it back."""
     one, changelog = worker(), changelog_topic(stream.group, "counts")
@@ -194,6 +227,49 @@ def test_a_changelog_that_refuses_every_write_for_a_while_loses_and_doubles_noth
 # -- rivals ----------------------------------------------------------------------------------------------------------
 
 
+def rival(stream, slot):
+    producer = Producer(
+        {
+            "bootstrap.servers": stream.bootstrap,
+            "transactional.id": transactional_id(stream.group, socket.gethostname(), slot),
+        }
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+def test_a_worker_that_is_fenced_joins_anew_and_goes_on(stream, tmp_path, waiting):
+    app = stream.application(slot="0")
+    stream.feed_numbers(100)
+    with Running(stream, app, load_settings(home=tmp_path)) as running:
+        waiting(lambda: committed(stream) == 100, "the first round")
+        for round_number in (2, 3):
+            rival(stream, "0")
+            stream.feed_numbers(100)
+            waiting(lambda done=round_number: running.still() and committed(stream) == 100 * done, "the next round")
+    running.result()
+    is_exact(stream, 30, 10)
+
+
+def test_a_worker_that_is_fenced_again_and_again_stops_and_says_why(stream, tmp_path, waiting):
+    app = stream.application(slot="0")
+    stream.feed_numbers(100)
+    with Running(stream, app, load_settings(home=tmp_path)) as running:
+        waiting(lambda: committed(stream) == 100, "the first round")
+        while running.error is None:
+            rival(stream, "0")
+            stream.feed([(b"k%d" % key, b"1") for key in range(10)])
+            stream.fed_more = getattr(stream, "fed_more", 0) + 1
+            assert stream.fed_more < 1000
+    with pytest.raises(ProducerFenced, match="newer producer took over") as fenced:
+        running.result()
+    assert "no two processes run with the same slot" in fenced.value.action
+    left = 100 + 10 * stream.fed_more - committed(stream)
+    if left:
+        stream.application(slot="0").run(count=left, timeout=30)
+    is_exact(stream, 10 + stream.fed_more, 10)
+
+
 def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(stream, worker, waiting):
     one = worker().start().wait_running()
     pid, second = one.process.pid, worker()
@@ -205,6 +281,20 @@ def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(st
     waiting(lambda: committed(stream) == 100, "the first one to go on")
     assert one.terminate() == 0
     is_exact(stream, 10, 10)
+
+
+def test_two_homes_with_one_slot_name_lose_and_double_nothing(stream, worker, waiting):
+    """Their folders differ, their transactional id does not: they fence each other, until one gives up."""
+    both, reason = [worker("0", "home"), worker("0", "other")], "no two processes run with the same slot"
+    for one in both:
+        one.start()
+    for round_number in (1, 2):
+        stream.feed_numbers(1000)
+        done = 1000 * round_number
+        waiting(lambda done=done: restarted(both, reason) and committed(stream) == done, "the next round")
+    for one in both:
+        one.kill()
+    is_exact(stream, 200, 10)
 
 
 def restarted(workers, reason):
