@@ -122,8 +122,10 @@ class InMemoryProducer:
         self._process.point("send_offsets:after")
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit; what is queued is sent before, as the real client does."""
         self._process.point("commit:before")
+        if self._queue:
+            self.flush(ANSWER_TIMEOUT_S)
         self._request("commit", lambda: self._end(commit=True), between=lambda: self._process.point("commit:sent"))
         self._process.point("commit:after")
 

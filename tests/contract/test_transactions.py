@@ -89,6 +89,16 @@ def test_a_transaction_without_anything_in_it_can_be_ended(bench: Bench) -> None
     bench.wait_settled(place.topic, {0: 2})
 
 
+def test_what_is_queued_is_part_of_a_commit(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    producer.produce(place.topic, b"queued", None, partition=0)
+    producer.commit()
+    bench.wait_settled(place.topic, {0: 2})
+    assert [record.value for record in bench.replay(place)[0]] == [b"queued"]
+
+
 def test_what_is_queued_goes_with_an_abort(bench: Bench) -> None:
     place = Partition(bench.topic(), 0)
     producer = bench.producer(bench.name("id"))

@@ -1,15 +1,56 @@
-"""The example of docs/testing.md is a test that passes."""
+"""The example of the page on testing runs, and what it tells people to call is there."""
 
+from __future__ import annotations
+
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
+from processors.testing import InMemoryCluster
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+PAGE = PROJECT / "docs" / "testing.md"
 
 
-def test_the_example_of_the_testing_page_passes():
+def test_the_example_passes_as_it_stands(tmp_path: Path) -> None:
     [example] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    names: dict = {"__name__": "example"}
-    exec(compile(example, str(PAGE), "exec"), names)
-    tests = [name for name in names if name.startswith("test_")]
-    assert tests == ["test_totals_survive_a_restart_and_a_broken_order_is_put_aside"]
-    names[tests[0]]()
+    written = tmp_path / "test_bank.py"
+    written.write_text(example, encoding="utf-8")
+    count = len(re.findall(r"^def test_", example, re.M))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(written)]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), "HOLDFAST_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert count > 0
+    assert f"{count} passed" in done.stdout
+
+
+def test_everything_that_is_asked_of_the_cluster_is_there() -> None:
+    asked = set(re.findall(r"\bcluster\.(\w+)", PAGE.read_text(encoding="utf-8")))
+    assert {"run", "produce", "read", "compact"} <= asked
+    assert [name for name in sorted(asked) if not hasattr(InMemoryCluster(), name)] == []
+
+
+def test_its_links_and_paths_lead_somewhere() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    links = [PAGE.parent / target for target in re.findall(r"\]\(([^)#:\s]+)\)", text)]
+    paths = [PROJECT / path for path in re.findall(r"`(\w+(?:/\w+)+/)`", text)]
+    assert links
+    assert paths
+    assert [path for path in links + paths if not path.exists()] == []
+
+
+def test_the_points_that_it_names_are_passed_by_clients() -> None:
+    clients = "".join(path.read_text(encoding="utf-8") for path in (PROJECT / "processors" / "testing").glob("*.py"))
+    named = set(re.findall(r"`(\w+:\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert "commit:sent" in named
+    assert [point for point in named if f'point("{point}")' not in clients] == []

@@ -1,0 +1,134 @@
+"""Running an application on the cluster in memory, as users do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.kafka.records import Partition
+from infra.settings import load_settings
+from processors import Application
+from processors.testing import InlineProcess, InMemoryCluster
+
+PARTITIONS = 3
+
+
+def count(value: int, state: Any) -> int:
+    if value < 0:
+        raise ValueError(f"{value} can't be counted")
+    state.set("n", state.get("n", 0) + 1)
+    return int(state.get("n"))
+
+
+def build(**options: Any) -> Application:
+    app = Application(consumer_group="counting", auto_offset_reset="earliest", loglevel=None, **options)
+    app.dataframe(app.topic("in")).apply(count, stateful=True, store="counts").to_topic(app.topic("out"))
+    return app
+
+
+def feed(cluster: InMemoryCluster, *numbers: int) -> None:
+    for number in numbers:
+        cluster.produce("in", json.dumps(number).encode(), b"k%d" % (abs(number) % 4))
+
+
+def counts(cluster: InMemoryCluster) -> dict[tuple[bytes, str], Any]:
+    return cluster.state(build(), "counts")
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "cooperative"])
+def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
+    made = InMemoryCluster()
+    made.cooperative = request.param
+    made.create_topic("in", partitions=PARTITIONS)
+    return made
+
+
+def test_all_input_is_processed_and_committed(cluster: InMemoryCluster) -> None:
+    feed(cluster, *range(40))
+    cluster.run(build())
+    assert counts(cluster) == {(b"k%d" % key, "n"): 10 for key in range(4)}
+    ends = {place: cluster.log_end(place) for place in (Partition("in", number) for number in range(PARTITIONS))}
+    assert cluster.committed_offsets("counting") == {place: end for place, end in ends.items() if end}
+    assert len(cluster.read("out")) == 40
+
+
+def test_nothing_is_left_open(cluster: InMemoryCluster) -> None:
+    feed(cluster, *range(8))
+    cluster.run(build())
+    for topic in ("out", "counting-counts-changelog"):
+        for number in range(PARTITIONS):
+            place = Partition(topic, number)
+            assert cluster.last_stable_offset(place) == cluster.log_end(place)
+
+
+def test_so_many_messages_and_no_more(cluster: InMemoryCluster) -> None:
+    feed(cluster, *range(20))
+    cluster.run(build(), count=5)
+    assert len(cluster.read("out")) == 5
+    cluster.run(build())
+    assert counts(cluster) == {(b"k%d" % key, "n"): 5 for key in range(4)}
+
+
+def test_a_failing_function_stops_the_run_with_all_before_it_committed(cluster: InMemoryCluster) -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    feed(cluster, 0, 1, -2, 3)
+    with pytest.raises(Exception, match="can't be counted"):
+        cluster.run(build())
+    assert len(cluster.read("out")) == 2
+    assert cluster.committed_offsets("counting") == {Partition("in", 0): 2}
+
+
+def test_state_is_found_on_the_disk_or_restored_from_the_changelog(cluster: InMemoryCluster, tmp_path: Path) -> None:
+    for state_dir in (tmp_path / "disk", tmp_path / "disk", tmp_path / "another", None):
+        feed(cluster, *range(4))
+        cluster.run(build(state_dir=state_dir))
+        for number in range(PARTITIONS):
+            cluster.compact(Partition("counting-counts-changelog", number), drop_tombstones=True)
+    assert counts(cluster) == {(b"k%d" % key, "n"): 4 for key in range(4)}
+
+
+class Killed(BaseException):
+    """SIGKILL."""
+
+
+class Doomed(InlineProcess):
+    """Dies at a point, and has no effect from then on."""
+
+    at = ""
+
+    def point(self, name: str) -> None:
+        if name == self.at or self.frozen:
+            self.frozen = True
+            raise Killed
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "poll",
+        "produce:before",
+        "flush:before",
+        "flush:after",
+        "send_offsets:before",
+        "send_offsets:after",
+        "commit:before",
+        "commit:sent",
+        "commit:after",
+    ],
+)
+def test_a_kill_loses_and_doubles_nothing(cluster: InMemoryCluster, at: str, tmp_path: Path) -> None:
+    feed(cluster, *range(20))
+    process = Doomed(cluster.clock)
+    process.at = at
+    with pytest.raises(Killed):
+        build(state_dir=tmp_path).run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=5.0)
+    cluster.run(build(state_dir=tmp_path))
+    assert counts(cluster) == {(b"k%d" % key, "n"): 5 for key in range(4)}
+    outputs: dict[bytes | None, list[int]] = {}
+    for _, record in cluster.read("out"):
+        outputs.setdefault(record.key, []).append(json.loads(record.value or b"0"))
+    assert outputs == {b"k%d" % key: [1, 2, 3, 4, 5] for key in range(4)}
