@@ -25,6 +25,7 @@ from processors.changelog.names import changelog_topic
 from processors.testing.broker import Broker, Topic
 from processors.testing.clock import VirtualClock
 from processors.testing.consumers import InMemoryMember, InMemoryReplayer
+from processors.testing.groups import SESSION_TIMEOUT_S
 from processors.testing.network import Network
 from processors.testing.process import InlineProcess, Process
 from processors.testing.producer import InMemoryProducer
@@ -192,6 +193,8 @@ class InMemoryCluster:
             HoldfastError: What stopped the application.
         """
         process = InlineProcess(self.clock)
+        if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
+            process.sleep(SESSION_TIMEOUT_S + 2.0)  # one that was killed holds its partitions for so long
         with tempfile.TemporaryDirectory() as home:
             settings = load_settings(home=Path(home))
             try:
