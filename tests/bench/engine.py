@@ -108,18 +108,18 @@ def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Cont
     return found
 
 
-def measure_case(case: Case, runner: Runner, found: dict[str, Contender], rounds: int) -> dict[str, list[Result]]:
-    """All runs of a case, in turns."""
-    results: dict[str, list[Result]] = {name: [] for name in found}
+def measure_case(
+    case: Case, runner: Runner, found: dict[str, Contender], rounds: int, results: dict[str, list[Result]]
+) -> None:
+    """All runs of a case, in turns, each into ``results`` when it is done."""
     for number in range(1, rounds + 1):
         for name, contender in found.items():
             result = runner.run(case, contender, number)
-            results[name].append(result)
+            results.setdefault(name, []).append(result)
             shown = (
                 f"{result.rate:,.0f} /s" if case.kind is not Kind.LATENCY else f"p99 {result.latency_ms['p99']:.1f} ms"
             )
             print(f"run {number}      {case.name} {name}: {shown}, {result.cpu:.2f} CPU s/M", flush=True)
-    return results
 
 
 def measure(given: argparse.Namespace) -> int:
@@ -137,7 +137,8 @@ def measure(given: argparse.Namespace) -> int:
             if "floor" in found and not given.small:
                 runner.run(given.chosen[0], found["floor"], 0)  # the broker's own warm-up
             for case in given.chosen:
-                measured[case.name] = (case, measure_case(case, runner, found, given.rounds))
+                measured[case.name] = (case, {})
+                measure_case(case, runner, found, given.rounds, measured[case.name][1])
         except (RunWrong, HoldfastError) as wrong:
             print(f"WRONG      {wrong}", file=sys.stderr)
             return 1
@@ -146,7 +147,8 @@ def measure(given: argparse.Namespace) -> int:
             # What there is of a table is worth its time, even when a late run went wrong.
             print()
             for case, results in measured.values():
-                print(block(case, found, results), end="\n\n")
+                if results:
+                    print(block(case, found, results), end="\n\n", flush=True)
     print(against_ourselves(measured))
     for name, why in ABSENT.items():
         print(f"not measured: {name}: {why}")

@@ -1,4 +1,4 @@
-"""The bench runs, and what the engine computes in it is what plain Python computes. No time is judged here."""
+"""The bench runs, and every contender computes in it what plain Python does. No time is judged here."""
 
 from __future__ import annotations
 
@@ -6,55 +6,118 @@ import hashlib
 import json
 import os
 import re
-import runpy
+import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.bench.cases import all_cases
+from tests.bench.engine import SMALL
+from tests.bench.measured import RunWrong, run_measured
+from tests.bench.stream import SeededState, bodies, expected, hash_of
 
 pytestmark = pytest.mark.kafka
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-SCRIPT = PROJECT / "tests" / "bench" / "engine.py"
-MESSAGES, KEYS = 3_000, 100
+NUMBER = r"-?[\d,.]+"
 
 
-@pytest.fixture(scope="module")
-def script() -> dict[str, Any]:
-    """The names in the script."""
-    return runpy.run_path(str(SCRIPT))
-
-
-def test_messages_are_json_of_119_bytes(script: dict[str, Any]) -> None:
-    made = list(script["messages"](MESSAGES, KEYS))
-    assert {len(value) for _, value in made} == {119}
-    assert all(json.loads(value)["key"] == key.decode() for key, value in made)
-
-
-def test_the_engine_computes_what_plain_python_does(
-    script: dict[str, Any], broker_jars: tuple[Path, ...], tmp_path: Path
-) -> None:
-    values: dict[bytes, list[int]] = {}
-    for key, body in script["messages"](MESSAGES, KEYS):
-        values.setdefault(key, []).append(json.loads(body)["value"])
-    lines = "".join(f"{key.decode()} {len(of)} {sum(of)} {min(of)} {max(of)}\n" for key, of in sorted(values.items()))
-    wanted = hashlib.sha256(lines.encode()).hexdigest()
-
-    command = [sys.executable, str(SCRIPT), "--messages", str(MESSAGES), "--keys", str(KEYS), "--rounds", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "TMPDIR": str(tmp_path)}
+def bench(folder: Path, *options: str) -> str:
+    """What a small bench printed; it leaves nothing behind."""
+    command = [sys.executable, "-m", "tests.bench.engine", "--small", *options]
+    environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(
-        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as bench:
+        command, env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         try:
-            told, _ = bench.communicate(timeout=240)
+            told, _ = process.communicate(timeout=540)
         except subprocess.TimeoutExpired:
-            bench.terminate()  # it takes its broker along
-            told, _ = bench.communicate(timeout=60)
+            process.terminate()  # it takes its broker along
+            told, _ = process.communicate(timeout=60)
     print(told)
+    assert process.returncode == 0, told
+    assert list(folder.iterdir()) == []
+    return told
 
-    assert bench.returncode == 0, told
-    assert re.findall(r"^result +sha256 (.*)$", told, re.M) == [wanted]
-    assert re.findall(r"^(floor|ours) +[\d,]+ +[\d,]+ +[\d.]+ +\d+ +[\d.]+$", told, re.M) == ["floor", "ours"]
-    assert list(tmp_path.iterdir()) == []
+
+def hash_in_plain_python(count: int, keys: int, seeded: dict[bytes, list[float]] | None = None) -> str:
+    amounts: dict[bytes, list[float]] = {key: list(of) for key, of in (seeded or {}).items()}
+    touched = set()
+    for _, key, body in bodies(count, keys):
+        amounts.setdefault(key, []).append(json.loads(body)["amount"])
+        touched.add(key)
+    digest = hashlib.sha256()
+    for key in sorted(touched):
+        of, total = amounts[key], 0.0
+        for amount in of:
+            total += amount
+        digest.update(key + struct.pack("<qdddd", len(of), total, total / len(of), min(of), max(of)))
+    return digest.hexdigest()
+
+
+def test_messages_are_json_of_119_bytes_in_the_partition_of_their_key() -> None:
+    made = list(bodies(3_000, 100))
+    assert {len(value) for _, _, value in made} == {119}
+    assert all(json.loads(value)["user_id"] == key.decode() for _, key, value in made)
+    assert len({(key, partition) for partition, key, _ in made}) == len({key for _, key, _ in made})
+
+
+def test_what_is_expected_is_the_plain_fold() -> None:
+    assert hash_of(expected(3_000, 100).items()) == hash_in_plain_python(3_000, 100)
+
+
+def test_seeded_state_counts_as_messages_that_came_before() -> None:
+    state = SeededState(records=250, keys=100)
+    before = {
+        b"user-%08d" % user: [least] * times for user, times, _, least, _ in state.items()
+    }  # the last record of a user wins
+    assert {len(of) for of in before.values()} == {2, 3}
+    assert hash_of(expected(500, 120, state).items()) == hash_in_plain_python(500, 120, before)
+
+
+def test_one_lost_or_changed_output_changes_the_hash() -> None:
+    final = expected(500, 50)
+    wanted = hash_of(final.items())
+    key, totals = next(iter(final.items()))
+    totals.total += 1e-9
+    assert hash_of(final.items()) != wanted
+    del final[key]
+    assert hash_of(final.items()) != wanted
+
+
+def test_a_measured_process_is_measured_with_its_threads_and_its_last_line() -> None:
+    program = "import threading, json\nthreads = [threading.Thread(target=sum, args=(range(3_000_000),)) for _ in '12']"
+    program += "\n[t.start() for t in threads]\n[t.join() for t in threads]\nprint(json.dumps({'made': 2}))"
+    usage = run_measured([sys.executable, "-c", program], {}, os.getpid(), 120)
+    assert usage.told == {"made": 2}
+    assert usage.cpu_s > 0.01
+    assert usage.peak_bytes > 1 << 20
+
+
+def test_a_process_that_fails_fails_the_run_with_its_words() -> None:
+    with pytest.raises(RunWrong, match="no such luck"):
+        run_measured([sys.executable, "-c", "raise SystemExit('no such luck')"], {}, os.getpid(), 120)
+
+
+def test_the_engine_and_its_peers_compute_what_plain_python_does_in_every_case(
+    broker_jars: tuple[Path, ...], tmp_path: Path
+) -> None:
+    cases = {case.name: case for case in all_cases(SMALL)}
+    # One of both guarantees, of both numbers of keys, and each kind of its own.
+    chosen = ["few-eos-1s", "many-alo-100ms", "restore", "cache", "latency"]
+    told = bench(tmp_path, "--cases", ",".join(chosen))
+
+    printed = {
+        name: re.search(rf"^{name}: .*\n(?:.*\n)*?  result sha256 (.*) in all (\d+) runs", told, re.M)
+        for name in chosen
+    }
+    for name, found in printed.items():
+        case = cases[name]
+        assert found is not None, name
+        # ours, Quix Streams and Kafka Streams; the raw client computes nothing
+        assert found[2] == "3", name
+        assert found[1] == hash_of(expected(case.count, case.keys, case.seeded).items()), name
+    for title in ("raw client", "ours, function", "Quix Streams", "Kafka Streams"):
+        assert len(re.findall(rf"^  {title}.*(?:{NUMBER}x *){{3}}$", told, re.M)) == len(chosen), title
