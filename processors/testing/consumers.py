@@ -145,6 +145,7 @@ class InMemoryMember:
             return
         if member.owned:
             self._on_revoke(sorted(member.owned))
+        member.closed = True
         if self._broker.network.brokers_up:
             self._group.leave(member)
 

@@ -26,7 +26,10 @@ _TICK_S = 1.0
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A member; ``generation`` and ``thrown_out`` are what the coordinator holds, ``learned`` what it was told."""
+    """A member; ``generation`` and ``thrown_out`` are what the coordinator holds, ``learned`` what it was told.
+
+    One that is ``closed`` went, whether or not it could say so: its heartbeats stop.
+    """
 
     member_id: str
     process: Process
@@ -36,6 +39,7 @@ class Member:
     joined: bool = True
     thrown_out: bool = False
     learned: bool = False
+    closed: bool = False
     given: frozenset[Partition] | None = None
     seen_at: float = 0.0
 
@@ -188,7 +192,7 @@ class Group:
                     member.thrown_out = True
                     self._out.append(member)
                     self._remove(member)
-                elif not member.process.frozen:
+                elif not (member.process.frozen or member.closed):
                     member.seen_at = now
             for member in [member for member in self._out if not member.process.frozen]:
                 member.learned = True

@@ -126,14 +126,18 @@ class InMemoryProducer:
         self._process.point("commit:before")
         if self._queue:
             self.flush(ANSWER_TIMEOUT_S)
-        self._request("commit", lambda: self._end(commit=True), between=lambda: self._process.point("commit:sent"))
+        sent, self._sent = self._sent, False
+        self._request(
+            "commit", lambda: self._end(sent, commit=True), between=lambda: self._process.point("commit:sent")
+        )
         self._process.point("commit:after")
 
     def abort(self) -> None:
         """Abort the transaction; what is queued is dropped."""
         self._process.point("abort:before")
         self._queue.clear()
-        self._request("abort", lambda: self._end(commit=False))
+        sent, self._sent = self._sent, False
+        self._request("abort", lambda: self._end(sent, commit=False))
         self._process.point("abort:after")
 
     def close(self) -> None:
@@ -186,11 +190,10 @@ class InMemoryProducer:
         self._sent = True
         return True
 
-    def _end(self, *, commit: bool) -> bool:
+    def _end(self, sent: bool, *, commit: bool) -> bool:
         assert self._id is not None
-        if self._sent or self._broker.transactions.is_open(self._id, self._epoch):
+        if sent or self._broker.transactions.is_open(self._id, self._epoch):
             self._broker.transactions.end(self._id, self._epoch, commit=commit)
-        self._sent = False
         return True
 
     def _deliver(self, count: int | None = None) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from infra.kafka.errors import ProducerFenced
+from infra.kafka.errors import KafkaFailed, ProducerFenced
 from infra.kafka.records import Partition
 from processors.testing.clock import Timer, VirtualClock
 from processors.testing.network import Network
@@ -32,7 +32,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Transaction:
-    """One transactional id."""
+    """One transactional id; ``committed`` is how its last transaction was ended."""
 
     transactional_id: str
     producer_id: int
@@ -41,6 +41,7 @@ class Transaction:
     partitions: list[Partition] = field(default_factory=list)
     offsets: dict[str, dict[Partition, int]] = field(default_factory=dict)
     timer: Timer | None = None
+    committed: bool | None = None
 
 
 class TransactionCoordinator:
@@ -108,14 +109,21 @@ class TransactionCoordinator:
         return known.phase is Phase.OPEN
 
     def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
-        """Decide; one that is ending, or ended, already stays as it is.
+        """Decide; asked again, the answer is the same.
 
         Raises:
             ProducerFenced: A newer producer has this id.
+            KafkaFailed: It has been ended the other way, by a request that came late.
         """
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.OPEN:
             self._end(known, commit=commit)
+        elif known.committed is not commit:
+            raise KafkaFailed(
+                f"Told to {'commit' if commit else 'abort'}, Kafka refused: INVALID_TXN_STATE.",
+                action="Restart the processor.",
+                error="INVALID_TXN_STATE",
+            )
 
     def _checked(self, transactional_id: str, epoch: int) -> Transaction:
         known = self._by_id[transactional_id]
@@ -139,6 +147,7 @@ class TransactionCoordinator:
 
     def _end(self, known: Transaction, *, commit: bool) -> None:
         known.phase = Phase.ENDING
+        known.committed = commit
         if known.timer is not None:
             known.timer.cancel()
         steps: list[Callable[[], None]] = [

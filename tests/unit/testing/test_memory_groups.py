@@ -146,6 +146,16 @@ def test_a_thawed_process_believes_itself_a_member_until_its_next_heartbeat() ->
     assert world.cluster.committed_offsets("group") == {}
 
 
+def test_a_member_that_closed_while_no_broker_answered_is_out_after_its_session(world: World) -> None:
+    gone, heir = world.reader("gone"), world.reader("heir")
+    world.turn(gone, heir)
+    world.cluster.network.brokers_up = False
+    gone.member.close()
+    world.cluster.network.brokers_up = True
+    world.turn(heir, seconds=SESSION_TIMEOUT_S + 5.0)
+    assert heir.owned == {0, 1, 2, 3}
+
+
 def test_a_living_member_keeps_its_place_without_polling_for_a_session(world: World) -> None:
     first = world.reader("first")
     world.turn(first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.errors import BrokerUnreachable, OutcomeUnknown, ProducerFenced, TransactionAborted
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed, OutcomeUnknown, ProducerFenced, TransactionAborted
 from infra.kafka.records import Partition
 from processors.testing import Fate, InlineProcess, InMemoryCluster, Network
 from processors.testing.consumers import InMemoryMember
@@ -190,6 +190,22 @@ def test_a_late_commit_with_the_same_epoch_ends_the_newer_transaction(world: Wor
     world.send(producer, b"newer")
     world.process.sleep(2.0)
     assert world.values == [b"newer"]
+
+
+def test_a_commit_after_a_late_abort_is_refused_and_never_taken_for_done(world: World) -> None:
+    world.network.delay_s = 31.0
+    producer = world.producer()
+    producer.begin()
+    world.network.next["abort"] = Fate.DELAYED
+    with pytest.raises(OutcomeUnknown):
+        producer.abort()
+    producer.begin()
+    world.send(producer, b"newer")
+    world.process.sleep(2.0)
+    with pytest.raises(KafkaFailed, match="INVALID_TXN_STATE"):
+        producer.commit()
+    world.settle()
+    assert world.values == []
 
 
 def test_without_brokers_a_request_is_waited_for_and_then_unknown(world: World) -> None:
