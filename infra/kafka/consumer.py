@@ -83,6 +83,9 @@ class GroupConsumer:
 
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._brokers_down_since: float | None = None
+        #: Of the partitions that the library knows of, the next offset to hand out.
+        self._next: dict[Partition, int] = {}
+        self._paused: set[Partition] = set()
         self._ask_at = 0.0
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -120,21 +123,25 @@ class GroupConsumer:
         """
 
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            # At an offset that is a number, paused: a logical one (end, stored) would be asked for, and an answer
-            # that comes after our seek would overwrite it in silence.
-            at_a_number = [TopicPartition(place.topic, place.partition, 0) for place in places]
+            # The library hears of a partition only with our first seek. At a logical offset (end, stored) it would ask
+            # for a number, and an answer that comes after the seek overwrites that in silence; at any number that we
+            # could guess here the log may not begin yet.
             if self._cooperative:
-                consumer.incremental_assign(at_a_number)
+                consumer.incremental_assign([])
             else:
-                consumer.assign(at_a_number)
-            consumer.pause(places)
+                self._next.clear()
+                consumer.assign([])
             on_assign([Partition(place.topic, place.partition) for place in places])
 
-        def revoked(_: Consumer, places: list[TopicPartition]) -> None:
-            on_revoke([Partition(place.topic, place.partition) for place in places])
+        def revoked(consumer: Consumer, places: list[TopicPartition]) -> None:
+            partitions = [Partition(place.topic, place.partition) for place in places]
+            on_revoke(partitions)
+            self._give_back(consumer, partitions)
 
-        def lost(_: Consumer, places: list[TopicPartition]) -> None:
-            on_lost([Partition(place.topic, place.partition) for place in places])
+        def lost(consumer: Consumer, places: list[TopicPartition]) -> None:
+            partitions = [Partition(place.topic, place.partition) for place in places]
+            on_lost(partitions)
+            self._give_back(consumer, partitions)
 
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
@@ -152,7 +159,10 @@ class GroupConsumer:
         self._brokers_down_since = None
         if records_max > 1:
             messages += self._consumer.consume(records_max - 1, 0)
-        return _batches(messages, self._raise_or_log)
+        batches = _batches(messages, self._raise_or_log)
+        for batch in batches:
+            self._next[batch.partition] = batch.offsets[-1] + 1
+        return batches
 
     def _ask_for_broker(self) -> None:
         """An idle member hears nothing from a broker that came back: ask, now and then."""
@@ -202,14 +212,20 @@ class GroupConsumer:
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         """Stop fetching these partitions."""
-        self._consumer.pause(_places(partitions))
+        self._paused.update(partitions)
+        self._consumer.pause(_places([partition for partition in partitions if partition in self._next]))
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         """Let these partitions flow."""
-        self._consumer.resume(_places(partitions))
+        self._paused.difference_update(partitions)
+        self._consumer.resume(_places([partition for partition in partitions if partition in self._next]))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from ``offset``; retried while the library is still setting the partition up."""
+        if partition not in self._next:
+            self._begin(partition, offset)
+            return
+        self._next[partition] = offset
         deadline = time.monotonic() + LOOKUP_TIMEOUT_S
         while True:
             try:
@@ -224,6 +240,35 @@ class GroupConsumer:
                         partition=partition.number,
                     ) from failure
                 time.sleep(0.02)
+
+    def _begin(self, partition: Partition, offset: int) -> None:
+        """Let the library know of a partition, paused, at an offset."""
+        self._next[partition] = offset
+        self._paused.add(partition)
+        try:
+            if self._cooperative:
+                self._consumer.incremental_assign([TopicPartition(*partition, offset)])
+            else:
+                # Without increments all are assigned again, each where it is.
+                self._consumer.assign([TopicPartition(*place, at) for place, at in self._next.items()])
+            self._consumer.pause(_places([place for place in self._next if place in self._paused]))
+        except KafkaException as failure:
+            raise KafkaFailed(
+                f"Reading {partition.topic}[{partition.number}] from {offset} was refused: {failure.args[0].str()}.",
+                action="Restart the processor.",
+                topic=partition.topic,
+                partition=partition.number,
+            ) from failure
+
+    def _give_back(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
+        known = [partition for partition in partitions if partition in self._next]
+        for partition in partitions:
+            self._next.pop(partition, None)
+            self._paused.discard(partition)
+        if self._cooperative:
+            consumer.incremental_unassign(_places(known))
+        else:
+            consumer.unassign()
 
     def high_watermark(self, partition: Partition) -> int | None:
         """The end of the partition as of the last fetch; None before the first."""
