@@ -16,7 +16,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from infra.kafka.client import library_logger
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, TopicUnusable
+from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
 from infra.kafka.records import Batch, GroupMetadata, Partition
 
 _log = structlog.get_logger("kafka.consumer")
@@ -25,6 +25,13 @@ RebalanceCallback = Callable[[list[Partition]], None]
 
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+_OUT_OF_THE_GROUP = (
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.FENCED_INSTANCE_ID,
+)
 
 #: How long an offset look-up or a seek may take, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
@@ -301,24 +308,19 @@ class GroupConsumer:
         """Commit next offsets outside of transactions (at-least-once), and wait for the answer.
 
         Raises:
-            MembershipLost: See ``group_metadata``.
-            KafkaFailed: The group refused (this member no longer owns the partitions, or no broker answers).
+            MembershipLost: The group went on without this member; see also ``group_metadata``.
+            OutcomeUnknown: No answer.
+            KafkaFailed: The group refused.
         """
         self.group_metadata()
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
         try:
             results = self._consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as failure:
-            raise KafkaFailed(
-                f"Committing offsets was refused: {failure.args[0].str()}.",
-                action="Nothing is lost: the records are processed again by the partition's owner.",
-            ) from failure
+            raise _commit_refused(failure.args[0], "") from failure
         for place in results or []:
             if place.error is not None:
-                raise KafkaFailed(
-                    f"Committing the offset of {place.topic}[{place.partition}] was refused: {place.error.str()}.",
-                    action="Nothing is lost: the records are processed again by the partition's owner.",
-                )
+                raise _commit_refused(place.error, f" of {place.topic}[{place.partition}]")
 
     def close(self) -> None:
         """Leave the group at once."""
@@ -351,6 +353,25 @@ class GroupConsumer:
             )
         elif error.code() != KafkaError._PARTITION_EOF:
             _log.warning("input error", error=error.str(), next="the client library retries")
+
+
+def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
+    seen = f"Committing the offset{of or 's'} was refused: {error.name()} ({error.str()})."
+    if error.code() in _OUT_OF_THE_GROUP:
+        return MembershipLost(
+            seen,
+            action="Nothing is lost: the records are processed again by the partition's owner.",
+            error=error.name(),
+        )
+    if error.retriable() or error.code() in _AWAY:
+        return OutcomeUnknown(
+            seen, action="The engine finds out what was committed and goes on from there.", error=error.name()
+        )
+    return KafkaFailed(
+        seen,
+        action="Check the rights of this client on its consumer group; the records are processed again.",
+        error=error.name(),
+    )
 
 
 class ChangelogConsumer:
