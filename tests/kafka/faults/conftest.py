@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,8 +29,6 @@ class ProxiedBroker(EmbeddedBroker):
     def _configure(self, port: int, controller_port: int, deadline: float) -> None:
         super()._configure(port, controller_port, deadline)
         if not self.proxy.upstream:
-            import socket
-
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 self.proxy.upstream = probe.getsockname()[1]

@@ -13,7 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from confluent_kafka import KafkaError
+
 PRODUCE, OFFSET_FETCH, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 25, 26, 28
+
+
+#: How the broker answers an EndTxn whose transaction is not there any more.
+REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
 
 
 class Fate(Enum):
@@ -42,6 +48,11 @@ class Rule:
     #: What the broker answered to a request that was held, set before ``answered``.
     answer: bytes = b""
     answered: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def error(self) -> int:
+        """The error in the answer to an EndTxn that was held: it follows the correlation id and the throttle time."""
+        return int(struct.unpack_from(">h", self.answer, 8)[0])
 
 
 class KafkaProxy:

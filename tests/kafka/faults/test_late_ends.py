@@ -6,14 +6,11 @@ import signal
 
 from confluent_kafka import KafkaError
 
-from tests.kafka.faults.proxy import END_TXN, OFFSET_FETCH, TXN_OFFSET_COMMIT, Fate
+from tests.kafka.faults.proxy import END_TXN, OFFSET_FETCH, REFUSED, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
 
 #: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
 QUICK = {"transaction.timeout.ms": 4000}
-#: The correlation id and the throttle time come before the error of an answer to EndTxn.
-ERROR_AT = 8
-REFUSED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
 
 
 def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then(site, on_site, waiting):
@@ -24,7 +21,7 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
     meets = site.proxy.on(TXN_OFFSET_COMMIT, Fate.CALL, nth=4, call=lambda: arrive(late))
     finish(on_site.through, waiting, commit_every=200, commit_interval=2.0, producer_extra_config=QUICK, slot="0")
     assert meets.struck.is_set()
-    assert error_of(late.answer) in REFUSED
+    assert late.error in REFUSED
     on_site.feed_numbers(1000)
     finish(on_site.through, waiting, producer_extra_config=QUICK, slot="0")
     verify(on_site, on_site.state_dir)
@@ -63,7 +60,7 @@ def test_a_zombies_end_that_arrives_after_the_rebalance_counts_and_its_successor
     site.proxy.on(OFFSET_FETCH, Fate.CALL, nth=3, call=end.release.set)
     successor = workers("1").start()
     waiting(end.answered.is_set, f"the end to have arrived; the successor's log ends: {successor.tail()}")
-    assert error_of(end.answer) == KafkaError.NO_ERROR
+    assert end.error == KafkaError.NO_ERROR
     successor.wait_running()
     waiting(lambda: committed(on_site) == 2000, "the successor to have done the rest")
     os.kill(zombie.process.pid, signal.SIGCONT)
@@ -83,10 +80,6 @@ def arrive(late):
 
 def committed(stream):
     return sum(stream.topics.committed_offsets(stream.group).values())
-
-
-def error_of(answer):
-    return int.from_bytes(answer[ERROR_AT : ERROR_AT + 2], "big", signed=True)
 
 
 def began_at(worker):
