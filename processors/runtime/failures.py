@@ -21,6 +21,8 @@ OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 #: Of the first failures each is logged, later ones every so many.
 LOG_FIRST = 5
 LOG_EVERY = 1000
+#: Of an error's text so many characters are kept: the dead letter itself must never be what is too large.
+REASON_MAX = 2_000
 
 
 class ProcessingFailed(HoldfastError):
@@ -86,11 +88,17 @@ class FailurePolicy:
             "holdfast.processor": self._processor,
             "holdfast.code_version": self._code_version,
         }
-        return [*(failed.headers or []), *((name, text.encode()) for name, text in ours.items())]
+        # An error's text may hold anything, also what is no valid UTF-8.
+        encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
+        return [*(failed.headers or []), *encoded]
 
 
 def _reason(error: Exception) -> str:
-    return error.message if isinstance(error, HoldfastError) else str(error)
+    try:
+        text = error.message if isinstance(error, HoldfastError) else str(error)
+    except Exception as failure:
+        return f"(its text can't be made: {type(failure).__name__})"
+    return text if len(text) <= REASON_MAX else f"{text[:REASON_MAX]}… ({len(text)} characters)"
 
 
 def _failure(failed: FailedMessage) -> ProcessingFailed:

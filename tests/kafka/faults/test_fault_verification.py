@@ -7,7 +7,8 @@ from processors.changelog.format import encode_value, key_prefix
 from processors.changelog.names import changelog_topic
 from processors.state.keys import store_prefix
 from processors.state.rocksdb import RocksDatabases
-from tests.kafka.faults.verification import verify
+from tests.kafka.faults.dying_worker import count_and_name
+from tests.kafka.faults.verification import verify, verify_at_least_once
 
 #: As the store keeps the count of key k1.
 PLACE = key_prefix(b"k1") + b"n"
@@ -31,11 +32,18 @@ def change_the_changelog(stream):
     send(stream, changelog_topic(stream.group, "counts"), encode_value(11, 0), PLACE, 1)
 
 
-def change_the_database(stream):
+def change_the_database(stream, count=9):
     for folder in (stream.state_dir / stream.group / "0").glob("*-[0-9]"):
         database = RocksDatabases().open(folder)
-        database.write([(store_prefix("counts") + PLACE, encode_value(9, 0))])
+        database.write([(store_prefix("counts") + PLACE, encode_value(count, 0))])
         database.close()
+
+
+def lose_an_output(stream):
+    """The message is counted, in the changelog and in the database."""
+    lose_a_message(stream)
+    change_the_changelog(stream)
+    change_the_database(stream, 11)
 
 
 @pytest.mark.parametrize("wrong", [lose_a_message, repeat_an_output, change_the_changelog, change_the_database])
@@ -46,3 +54,14 @@ def test_the_verifier_finds(stream, wrong):
     wrong(stream)
     with pytest.raises(AssertionError):
         verify(stream, stream.state_dir)
+
+
+@pytest.mark.parametrize("wrong", [lose_a_message, lose_an_output, change_the_changelog, change_the_database])
+def test_the_verifier_of_at_least_once_finds(stream, wrong):
+    stream.feed_numbers(100)
+    stream.options["processing_guarantee"] = "at-least-once"
+    stream.application(count_and_name, slot="0").run(count=100, timeout=60)
+    verify_at_least_once(stream, stream.state_dir, repeated_max=0)
+    wrong(stream)
+    with pytest.raises(AssertionError, match="never lost" if wrong is lose_an_output else None):
+        verify_at_least_once(stream, stream.state_dir, repeated_max=10)
