@@ -20,6 +20,7 @@ import structlog
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from infra.kafka.client import bootstrap_servers, client_config
+from infra.kafka.producer import BATCH_BYTES_MAX
 from infra.kafka.records import TopicSpec
 from infra.log import configure_logging
 from infra.settings import Settings, load_settings
@@ -28,6 +29,7 @@ from processors.dataframe.dataframe import StreamingDataFrame
 from processors.dataframe.serialization import Deserializer, Serializer
 from processors.dataframe.topic import Topic, TopicConfig
 from processors.lifecycle import provision
+from processors.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
 from processors.topology import (
     CHANGELOG_CONFIG,
     ChangelogSpec,
@@ -107,6 +109,9 @@ class Application:
         description: str = "",
         owners: tuple[str, ...] = (),
     ) -> None:
+        _at_least("commit_interval", commit_interval, 0.0)
+        _at_least("commit_every", commit_every, 0)
+        _at_least("broker_availability_timeout", broker_availability_timeout, 0.0)
         _one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
         _one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
         if processing_guarantee == "exactly-once" and commit_interval > COMMIT_INTERVAL_MAX_S:
@@ -116,6 +121,8 @@ class Application:
                 seen=commit_interval,
             )
         self.consumer_group = check_name(consumer_group, "consumer group")
+        if slot is not None:
+            check_name(slot, "slot")
         self.broker_address = broker_address
         self.description = description
         self.owners = owners
@@ -194,6 +201,7 @@ class Application:
             for store in stores
             if self._use_changelogs
         )
+        self._check_dead_letters([spec.name for spec in (*inputs, *outputs.values(), *(c.topic for c in changelogs))])
         described = Topology(
             processor=self.consumer_group,
             inputs=inputs,
@@ -205,6 +213,15 @@ class Application:
         )
         code = "".join(_source_of(node.function) for steps in nodes.values() for node in steps)
         return replace(described, code_version=code_version_of(described, code))
+
+    def _check_dead_letters(self, taken: list[str]) -> None:
+        if self._dead_letter_topic in taken:
+            raise ApplicationInvalid(
+                f"dead_letter_topic is {self._dead_letter_topic}, which application {self.consumer_group} also reads "
+                "or writes: what can't be processed would come back, or be taken for a result.",
+                action="Give dead letters a topic of their own.",
+                topic=self._dead_letter_topic,
+            )
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -266,11 +283,11 @@ class Application:
             )
         self._check_strategy(topology)
         state_dir = Path(self._state_dir) if self._state_dir is not None else settings.paths.state
-        self._prepare_topics(topology, cluster)
+        options = self._within(self._prepare_topics(topology, cluster))
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
-            assignment = Assignment(topology, cluster, folder, databases or RocksDatabases(), self._options())
-            worker = self._make_worker(topology, cluster, assignment, folder)
+            assignment = Assignment(topology, cluster, folder, databases or RocksDatabases(), options)
+            worker = self._make_worker(topology, cluster, assignment, folder, options)
             self._work(worker, settings, folder, count=count, timeout=timeout, serve=serve)
         finally:
             folder.release()
@@ -298,15 +315,31 @@ class Application:
             shutil.rmtree(folder.path)
             folder.release()
 
-    def _make_worker(self, topology: Topology, cluster: Cluster, assignment: Assignment, folder: StateFolder) -> Worker:
+    def _within(self, record_bytes_max: Mapping[str, int]) -> RuntimeOptions:
+        """How to run, with topics that take so large records."""
+        batch = min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in record_bytes_max.values())])
+        return replace(self._options(), record_bytes_max=record_bytes_max, batch_bytes_max=batch)
+
+    def _make_worker(
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        assignment: Assignment,
+        folder: StateFolder,
+        options: RuntimeOptions,
+    ) -> Worker:
         from processors.runtime.failures import FailurePolicy
         from processors.runtime.loop import Worker
 
         failures = FailurePolicy(
-            self._dead_letter_topic, self._on_processing_error, self.consumer_group, topology.code_version
+            self._dead_letter_topic,
+            self._on_processing_error,
+            self.consumer_group,
+            topology.code_version,
+            options.record_bytes_max.get(self._dead_letter_topic or "", UNLIMITED),
         )
         name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
-        return Worker(topology, self._frames, cluster, self._options(), failures, assignment, name)
+        return Worker(topology, self._frames, cluster, options, failures, assignment, name)
 
     def _work(
         self, worker: Worker, settings: Settings, folder: StateFolder, *, count: int, timeout: float, serve: bool
@@ -366,7 +399,8 @@ class Application:
                 seen=strategy,
             )
 
-    def _prepare_topics(self, topology: Topology, cluster: Cluster) -> None:
+    def _prepare_topics(self, topology: Topology, cluster: Cluster) -> dict[str, int]:
+        """Have all topics ready; returns how large a record each of those written to takes, in bytes."""
         topics = cluster.topics()
         facts = provision.read_facts(topics, topology)
         _log.info(f"topics required by application {self.consumer_group!r}:")
@@ -380,10 +414,13 @@ class Application:
             )
         missing = provision.check_before_start(topology, facts, may_create=self._may_create)
         provision.apply(missing, topics)
+        if missing.stages:
+            facts = provision.read_facts(topics, topology)
+        return record_limits(topology.written(), facts, cluster.record_bytes_max)
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool) -> None:
         """How a deployed worker differs from the same application run by hand."""
-        self._slot = slot
+        self._slot = None if slot is None else check_name(slot, "slot")
         self._may_create = auto_create_topics
 
 
@@ -391,6 +428,13 @@ def _one_of(name: str, seen: str, allowed: tuple[str, ...]) -> None:
     if seen not in allowed:
         raise ApplicationInvalid(
             f"{name} is {seen!r}, expected one of {', '.join(allowed)}.", action=f"Correct {name}.", seen=seen
+        )
+
+
+def _at_least(name: str, seen: float, least: float) -> None:
+    if not seen >= least:
+        raise ApplicationInvalid(
+            f"{name} is {seen!r}, expected {least:g} or more.", action=f"Correct {name}.", seen=str(seen)
         )
 
 

@@ -70,6 +70,12 @@ class Topology:
         """The changelog topic of a store; None when the application keeps none."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
+    def written(self) -> list[str]:
+        """The topics that the processor writes to."""
+        dead_letter = [] if self.dead_letter is None else [self.dead_letter]
+        specs = [*self.outputs, *dead_letter, *(changelog.topic for changelog in self.changelogs)]
+        return [spec.name for spec in specs]
+
     def subtopology_of(self, topic: str) -> Subtopology:
         """The subtopology that reads an input topic."""
         return next(sub for sub in self.subtopologies if topic in sub.inputs)

@@ -11,11 +11,13 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import structlog
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.errors import BrokerUnreachable
+from infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
 from infra.settings import Settings
 
 _log = structlog.get_logger("kafka.client")
@@ -24,6 +26,18 @@ _log = structlog.get_logger("kafka.client")
 REPEAT_AFTER_S = 30.0
 
 ClientConfig = dict[str, str | int | float | bool]
+
+#: What exactly-once rests on is not to be chosen: the values that may be given, and why no others.
+RESERVED: dict[str, tuple[tuple[str, ...], str]] = {
+    "isolation.level": (("read_committed",), "the engine reads only what is committed"),
+    "enable.auto.commit": (("false",), "the engine commits offsets together with state"),
+    "enable.auto.offset.store": (("false",), "the engine commits offsets together with state"),
+    "auto.offset.reset": ((), "the engine chooses where to begin: see auto_offset_reset of Application"),
+    "group.id": ((), "it is the consumer_group of Application"),
+    "transactional.id": ((), "it is made of the consumer group, the machine and the slot"),
+    "enable.idempotence": (("true",), "records must arrive once, in order"),
+    "acks": (("all", "-1"), "a record counts when all replicas in sync have it"),
+}
 
 
 class _RateLimited(logging.Handler):
@@ -46,6 +60,11 @@ class _RateLimited(logging.Handler):
         held = self._held.pop(kind, 0)
         log = _log.warning if record.levelno >= logging.WARNING else _log.debug
         log("client library", kind=kind, line=text[:300], held_back=held)
+
+
+_SILENT = logging.getLogger("holdfast.librdkafka.check")
+_SILENT.propagate = False
+_SILENT.addHandler(logging.NullHandler())
 
 
 def library_logger() -> logging.Logger:
@@ -80,6 +99,40 @@ def bootstrap_servers(settings: Settings) -> str:
 def client_config(settings: Settings) -> ClientConfig:
     """What every client of this installation shares (security settings of the team)."""
     return dict(settings.kafka.client_config)
+
+
+def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer] | type[Producer]) -> None:
+    """Refuse settings that the client library does not know, or that the engine owns.
+
+    Args:
+        where: How the user calls these settings.
+        config: The settings.
+        client: What they are for.
+
+    Raises:
+        ClientSettingsInvalid: There is such a setting.
+    """
+    for name, value in config.items():
+        allowed, why = RESERVED.get(name, ((str(value).lower(),), ""))
+        if str(value).lower() not in allowed:
+            raise ClientSettingsInvalid(
+                f"{where} set {name} to {value!r}, which can't be chosen: {why}.",
+                action=f"Take {name} out.",
+                setting=name,
+                seen=str(value),
+            )
+    if not config:
+        return
+    group = {"group.id": "holdfast-check"} if client is Consumer else {}
+    try:
+        client({**group, **config, "bootstrap.servers": ""}, logger=_SILENT)
+    except (KafkaException, TypeError, ValueError) as failure:
+        said = failure.args[0].str() if isinstance(failure, KafkaException) else str(failure)
+        raise ClientSettingsInvalid(
+            f"{where} can't be used: {said}.",
+            action="Correct them; the names are those of librdkafka, and files have to be there.",
+            settings=", ".join(sorted(config)),
+        ) from failure
 
 
 def admin_client(bootstrap: str, extra: Mapping[str, str | int | float | bool] | None = None) -> AdminClient:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from confluent_kafka import Consumer, Producer
+
 from infra.clock import Clock, SystemClock
+from infra.kafka.client import check_settings
 from infra.kafka.consumer import ChangelogConsumer, GroupConsumer
-from infra.kafka.producer import EngineProducer
+from infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
 from infra.kafka.topics import Topics
 
 
@@ -34,6 +37,9 @@ class KafkaCluster:
         self._client = dict(client_config or {})
         self._consumer = {**self._client, **(consumer_config or {})}
         self._producer = {**self._client, **(producer_config or {})}
+        check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)
+        check_settings("the consumer's settings (consumer_extra_config)", self._consumer, Consumer)
+        check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
         """The administrative view."""
@@ -47,6 +53,13 @@ class KafkaCluster:
         """A new restorer."""
         return ChangelogConsumer(self.bootstrap, config=self._client)
 
-    def producer(self, transactional_id: str | None) -> EngineProducer:
-        """A new producer, not initialised yet."""
-        return EngineProducer(self.bootstrap, transactional_id, config=self._producer)
+    @property
+    def record_bytes_max(self) -> int | None:
+        """The ``message.max.bytes`` that was set for the producer; None where nobody did."""
+        chosen = self._producer.get("message.max.bytes")
+        return None if chosen is None else int(chosen)
+
+    def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> EngineProducer:
+        """A new producer, not initialised yet; ``batch_bytes_max`` is what every topic takes in one batch."""
+        config = {"batch.size": min(batch_bytes_max, BATCH_BYTES_MAX), **self._producer}
+        return EngineProducer(self.bootstrap, transactional_id, config=config)

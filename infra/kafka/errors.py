@@ -4,6 +4,7 @@ HoldfastError
 └── KafkaFailed                 something the cluster refused; stop and say so
     ├── BrokerUnreachable       no answer in time; wait, or stop with the exit code for it
     ├── CoordinatorMoving       a group's coordinator is loading or moving; ask again
+    ├── ClientSettingsInvalid   a setting of the client library is not one, or is not to be chosen
     ├── TopicUnusable           a topic is missing, or has the wrong shape
     ├── TransactionAborted      the transaction must be aborted; drop the uncommitted writes and go on
     ├── ProducerFenced          a newer owner took over; drop everything and rejoin
@@ -30,6 +31,12 @@ class CoordinatorMoving(KafkaFailed):
     """A group's coordinator is loading or moving."""
 
     exit_code = EXIT_BROKER_UNAVAILABLE
+
+
+class ClientSettingsInvalid(KafkaFailed):
+    """A setting for the client library can't be used."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class TopicUnusable(KafkaFailed):

@@ -30,6 +30,9 @@ from infra.kafka.records import GroupMetadata, Headers, Partition
 
 _log = structlog.get_logger("kafka.producer")
 
+#: A batch is no larger than this; every topic takes so much unless its own limit is lower.
+BATCH_BYTES_MAX = 1_000_000
+
 #: Told with the offset that a record got.
 OnDelivered = Callable[[int], None]
 
@@ -87,7 +90,7 @@ class EngineProducer:
             "enable.idempotence": True,
             "linger.ms": 5,
             "batch.num.messages": 10_000,
-            "batch.size": 1_000_000,
+            "batch.size": BATCH_BYTES_MAX,
             "queue.buffering.max.messages": 500_000,
             "compression.type": "lz4",
             "partitioner": "murmur2_random",

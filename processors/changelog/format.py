@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -78,6 +79,10 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     """
     try:
         payload = _encode_json(value)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            raise TypeError("bytes would come back as text")
+        if b"null" in payload and not _is_finite(value):
+            raise ValueError("NaN and infinity would come back as null")
     except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as failure:
         raise ValueNotStorable(
             f"A state value of type {type(value).__name__}{where} can't be written as JSON: {failure}.",
@@ -85,6 +90,17 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             value_type=type(value).__name__,
         ) from failure
     return _JSON_HEAD.pack(VALUE_VERSION, CODEC_JSON, timestamp_ms) + payload
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether there is no float in a value that JSON has no number for."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(_is_finite(part) for part in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(_is_finite(part) for part in value)
+    return True
 
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:

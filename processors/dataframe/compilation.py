@@ -15,6 +15,7 @@ from infra.kafka.records import Headers
 from processors.dataframe.dataframe import Node
 from processors.dataframe.serialization import ValueUnwritable
 from processors.dataframe.topic import Topic
+from processors.record_size import UNLIMITED, too_large
 from processors.state.store import StoreState
 
 Step = Callable[[Any, Any, int, Headers], None]
@@ -42,8 +43,22 @@ class Output:
     headers: Headers = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What every step of a stream is compiled with."""
+
+    stores: Mapping[str, StoreState]
+    current: CurrentMessage
+    emit: Callable[[Output], None]
+    record_bytes_max: Mapping[str, int]
+
+
 def compile_steps(
-    source: Node, stores: Mapping[str, StoreState], current: CurrentMessage, emit: Callable[[Output], None]
+    source: Node,
+    stores: Mapping[str, StoreState],
+    current: CurrentMessage,
+    emit: Callable[[Output], None],
+    record_bytes_max: Mapping[str, int],
 ) -> Step:
     """Compile all steps of one stream.
 
@@ -52,14 +67,13 @@ def compile_steps(
         stores: The task's stores by name.
         current: Set by the task before each message.
         emit: Called with each output, in order.
+        record_bytes_max: By output topic, how large a record may be; no entry is no limit.
     """
-    return _children(source, stores, current, emit)
+    return _children(source, _Surroundings(stores, current, emit, record_bytes_max))
 
 
-def _children(
-    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage, emit: Callable[[Output], None]
-) -> Step:
-    steps = [_compile(child, stores, current, emit) for child in node.children]
+def _children(node: Node, around: _Surroundings) -> Step:
+    steps = [_compile(child, around) for child in node.children]
     if not steps:
         return lambda value, key, timestamp, headers: None
     if len(steps) == 1:
@@ -72,14 +86,12 @@ def _children(
     return branch
 
 
-def _compile(
-    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage, emit: Callable[[Output], None]
-) -> Step:
-    child = _children(node, stores, current, emit)
+def _compile(node: Node, around: _Surroundings) -> Step:
+    child = _children(node, around)
     if node.kind == "to_topic":
         assert node.topic is not None
-        return _sink(node.topic, node.function, current, emit, child)
-    call = _call(node, stores, current)
+        return _sink(node.topic, node.function, around, child)
+    call = _call(node, around.stores, around.current)
     if node.kind == "filter":
 
         def keep(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
@@ -147,26 +159,36 @@ def _call(
     return with_state
 
 
-def _sink(
-    topic: Topic,
-    key_of: Callable[..., Any] | None,
-    current: CurrentMessage,
-    emit: Callable[[Output], None],
-    child: Step,
-) -> Step:
+def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings, child: Step) -> Step:
     serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
+    current, emit = around.current, around.emit
+    bytes_max = around.record_bytes_max.get(name, UNLIMITED)
 
     def send(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         try:
             raw = None if value is None else serialize(value)
-            raw_key = current.key if key_of is None else serialize_key(key_of(value))
         except (TypeError, ValueError, OverflowError) as failure:
-            raise ValueUnwritable(
-                f"A value of type {type(value).__name__} can't be written to topic {name}: {failure}.",
-                action="Give the topic a serializer that fits its values.",
-                topic=name,
-            ) from failure
+            raise _unwritable("value", value, name, failure) from failure
+        if key_of is None:
+            raw_key = current.key
+        else:
+            made = key_of(value)
+            try:
+                raw_key = serialize_key(made)
+            except (TypeError, ValueError, OverflowError) as failure:
+                raise _unwritable("key", made, name, failure) from failure
+        size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
+        if size > bytes_max:
+            raise too_large("An output", name, size, bytes_max)
         emit(Output(name, raw_key, raw, timestamp))
         child(value, key, timestamp, headers)
 
     return send
+
+
+def _unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
+    return ValueUnwritable(
+        f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
+        action=f"Give the topic a {part}_serializer that fits.",
+        topic=topic,
+    )

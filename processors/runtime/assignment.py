@@ -104,6 +104,10 @@ class Assignment:
             task.inputs = (*task.inputs, partition.topic)
             self._by_partition[partition] = task
 
+    def check_folder(self) -> None:
+        """See ``StateFolder.check_held``."""
+        self._folder.check_held()
+
     def revoked(self, partitions: Sequence[Partition]) -> None:
         """Close the tasks of these partitions."""
         for partition in partitions:
@@ -219,7 +223,8 @@ class Assignment:
         store = None
         if names:
             store = TaskStore(self._databases, self._folder.task(task.name))
-        task.open(store, names)
+        changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
+        task.open(store, names, changelogs_of, self._options.record_bytes_max)
         facts: dict[str, ChangelogFacts] = {}
         for name in names:
             spec = self._topology.changelog_of(name)

@@ -105,7 +105,7 @@ class Committer:
         """
         waiting_since = self._clock.monotonic()
         self._open = False
-        self._producer = self._cluster.producer(self._transactional_id)
+        self._producer = self._cluster.producer(self._transactional_id, self._options.batch_bytes_max)
         self._producer.on_wait = lambda: self.on_wait(waiting_since)
         try:
             self._producer.init(self._options.broker_timeout_s)
@@ -165,6 +165,7 @@ class Committer:
         pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
         if not pending.tasks:
             return Outcome.NOTHING
+        self._assignment.check_folder()
         started = self._clock.monotonic()
         # Read before the answer: a process that is frozen in between must not take its state for younger than it is.
         complete_at = self._clock.time()

@@ -10,6 +10,7 @@ import structlog
 from infra.errors import HoldfastError
 from infra.kafka.records import Headers
 from processors.dataframe.compilation import Output
+from processors.record_size import UNLIMITED, too_large
 from processors.runtime.task import FailedMessage
 
 _log = structlog.get_logger("runtime.failures")
@@ -37,6 +38,7 @@ class FailurePolicy:
         on_processing_error: The user's callback, asked first.
         processor: The processor's name, for the headers.
         code_version: The processor's code version, for the headers.
+        record_bytes_max: The most bytes that a dead letter may have.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class FailurePolicy:
         on_processing_error: OnProcessingError | None,
         processor: str,
         code_version: str,
+        record_bytes_max: int = UNLIMITED,
     ) -> None:
         self._topic = dead_letter_topic
         self._ask = on_processing_error
         self._processor = processor
         self._code_version = code_version
+        self._bytes_max = record_bytes_max
         self.dead_lettered = 0
         self.skipped = 0
 
@@ -59,11 +63,18 @@ class FailurePolicy:
         Raises:
             ProcessingFailed: Neither the callback nor a dead-letter topic takes it.
         """
-        if self._ask is not None and self._ask(failed.error, failed, _users_log):
+        if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
             return None
         if self._topic is None:
             raise _failure(failed) from failed.error
+        headers = self._headers(failed)
+        size = sum(len(part or b"") for part in (failed.key, failed.value)) + sum(
+            len(name.encode()) + len(value or b"") for name, value in headers or []
+        )
+        if size > self._bytes_max:
+            large = too_large("The dead letter, with its reasons in headers,", self._topic, size, self._bytes_max)
+            raise _failure(failed, also=large.message, action=large.action) from failed.error
         self.dead_lettered += 1
         if self.dead_lettered <= LOG_FIRST or self.dead_lettered % LOG_EVERY == 0:
             _log.warning(
@@ -76,7 +87,15 @@ class FailurePolicy:
                 dead_letter_topic=self._topic,
                 total=self.dead_lettered,
             )
-        return Output(self._topic, failed.key, failed.value, failed.timestamp_ms, self._headers(failed))
+        return Output(self._topic, failed.key, failed.value, failed.timestamp_ms, headers)
+
+    def _skips(self, ask: OnProcessingError, failed: FailedMessage) -> bool:
+        try:
+            return ask(failed.error, failed, _users_log)
+        except (Exception, SystemExit) as raised:
+            name = getattr(ask, "__name__", repr(ask))
+            said = f"on_processing_error ({name}), asked about it, raised {type(raised).__name__}: {_text(raised)}."
+            raise _failure(failed, also=said, action="Mend on_processing_error; it returns True to skip.") from raised
 
     def _headers(self, failed: FailedMessage) -> Headers:
         ours = {
@@ -94,19 +113,25 @@ class FailurePolicy:
 
 
 def _reason(error: Exception) -> str:
-    try:
-        text = error.message if isinstance(error, HoldfastError) else str(error)
-    except Exception as failure:
-        return f"(its text can't be made: {type(failure).__name__})"
+    text = error.message if isinstance(error, HoldfastError) else _text(error)
     return text if len(text) <= REASON_MAX else f"{text[:REASON_MAX]}… ({len(text)} characters)"
 
 
-def _failure(failed: FailedMessage) -> ProcessingFailed:
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text can't be made: {type(failure).__name__})"
+
+
+def _failure(failed: FailedMessage, *, also: str = "", action: str = "") -> ProcessingFailed:
     place = f"{failed.partition.topic}[{failed.partition.number}] offset {failed.offset}"
     return ProcessingFailed(
-        f"Processing the message at {place} raised {type(failed.error).__name__}: {_reason(failed.error)}. Its state "
-        "writes are undone; all before it is committed.",
-        action="Mend the function or the message and restart: processing goes on at this offset. Or set "
+        f"Processing the message at {place} raised {type(failed.error).__name__}: "
+        f"{_reason(failed.error).rstrip('.')}. {also and also + ' '}Its state writes are undone; all before it is "
+        "committed.",
+        action=action
+        or "Mend the function or the message and restart: processing goes on at this offset. Or set "
         "dead_letter_topic to put such messages aside.",
         topic=failed.partition.topic,
         partition=failed.partition.number,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from infra.kafka.producer import BATCH_BYTES_MAX
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
@@ -22,3 +25,7 @@ class RuntimeOptions:
     commit_interval_s: float
     commit_every: int
     broker_timeout_s: float
+    #: By topic that is written to, the most bytes that key, value and headers of a record may have together.
+    record_bytes_max: Mapping[str, int] = field(default_factory=dict)
+    #: What every one of these topics takes in one batch.
+    batch_bytes_max: int = BATCH_BYTES_MAX

@@ -191,6 +191,11 @@ class Cluster(Protocol):
         """A new restorer."""
         ...
 
-    def producer(self, transactional_id: str | None) -> TransactionProducer:
-        """A new producer."""
+    @property
+    def record_bytes_max(self) -> int | None:
+        """The largest record that the producer was allowed by its settings; None where nobody chose."""
+        ...
+
+    def producer(self, transactional_id: str | None, batch_bytes_max: int = ...) -> TransactionProducer:
+        """A new producer; no batch of its has more bytes than ``batch_bytes_max``."""
         ...

@@ -24,9 +24,20 @@ from processors.changelog.format import FormatUnknown
 from processors.dataframe.compilation import CurrentMessage, Output, Step, compile_steps
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.dataframe.serialization import Deserializer, ValueUnreadable
+from processors.record_size import UNLIMITED
 from processors.state.errors import StateFailed
 from processors.state.store import StoreState
 from processors.state.task_store import TaskMeta, TaskStore
+
+_NONE: Mapping[str, Any] = {}
+
+
+class FunctionExits(HoldfastError):
+    """A user's function asked the whole process to end."""
+
+
+#: What a function may raise that is no Exception, yet is its own doing.
+_ENDING = (SystemExit, GeneratorExit)
 
 
 class TaskPhase(Enum):
@@ -96,6 +107,7 @@ class Task:
         self.outputs: list[Output] = []
         self._streams: dict[str, _Stream] = {}
         self._current = CurrentMessage()
+        self._record_bytes_max: Mapping[str, int] = _NONE
 
     def move(self, to: TaskPhase) -> None:
         """Go to the next phase.
@@ -107,12 +119,28 @@ class Task:
             raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
         self.phase = to
 
-    def open(self, store: TaskStore | None, store_names: tuple[str, ...]) -> None:
-        """Take the task's RocksDB (None for a task without stores) and start restoring."""
+    def open(
+        self,
+        store: TaskStore | None,
+        store_names: tuple[str, ...],
+        changelogs: Mapping[str, str] = _NONE,
+        record_bytes_max: Mapping[str, int] = _NONE,
+    ) -> None:
+        """Take the task's RocksDB (None for a task without stores) and start restoring.
+
+        Args:
+            store: The RocksDB.
+            store_names: The stores in it.
+            changelogs: By store, the changelog's topic, where it has one.
+            record_bytes_max: By topic that is written to, how large a record may be.
+        """
+        self._record_bytes_max = record_bytes_max
         self.store = store
         if store is not None:
             self.meta = store.meta() or TaskMeta()
-            self.states = {name: StoreState(name, store) for name in store_names}
+            for name in store_names:
+                topic = changelogs.get(name, "")
+                self.states[name] = StoreState(name, store, topic, record_bytes_max.get(topic, UNLIMITED))
         self.move(TaskPhase.RESTORING)
 
     def start(
@@ -127,7 +155,7 @@ class Task:
         """
         for topic in self.inputs:
             frame = frames[topic]
-            step = compile_steps(frame.source, self.states, self._current, self.outputs.append)
+            step = compile_steps(frame.source, self.states, self._current, self.outputs.append, self._record_bytes_max)
             self._streams[topic] = _Stream(step, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
         self.began = dict(began)
@@ -164,11 +192,11 @@ class Task:
                     state.undo_message()
                 del outputs[mark:]
                 raise  # the state is at fault, not the message
-            except Exception as error:
+            except (Exception, *_ENDING) as error:
                 for state in states:
                     state.undo_message()
                 del outputs[mark:]
-                instead = on_failure(_failed(batch, index, error))
+                instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
                 if instead is not None:
                     outputs.append(instead)
             else:
@@ -227,6 +255,14 @@ def _read(stream: _Stream, key: bytes | None, raw: bytes | None, partition: Part
             partition=partition.number,
             offset=offset,
         ) from failure
+
+
+def _exits(error: BaseException) -> FunctionExits:
+    return FunctionExits(
+        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
+        action="Raise an ordinary error for a message that can't be processed; call Application.stop() to end.",
+        error=type(error).__name__,
+    )
 
 
 def _failed(batch: Batch, index: int, error: Exception) -> FailedMessage:

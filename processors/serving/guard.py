@@ -48,5 +48,6 @@ class Guard:
         reads = method in ("GET", "HEAD")
         if reads and (self._on_loopback or page in OPEN_PAGES):
             return True
-        given = (authorization or "").encode("latin-1", "replace")
+        scheme, _, token = (authorization or "").partition(" ")
+        given = f"{'Bearer' if scheme.lower() == 'bearer' else scheme} {token}".encode("latin-1", "replace")
         return secrets.compare_digest(given, self._expected)

@@ -12,6 +12,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, BinaryIO
@@ -29,8 +30,10 @@ REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
 #: A connection that says nothing for so many seconds is closed.
 SILENCE_S = 10.0
-#: So many requests are served at once; further connections are closed.
+#: So many connections are held at once; a further one takes the place of the oldest that has asked for nothing.
 AT_ONCE_MAX = 32
+#: So many seconds a connection waits for a place.
+_ROOM_WAIT_S = 1.0
 #: Of a refused request so many bytes are still read, so that its sender gets to see the answer.
 _DRAIN_BYTES_MAX = 1 << 20
 _DRAIN_S = 1.0
@@ -107,6 +110,9 @@ class RequestServer(ThreadingHTTPServer):
         self.serve = serve
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
         self._refusals = 0
+        self._lock = threading.Lock()
+        #: Connections that have not asked for anything yet, oldest first.
+        self._unasked: dict[int, Any] = {}
         self._host = serving.host
         self.address_family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
         try:
@@ -134,15 +140,34 @@ class RequestServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve on a thread, unless there are too many."""
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            self._end_the_quietest()
+            if not self._free.acquire(timeout=_ROOM_WAIT_S):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._unasked[id(request)] = request
         super().process_request(request, client_address)
+
+    def asked(self, request: Any) -> None:
+        """A connection has said what it wants."""
+        with self._lock:
+            self._unasked.pop(id(request), None)
+
+    def _end_the_quietest(self) -> None:
+        """Of the connections that have asked for nothing yet, the oldest makes room."""
+        with self._lock:
+            found = next(iter(self._unasked), None)
+            oldest = None if found is None else self._unasked.pop(found)
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """The thread's work."""
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.asked(request)
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -190,6 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
+        self.server.asked(self.connection)
         page = self.path.partition("?")[0]
         guard = self.server.guard
         if not guard.knows_name(self.headers.get("Host")):

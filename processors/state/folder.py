@@ -60,6 +60,26 @@ class StateFolder:
         """The folder of one task's RocksDB."""
         return self.path / re.sub(r"[^A-Za-z0-9._+-]", "_", name)
 
+    def check_held(self) -> None:
+        """Raise when the lock file is not ours any more: the folder was deleted or replaced under us.
+
+        Raises:
+            StateDiskFailed: It was.
+        """
+        try:
+            there = os.stat(self.path / "lock")
+            ours = os.fstat(self._descriptor)
+            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return
+            seen = "another file has the place of its lock"
+        except OSError as failure:
+            seen = f"its lock can't be found: {failure.strerror}"
+        raise StateDiskFailed(
+            f"The state folder {self.path} was deleted or replaced while it was in use: {seen}.",
+            action="Restart the processor: state is restored from the changelog. Find out who deletes state folders.",
+            path=str(self.path),
+        )
+
     def release(self) -> None:
         """Let go of the slot."""
         if self._descriptor >= 0:

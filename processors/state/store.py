@@ -10,10 +10,12 @@ Invariants:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Protocol
 
 from processors.changelog.format import decode_value, encode_bytes, encode_value, key_prefix
+from processors.record_size import UNLIMITED, too_large
 from processors.state.keys import store_prefix
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 CLEAN_ENTRIES_MAX = 400_000
 #: Prefetch follows at most so many state keys for each message key.
 PREFETCH_STATE_KEYS_MAX = 4
+
+
+_UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
 class _Missing:
@@ -44,6 +49,7 @@ class State(Protocol):
 
         Raises:
             ValueNotStorable: The value can't be written as JSON.
+            RecordTooLarge: The changelog does not take so large a record.
         """
         ...
 
@@ -70,20 +76,24 @@ class StoreState:
     __slots__ = (
         "_backend",
         "_bytes",
+        "_bytes_max",
         "_clean",
         "_dirty",
         "_known",
         "_prefix",
         "_rocks_prefix",
         "_timestamp",
+        "_topic",
         "_undo",
         "misses",
         "name",
         "reads",
     )
 
-    def __init__(self, name: str, backend: TaskStore) -> None:
+    def __init__(self, name: str, backend: TaskStore, topic: str = "", record_bytes_max: int = UNLIMITED) -> None:
         self.name = name
+        self._topic = topic
+        self._bytes_max = record_bytes_max
         #: Reads by user functions, and those of them that had to ask the database.
         self.reads = 0
         self.misses = 0
@@ -102,7 +112,10 @@ class StoreState:
     def get(self, key: str, default: Any = None) -> Any:
         """See ``State.get``."""
         raw = self._load(key)
-        return default if raw is None else decode_value(raw)
+        if raw is not None:
+            return decode_value(raw)
+        # A default that the caller goes on to change must not be the next message's default, too.
+        return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
 
     def set(self, key: str, value: Any) -> None:
         """See ``State.set``."""
@@ -195,7 +208,7 @@ class StoreState:
 
     def _load(self, key: str) -> bytes | None:
         self.reads += 1
-        encoded = key.encode()
+        encoded = self._encoded(key)
         full = self._prefix + encoded
         raw = self._dirty.get(full, _MISSING)
         if not isinstance(raw, _Missing):
@@ -210,8 +223,17 @@ class StoreState:
         self._clean[full] = found
         return found
 
+    def _encoded(self, key: str) -> bytes:
+        try:
+            return key.encode()
+        except AttributeError:
+            raise TypeError(f"a key of store {self.name!r} is text, not {type(key).__name__}: {key!r}") from None
+
     def _store(self, key: str, raw: bytes | None) -> None:
-        full = self._prefix + key.encode()
+        full = self._prefix + self._encoded(key)
+        if raw is not None and len(raw) + len(full) > self._bytes_max:
+            what = f"The value of key {key!r} in store {self.name!r}"
+            raise too_large(what, self._topic, len(raw) + len(full), self._bytes_max)
         dirty = self._dirty
         self._undo.append((full, dirty.get(full, _MISSING)))
         dirty[full] = raw

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from infra.kafka.producer import BATCH_BYTES_MAX
 from infra.kafka.records import Headers, Partition, Record, TopicFacts, TopicSpec
 from infra.settings import load_settings
 from processors.changelog.format import META_KEY, decode_value, split_key
@@ -60,8 +61,13 @@ class ClusterView:
         """A new restorer."""
         return InMemoryReplayer(self._broker, self._process)
 
-    def producer(self, transactional_id: str | None) -> InMemoryProducer:
-        """A new producer."""
+    @property
+    def record_bytes_max(self) -> int | None:
+        """Nobody chose one."""
+        return None
+
+    def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
+        """A new producer; batches have no size here."""
         return InMemoryProducer(self._broker, self._process, transactional_id)
 
 
@@ -205,8 +211,12 @@ class InMemoryCluster:
 
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
         """A store as its committed changelog has it: (message key, state key) to value."""
+        stores = sorted(spec.name for spec in application.topology().stores)
+        if store not in stores:
+            raise LookupError(f"application {application.consumer_group} has no store {store!r}; it has {stores}")
         found: dict[tuple[bytes, str], Any] = {}
-        for _, record in self.read(changelog_topic(application.consumer_group, store)):
+        changelog = changelog_topic(application.consumer_group, store)
+        for _, record in self.read(changelog) if changelog in self._broker.topics else []:
             if record.key is None or record.key == META_KEY:
                 continue
             place = split_key(record.key)
@@ -241,7 +251,13 @@ class InMemoryCluster:
         return self._broker.append(place, key, value, timestamp_ms, headers)
 
     def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, Record]]:
-        """All records of a topic with their partitions, partition by partition, in order."""
+        """All records of a topic with their partitions, partition by partition, in order.
+
+        Raises:
+            LookupError: There is no such topic.
+        """
+        if topic not in self._broker.topics:
+            raise LookupError(f"there is no topic {topic!r}; there are {sorted(self._broker.topics)}")
         found = []
         for partition in self._broker.partitions_of(topic):
             log = self._broker.log(partition)

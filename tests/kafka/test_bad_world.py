@@ -20,11 +20,12 @@ from confluent_kafka import Producer
 from infra.clock import SystemClock
 from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
 from infra.kafka.broker import EmbeddedBroker
-from infra.kafka.errors import KafkaFailed, ProducerFenced
+from infra.kafka.errors import ProducerFenced
 from infra.settings import load_settings
 from processors.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
 from processors.changelog.names import changelog_topic, transactional_id
 from processors.lifecycle import provision
+from processors.runtime.failures import ProcessingFailed
 from processors.state.rocksdb import RocksDatabases
 from processors.state.task_store import TaskStore
 
@@ -190,16 +191,16 @@ def incompressible():
 
 
 @pytest.mark.parametrize("what", ["large output", "large state"])
-def test_a_record_that_the_broker_finds_too_large_stops_with_its_reason_and_goes_through_once_allowed(stream, what):
-    """The topic's limit is below the client's own: only the broker knows it."""
+def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_through_once_allowed(stream, what):
+    """The topic's limit is below the client's own."""
     stream.feed([(b"a", b'"small"')])
     stream.application(grow).run(count=1, timeout=30)
     topic = stream.sink if what == "large output" else changelog_topic(stream.group, "counts")
     stream.topics.alter(topic, {"max.message.bytes": "100000"})
     stream.feed([(b"a", b'"small"'), (b"a", json.dumps(what).encode()), (b"a", b'"small"')])
-    with pytest.raises(KafkaFailed, match="MSG_SIZE_TOO_LARGE"):
+    with pytest.raises(ProcessingFailed, match=f"topic {topic} may have 99,872"):
         stream.application(grow).run(timeout=30)
-    assert stream.counts()[b"a"] < 3, "nothing of the message is committed"
+    assert stream.counts() == {b"a": 2}, "all before the message is committed, and nothing of it"
     stream.topics.alter(topic, {"max.message.bytes": "1000000"})
     stream.application(grow).run(timeout=5)
     assert stream.counts() == {b"a": 4}
@@ -429,6 +430,28 @@ def test_a_state_folder_that_can_not_be_written_stops_with_its_own_code_and_lose
     one.start()
     waiting(lambda: committed(stream) == 200, "the second round")
     one.wait_running()
+    assert one.terminate() == 0
+    is_exact(stream, 20, 10)
+
+
+@pytest.mark.parametrize("deleted", ["the slot", "and made again"])
+def test_a_state_folder_that_is_deleted_while_running_stops_the_worker_and_is_restored(
+    stream, worker, waiting, deleted
+):
+    one = worker()
+    stream.feed_numbers(100)
+    one.start()
+    waiting(lambda: committed(stream) == 100, "the first round")
+    (slot,) = (one.paths.state / stream.group).iterdir()
+    shutil.rmtree(slot)
+    if deleted == "and made again":
+        slot.mkdir()
+        (slot / "lock").touch()
+    stream.feed_numbers(100)
+    assert one.wait() == EXIT_DISK_FAILURE, one.tail()
+    assert "was deleted or replaced while it was in use" in one.tail()
+    one.start()
+    waiting(lambda: committed(stream) == 200, "the second round")
     assert one.terminate() == 0
     is_exact(stream, 20, 10)
 

@@ -1,6 +1,7 @@
 """Faults put between the engine and a real broker: aborted commits, commits without an answer, refused records."""
 
 import json
+import random
 
 import pytest
 
@@ -31,7 +32,7 @@ class FaultyCluster(KafkaCluster):
         super().__init__(bootstrap, consumer_config={"session.timeout.ms": 6000})
         self._faults, self._commits = dict(faults), []
 
-    def producer(self, transactional_id):
+    def producer(self, transactional_id, batch_bytes_max):
         made = FaultyProducer(self.bootstrap, transactional_id)
         made.faults, made.commits = self._faults, self._commits
         return made
@@ -59,15 +60,16 @@ def growing(limit):
     def count(value, state):
         total = state.get("n", 0) + 1
         state.set("n", total)
-        return "x" * 3_000_000 if value == limit else total
+        return random.Random(7).randbytes(2_000_000).hex() if value == limit else total
 
     return count
 
 
-def test_an_output_that_kafka_refuses_takes_its_whole_slice_back(stream):
+def test_an_output_that_only_the_broker_refuses_takes_its_whole_slice_back(stream):
     stream.feed([(b"k%d" % (number % 10), json.dumps(number).encode()) for number in range(1000)])
+    app = stream.application(growing(700), producer_extra_config={"message.max.bytes": 10_000_000})
     with pytest.raises(KafkaFailed, match="MSG_SIZE_TOO_LARGE"):
-        stream.application(growing(700)).run(count=1000, timeout=30)
+        app.run(count=1000, timeout=30)
     stream.application().run(timeout=8)
     expected = {b"k%d" % number: 100 for number in range(10)}
     assert stream.counts() == expected

@@ -184,7 +184,7 @@ def fail_too(error, message, logger):
             ProcessingFailed,
             "raised Refused: number 30 is bad",
         ),
-        ("expansion", {"on_processing_error": fail_too}, ValueError, "the callback is no better"),
+        ("expansion", {"on_processing_error": fail_too}, ProcessingFailed, "the callback is no better"),
     ],
 )
 def test_a_message_that_stops_the_processor_leaves_nothing_and_all_before_it_is_committed(
@@ -204,12 +204,16 @@ def test_a_message_that_stops_the_processor_leaves_nothing_and_all_before_it_is_
     assert 30 in waiting_at_the_bad_one
 
 
-def test_a_function_that_ends_the_process_leaves_nothing_of_its_message(pipeline):
-    pipeline.feed([*(good(number) for number in range(10)), bad(10, "exit"), good(11)])
-    with pytest.raises(SystemExit):
-        pipeline.application(dead_letter_topic=pipeline.stream.dead_letters).run(timeout=30)
+def test_a_function_that_would_end_the_process_fails_its_message(pipeline):
+    messages = [*(good(number) for number in range(10)), bad(10, "exit"), good(11)]
+    pipeline.feed(messages)
+    with pytest.raises(ProcessingFailed, match="FunctionExits"):
+        pipeline.application().run(timeout=30)
     pipeline.is_whole()
-    assert pipeline.stream.read(pipeline.stream.dead_letters) == []
+    pipeline.application(dead_letter_topic=pipeline.stream.dead_letters).run(timeout=5)
+    pipeline.is_whole()
+    (letter,) = pipeline.stream.read(pipeline.stream.dead_letters)
+    assert json.loads(letter.value)["n"] == 10
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])

@@ -47,7 +47,7 @@ class Striking(EngineProducer):
 class StrikingCluster(KafkaCluster):
     strike: dict
 
-    def producer(self, transactional_id):
+    def producer(self, transactional_id, batch_bytes_max):
         made = Striking(self.bootstrap, transactional_id)
         made.strike = self.strike
         return made

@@ -19,7 +19,7 @@ def run(tmp_path):
         outputs, current = [], CurrentMessage()
         names = {node.store for node in frame.source.walk() if node.store}
         states = {name: StoreState(name, store) for name in names}
-        step = compile_steps(frame.source, states, current, outputs.append)
+        step = compile_steps(frame.source, states, current, outputs.append, {})
         for key, value in messages:
             current.key = key
             step(value, key, 7, [("h", b"1")])

@@ -1,0 +1,79 @@
+"""What an application is told wrongly is refused before anything runs, with what was seen and expected."""
+
+import pytest
+
+from infra.errors import HoldfastError
+from infra.kafka.cluster import KafkaCluster
+from infra.kafka.errors import ClientSettingsInvalid
+from processors import Application
+from processors.application import ApplicationInvalid
+from processors.changelog.names import IllegalName
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"commit_interval": -1.0},
+        {"commit_interval": float("nan")},
+        {"commit_every": -5},
+        {"broker_availability_timeout": -0.1},
+        {"processing_guarantee": "exactly-twice"},
+        {"commit_interval": 11.0},
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_by_name(wrong):
+    with pytest.raises(ApplicationInvalid, match=next(iter(wrong))) as refused:
+        Application(consumer_group="p", **wrong)
+    assert refused.value.exit_code == 64
+
+
+@pytest.mark.parametrize("slot", ["", "..", ".", "a/b", "/tmp", "a b"])
+def test_a_slot_that_is_no_name_of_a_folder_is_refused(slot):
+    with pytest.raises(IllegalName, match="slot") as refused:
+        Application(consumer_group="p", slot=slot)
+    assert refused.value.exit_code == 64
+    with pytest.raises(IllegalName, match="slot"):
+        Application(consumer_group="p").with_run_overrides(slot=slot, auto_create_topics=False)
+
+
+@pytest.mark.parametrize("topic", ["in", "out", "p-counts-changelog"])
+def test_dead_letters_must_not_come_back_or_pass_for_results(topic):
+    app = Application(consumer_group="p", dead_letter_topic=topic)
+    frame = app.dataframe(app.topic("in"))
+    frame.apply(lambda value, state: value, stateful=True, store="counts").to_topic(app.topic("out"))
+    with pytest.raises(ApplicationInvalid, match=f"dead_letter_topic is {topic}"):
+        app.topology()
+
+
+@pytest.mark.parametrize(
+    ("where", "settings", "says"),
+    [
+        ("client_config", {"security.protocl": "ssl"}, "HOLDFAST_KAFKA__CLIENT_CONFIG.*security.protocl"),
+        ("client_config", {"ssl.ca.location": "/no/file", "security.protocol": "ssl"}, "ssl.ca.location"),
+        ("consumer_config", {"isolation.level": "read_uncommitted"}, "consumer_extra_config.*only what is committed"),
+        ("consumer_config", {"enable.auto.commit": True}, "enable.auto.commit to True"),
+        ("consumer_config", {"session.timeout.ms": "soon"}, "session.timeout.ms"),
+        ("producer_config", {"transactional.id": "mine"}, "producer_extra_config.*transactional.id"),
+        ("producer_config", {"acks": 1}, "acks to 1"),
+        ("producer_config", {"linger": 5}, '"linger"'),
+    ],
+)
+def test_client_settings_that_cannot_be_used_are_named_before_anything_runs(where, settings, says):
+    with pytest.raises(ClientSettingsInvalid, match=says) as refused:
+        KafkaCluster("localhost:1", **{where: settings})
+    assert refused.value.exit_code == 64
+
+
+def test_settings_that_say_what_holds_anyway_are_taken():
+    KafkaCluster(
+        "localhost:1",
+        client_config={"client.id": "team"},
+        consumer_config={"isolation.level": "read_committed", "enable.auto.commit": False, "fetch.min.bytes": 10},
+        producer_config={"acks": "all", "enable.idempotence": True, "linger.ms": 50},
+    )
+
+
+def test_a_secret_is_not_in_the_refusal():
+    with pytest.raises(HoldfastError) as refused:
+        KafkaCluster("localhost:1", client_config={"sasl.password": "hunter2", "sasl.usr": "me"})
+    assert "hunter2" not in str(refused.value.as_dict())
