@@ -256,9 +256,7 @@ class Assignment:
         check_sources_same(task.name, restore.sources, self.topic_ids)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
-            resume = check_inputs(
-                task.name, restore.state_inputs(), restore.committed, exactly_once=self._options.exactly_once
-            )
+            resume = check_inputs(task.name, restore.state_inputs(), restore.committed)
         else:
             resume = committed
             self._check_local_only(task, resume)

@@ -97,11 +97,7 @@ def _why_deletes_may_be_missing(age_s: float, facts: ChangelogFacts) -> str | No
 
 
 def check_inputs(
-    task: str,
-    state_inputs: Mapping[str, Mapping[str, int]],
-    committed: Mapping[str, int | None],
-    *,
-    exactly_once: bool,
+    task: str, state_inputs: Mapping[str, Mapping[str, int]], committed: Mapping[str, int | None]
 ) -> dict[str, int]:
     """Compare what the state holds with what the group committed; return where to read on (topic -> offset).
 
@@ -109,12 +105,10 @@ def check_inputs(
         task: The task's name, for messages.
         state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
         committed: The group's committed offset of each input topic; None when there is none.
-        exactly_once: At-least-once allows the changelog to be ahead of the committed offsets.
 
     Raises:
         StateIncoherent: State and offsets do not belong together.
     """
-    ahead: dict[str, list[int]] = {}
     for store, inputs in state_inputs.items():
         for topic, offset in committed.items():
             held = inputs.get(topic)
@@ -132,26 +126,19 @@ def check_inputs(
                     seen=held,
                     expected=offset,
                 )
-            if exactly_once:
-                raise StateIncoherent(
-                    f"Task {task}: store {store} holds {topic} up to {held}, but the group's committed offset is "
-                    f"{'none' if offset is None else offset}: the offsets were reset, or they expired. Reading on "
-                    "would count twice.",
-                    action=f"Set the group's offset of {topic} back to {held}, or clear the store before reading the "
-                    "input again.",
-                    task=task,
-                    store=store,
-                    topic=topic,
-                    seen=offset,
-                    expected=held,
-                )
-            ahead.setdefault(topic, []).append(held)
-    resume = {topic: offset for topic, offset in committed.items() if offset is not None}
-    for topic, held_by_stores in ahead.items():
-        # The store that is least far decides: another one may count again, none may miss a message.
-        if len(held_by_stores) == len(state_inputs):
-            resume[topic] = min(held_by_stores)
-    return resume
+            raise StateIncoherent(
+                f"Task {task}: store {store} holds {topic} up to {held}, but the group's committed offset is "
+                f"{'none' if offset is None else offset}: the offsets were reset, or they expired. Reading on "
+                "would count twice.",
+                action=f"Set the group's offset of {topic} back to {held}, or clear the store before reading the "
+                "input again.",
+                task=task,
+                store=store,
+                topic=topic,
+                seen=offset,
+                expected=held,
+            )
+    return {topic: offset for topic, offset in committed.items() if offset is not None}
 
 
 def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, ChangelogFacts]) -> None:

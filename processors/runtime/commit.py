@@ -1,13 +1,15 @@
 """The commit cycle: what turns an overlay and pending outputs into committed state.
 
-Exactly-once, in order, and what is true if we die after each step:
+In order, and what is true if we die after each step:
     1. produce each dirty key once, and one meta record for each changelog   - nothing is committed
     2. flush                                                                  - nothing is committed
     3. send the inputs' next offsets, with group metadata read now            - nothing is committed
     4. commit the transaction                                                 - committed; the replay writes it locally
     5. write overlay and offsets to RocksDB in one batch, offsets last        - committed and local
-At-least-once: flush the outputs, 1, 2, commit offsets, 5. The outputs go first: after a crash the changelog's meta
-record says what needs no processing any more, so that it must never arrive before the outputs it stands for.
+At-least-once does the same, except that outputs go past the transaction, by a producer of their own: readers see them
+at once, and a message that is processed again sends them again. They are flushed before step 1, because whoever replays
+the changelog takes what it stands for as done. State is exact at both guarantees, and fenced. Where there is no
+changelog, the offsets alone are committed, without a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -80,7 +82,7 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def flush_outputs(producer: TransactionProducer) -> None:
-    """At-least-once, before step 1.
+    """At-least-once, before step 1: nothing that is committed may lack its outputs.
 
     Raises:
         OutcomeUnknown, KafkaFailed: As the producer says.
@@ -107,7 +109,7 @@ def produce_changelogs(
         producer.poll()
 
 
-def commit_exactly_once(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
+def commit_transaction(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
     """Steps 2 to 4.
 
     Raises:
@@ -118,9 +120,12 @@ def commit_exactly_once(commit: Commit, producer: TransactionProducer, member: G
     producer.commit()
 
 
-def commit_at_least_once(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
-    """Flush, then commit the offsets."""
-    producer.flush(FLUSH_TIMEOUT_S)
+def commit_offsets(commit: Commit, member: GroupMember) -> None:
+    """At-least-once without changelogs: there is no state that offsets could part from.
+
+    Raises:
+        MembershipLost, OutcomeUnknown, KafkaFailed: As the member says.
+    """
     member.commit(commit.offsets)
 
 

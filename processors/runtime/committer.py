@@ -62,7 +62,7 @@ class Committer:
         cluster: Makes producers.
         options: How to run.
         assignment: The tasks.
-        transactional_id: The slot's own; None at at-least-once.
+        transactional_id: The slot's own.
     """
 
     def __init__(
@@ -71,15 +71,19 @@ class Committer:
         cluster: Cluster,
         options: RuntimeOptions,
         assignment: Assignment,
-        transactional_id: str | None,
+        transactional_id: str,
     ) -> None:
         self._topology = topology
         self._cluster = cluster
         self._clock = cluster.clock
         self._options = options
         self._assignment = assignment
+        #: At-least-once without changelogs commits nothing but offsets.
+        self._transactional = options.exactly_once or bool(topology.changelogs)
         self._transactional_id = transactional_id
         self._producer: TransactionProducer | None = None
+        #: Sends outputs; at-least-once past the transaction.
+        self._outputs: TransactionProducer | None = None
         self._open = False
         self._aborts_in_a_row = 0
         self._fenced_in_a_row = 0
@@ -98,16 +102,21 @@ class Committer:
         return self._open
 
     def start(self) -> None:
-        """Make the producer; what a former holder of the transactional id left open is ended.
+        """Make the producers; what a former holder of the transactional id left open is ended.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
         """
         waiting_since = self._clock.monotonic()
         self._open = False
-        self._producer = self._cluster.producer(self._transactional_id, self._options.batch_bytes_max)
+        batch = self._options.batch_bytes_max
+        self._producer = self._cluster.producer(self._transactional_id if self._transactional else None, batch)
         self._producer.on_wait = lambda: self.on_wait(waiting_since)
+        self._outputs = self._producer
         try:
+            if self._transactional and not self._options.exactly_once:
+                self._outputs = self._cluster.producer(None, batch)
+                self._outputs.on_wait = lambda: self.on_wait(None)
             self._producer.init(self._options.broker_timeout_s)
         except ProducerFenced as fenced:
             self.close()
@@ -118,10 +127,13 @@ class Committer:
         self._producer.on_wait = lambda: self.on_wait(None)
 
     def close(self) -> None:
-        """Abort what is open, as far as Kafka answers, and let go of the producer."""
-        producer, self._producer = self._producer, None
+        """Abort what is open, as far as Kafka answers, and let go of the producers."""
+        producer, outputs = self._producer, self._outputs
+        self._producer = self._outputs = None
         if producer is None:
             return
+        if outputs is not None and outputs is not producer:
+            outputs.close()
         try:
             if self._open:
                 producer.abort()
@@ -132,7 +144,7 @@ class Committer:
             producer.close()
 
     def send(self, task: Task) -> Outcome:
-        """Send the outputs of a task, in the open transaction: NOTHING, or DROPPED when the transaction failed.
+        """Send the outputs of a task: NOTHING, or DROPPED when they failed, and their transaction with them.
 
         Raises:
             OwnershipLost, KafkaFailed: See ``commit``.
@@ -140,7 +152,8 @@ class Committer:
         if not task.outputs:
             return Outcome.NOTHING
         try:
-            producer = self._begun()
+            producer = self._begun() if self._options.exactly_once else self._outputs
+            assert producer is not None
             produce = producer.produce
             for out in task.outputs:
                 produce(out.topic, out.value, out.key, timestamp_ms=out.timestamp_ms, headers=out.headers)
@@ -170,14 +183,7 @@ class Committer:
         # Read before the answer: a process that is frozen in between must not take its state for younger than it is.
         complete_at = self._clock.time()
         try:
-            producer = self._begun()
-            if not self._options.exactly_once:
-                commits.flush_outputs(producer)
-            commits.produce_changelogs(pending, self._topology, producer, self._assignment.topic_ids)
-            if self._options.exactly_once:
-                commits.commit_exactly_once(pending, producer, member)
-            else:
-                commits.commit_at_least_once(pending, producer, member)
+            self._send_commit(pending, member)
         except MembershipLost as lost:
             _log.warning("work is not committed: its next owner redoes it", error=lost.message)
             raise OwnershipLost from lost
@@ -198,10 +204,21 @@ class Committer:
         self.latency.observe(self.last_s)
         return Outcome.DONE
 
+    def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
+        if not self._options.exactly_once:
+            assert self._outputs is not None
+            commits.flush_outputs(self._outputs)
+        if not self._transactional:
+            commits.commit_offsets(pending, member)
+            return
+        producer = self._begun()
+        commits.produce_changelogs(pending, self._topology, producer, self._assignment.topic_ids)
+        commits.commit_transaction(pending, producer, member)
+
     def _begun(self) -> TransactionProducer:
         producer = self._producer
         assert producer is not None
-        if self._options.exactly_once and not self._open:
+        if not self._open:
             try:
                 producer.begin()
             except ProducerFenced as fenced:
@@ -259,8 +276,8 @@ class Committer:
         self._count_abort(why)
 
     def _replace_producer(self) -> None:
-        if self._producer is not None:
-            self._producer.close()
+        self._open = False  # asked to abort it, this producer might not come back: the next one ends it
+        self.close()
         self.start()
 
     def _committed_now(self, member: GroupMember, partitions: list[Partition]) -> dict[Partition, int | None]:

@@ -88,9 +88,7 @@ class Worker:
         self.assignment = assignment
         self.phase = Phase.STARTING
         self.member: GroupMember | None = None
-        self.committer = Committer(
-            topology, cluster, options, assignment, transactional_id if options.exactly_once else None
-        )
+        self.committer = Committer(topology, cluster, options, assignment, transactional_id)
         self.committer.on_wait = self._while_waiting
         self.started_at = cluster.clock.time()
         self.heartbeat_at = cluster.clock.time()

@@ -151,6 +151,7 @@ application = Application(
     commit_interval=float(os.environ.get("TEST_INTERVAL", "0.2")),
     consumer_extra_config={"session.timeout.ms": 6000},
     broker_availability_timeout=float(os.environ.get("TEST_BROKER_TIMEOUT", "60")),
+    processing_guarantee=os.environ.get("TEST_GUARANTEE", "exactly-once"),
 )
 
 def count(value, state):

@@ -58,11 +58,11 @@ def _write_before_commit(patch: pytest.MonkeyPatch) -> None:
         _write_overlays(pending)
         producer.commit()
 
-    patch.setattr(commit, "commit_exactly_once", commits)
+    patch.setattr(commit, "commit_transaction", commits)
 
 
 def _zombie_writes(patch: pytest.MonkeyPatch) -> None:
-    original = commit.commit_exactly_once
+    original = commit.commit_transaction
 
     def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
         try:
@@ -71,7 +71,7 @@ def _zombie_writes(patch: pytest.MonkeyPatch) -> None:
             _write_overlays(pending)
             raise
 
-    patch.setattr(commit, "commit_exactly_once", commits)
+    patch.setattr(commit, "commit_transaction", commits)
 
 
 def _offsets_after_transaction(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def _offsets_after_transaction(patch: pytest.MonkeyPatch) -> None:
         producer.commit()
         member.commit(pending.offsets)
 
-    patch.setattr(commit, "commit_exactly_once", commits)
+    patch.setattr(commit, "commit_transaction", commits)
 
 
 def _offsets_before_transaction(patch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def _offsets_before_transaction(patch: pytest.MonkeyPatch) -> None:
         member.commit(pending.offsets)
         producer.commit()
 
-    patch.setattr(commit, "commit_exactly_once", commits)
+    patch.setattr(commit, "commit_transaction", commits)
 
 
 def _stale_metadata(patch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def _stale_metadata(patch: pytest.MonkeyPatch) -> None:
         producer.send_offsets(pending.offsets, metadata)
         producer.commit()
 
-    patch.setattr(commit, "commit_exactly_once", commits)
+    patch.setattr(commit, "commit_transaction", commits)
 
 
 def _target_is_lso(patch: pytest.MonkeyPatch) -> None:
@@ -223,13 +223,13 @@ def _no_rewind(patch: pytest.MonkeyPatch) -> None:
 
 
 def _refusal_is_success(patch: pytest.MonkeyPatch) -> None:
-    original = commit.commit_exactly_once
+    original = commit.commit_transaction
 
     def commits(pending: commit.Commit, producer: Any, member: Any) -> None:
         with suppress(TransactionAborted):
             original(pending, producer, member)
 
-    patch.setattr(commit, "commit_exactly_once", commits)
+    patch.setattr(commit, "commit_transaction", commits)
 
 
 def _revoked_goes_on(patch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def _old_state_trusted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
-    def lenient(task: str, inputs: Any, committed: Mapping[str, int | None], *, exactly_once: bool) -> dict[str, int]:
+    def lenient(task: str, inputs: Any, committed: Mapping[str, int | None]) -> dict[str, int]:
         return {topic: offset for topic, offset in committed.items() if offset is not None}
 
     patch.setattr("processors.runtime.assignment.check_inputs", lenient)

@@ -125,8 +125,6 @@ def draw_schedule(seed: int) -> Schedule:
     random = Random(seed)
     exactly_once = random.random() >= 0.15
     kinds = list(WEIGHTS)
-    if not exactly_once:  # nothing fences an at-least-once zombie: it is not promised to be harmless
-        kinds = [kind for kind in kinds if kind not in (Kind.FREEZE, Kind.BROKERS_DOWN, Kind.REBALANCE, Kind.SCALE)]
     weights = [WEIGHTS[kind] for kind in kinds]
     crowded = random.random() < 0.5
     faults = tuple(

@@ -165,9 +165,9 @@ class DatabaseCheck:
         """What a database may hold besides the fold.
 
         A replay that is under way meets no values that compaction has taken, as newer ones follow: until those, any
-        older value is there. At-least-once repeats what was not committed in time.
+        older value is there.
         """
-        if not self._workload.exactly_once or (snapshot.meta is not None and snapshot.meta.restoring):
+        if snapshot.meta is not None and snapshot.meta.restoring:
             return self._history.values(partition, key) | {None}
         return self._history.values(partition, key, named) if self._in_pieces else set()
 
@@ -232,21 +232,12 @@ class FinalCheck:
     def _check_state(self, invariant: str, where: str, store: str, partition: int, held: Content) -> None:
         seen = {key: decode_value(value) for key, value in held.items()}
         expected = self._expected.states[(store, partition)]
-        if self._workload.exactly_once:
-            for key in sorted(seen.keys() | expected.keys()):
-                if seen.get(key) != expected.get(key):
-                    raise InvariantBroken(
-                        invariant,
-                        f"{where}: {_shown(key)} is {seen.get(key)!r}, the input gives {expected.get(key)!r}",
-                    )
-            return
-        for (owner, number, message_key), messages in self._expected.seen.items():
-            if owner != store or number != partition:
-                continue
-            full = next((key for key in seen if _split(key) == (message_key, "seen")), None)
-            missing = messages - set(seen[full] if full is not None else ())
-            if missing:
-                raise InvariantBroken(invariant, f"{where}: {message_key!r} lacks the messages {sorted(missing)}")
+        for key in sorted(seen.keys() | expected.keys()):
+            if seen.get(key) != expected.get(key):
+                raise InvariantBroken(
+                    invariant,
+                    f"{where}: {_shown(key)} is {seen.get(key)!r}, the input gives {expected.get(key)!r}",
+                )
 
     def _check_outputs(self) -> None:
         counts: Counter[tuple[int, int, str]] = Counter()
@@ -259,7 +250,7 @@ class FinalCheck:
             if name not in self._expected.outputs:
                 raise InvariantBroken("outputs", f"{name} was sent, but its message raises")
             result = self._expected.outputs[name]
-            if self._workload.exactly_once and value[name[2]] != result:
+            if value[name[2]] != result:
                 raise InvariantBroken("outputs", f"{name} is {value[name[2]]}, expected {result}")
         self._count("outputs", counts, self._expected.outputs)
 
@@ -289,10 +280,6 @@ class FinalCheck:
 
 def _partition_of(path: Path) -> int:
     return int(path.name.rsplit("-", 1)[1])
-
-
-def _split(key: bytes) -> tuple[bytes, str]:
-    return split_key(key)
 
 
 def _shown(key: bytes) -> str:

@@ -44,13 +44,12 @@ class Message(NamedTuple):
 class Total:
     """One stateful step: a running total of each key, which some messages delete."""
 
-    def __init__(self, store: str, keep_seen: bool) -> None:
+    def __init__(self, store: str) -> None:
         self._store = store
-        self._keep_seen = keep_seen
 
     def __call__(self, value: dict[str, Any], state: Any) -> dict[str, Any]:
         if value["drop"]:
-            for key in ("total", "last", "seen"):
+            for key in ("total", "last"):
                 state.delete(key)
             total = None
         else:
@@ -60,8 +59,6 @@ class Total:
                 state.set("last", value["n"])
             elif state.exists("last"):
                 state.delete("last")
-            if self._keep_seen:
-                state.set("seen", [*state.get("seen", []), value["n"]])
         if value["spoil"] == self._store:
             raise Spoilt(self._store)
         return {**value, self._store: total}
@@ -95,7 +92,7 @@ class Workload:
         )
         frame = app.dataframe(app.topic(INPUT))
         for store in self.names:
-            frame = frame.apply(Total(store, keep_seen=not self.exactly_once), stateful=True, store=store)
+            frame = frame.apply(Total(store), stateful=True, store=store)
             frame = frame.to_topic(app.topic(OUTPUT), key=_ByStage(store))
         return app
 
@@ -147,13 +144,11 @@ class Expected:
         outputs: Result by output name.
         dead: (partition, number) of the messages that raise.
         states: By store and partition: changelog key -> value.
-        seen: By store, partition and message key: the messages since the last that deleted it.
     """
 
     outputs: dict[OutputName, int | None] = field(default_factory=dict)
     dead: set[tuple[int, int]] = field(default_factory=set)
     states: dict[tuple[str, int], dict[bytes, Any]] = field(default_factory=dict)
-    seen: dict[tuple[str, int, bytes], set[int]] = field(default_factory=dict)
 
 
 def expect(workload: Workload) -> Expected:
@@ -168,17 +163,14 @@ def expect(workload: Workload) -> Expected:
                 continue
             for store in workload.names:
                 place = (store, message.key)
-                seen = expected.seen.setdefault((store, partition, message.key), set())
                 if message.drops:
                     totals.pop(place, None)
                     lasts.pop(place, None)
-                    seen.clear()
                 else:
                     totals[place] = totals.get(place, 0) + message.amount
                     lasts.pop(place, None)
                     if message.number % 3 == 0:
                         lasts[place] = message.number
-                    seen.add(message.number)
                 expected.outputs[(partition, message.number, store)] = totals.get(place)
         for store in workload.names:
             expected.states[(store, partition)] = {

@@ -88,8 +88,9 @@ def workers(on_site: Any, worker_class: Any, tmp_path: Path) -> Iterator[Callabl
     """Makes deployed workers of ``on_site`` that reach the broker through the proxy."""
     made: list[Any] = []
 
-    def make(slot: str = "0", home: str = "home") -> Any:
+    def make(slot: str = "0", home: str = "home", guarantee: str = "exactly-once") -> Any:
         made.append(worker_class(on_site.through, tmp_path / home, slot))
+        made[-1].environment["TEST_GUARANTEE"] = guarantee
         return made[-1]
 
     yield make

@@ -23,7 +23,7 @@ def test_a_kill_at_a_step_of_the_commit_cycle_loses_and_doubles_nothing(on_site,
 
 @pytest.mark.parametrize(
     ("step", "cold"),
-    [*((step, False) for step in STEPS_AT_LEAST_ONCE), ("between changelogs and offsets", True)],
+    [*((step, False) for step in STEPS_AT_LEAST_ONCE), ("between offsets and commit", True)],
 )
 def test_at_least_once_a_kill_at_a_step_of_the_commit_cycle_loses_nothing(on_site, die_at, waiting, step, cold):
     on_site.feed_numbers(1500)

@@ -59,8 +59,8 @@ def test_a_changelog_that_is_not_the_one_we_knew_is_refused(meta, known, says):
 
 
 def test_equal_offsets_pass():
-    assert check_inputs("t", {"s": {"in": 7}}, {"in": 7}, exactly_once=True) == {"in": 7}
-    assert check_inputs("t", {"s": {}}, {"in": None}, exactly_once=True) == {}
+    assert check_inputs("t", {"s": {"in": 7}}, {"in": 7}) == {"in": 7}
+    assert check_inputs("t", {"s": {}}, {"in": None}) == {}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,7 @@ def test_equal_offsets_pass():
 )
 def test_state_that_does_not_fit_the_offsets_never_runs(state, committed, says):
     with pytest.raises(StateIncoherent, match=says):
-        check_inputs("t", {"s": state}, {"in": committed}, exactly_once=True)
-
-
-def test_at_least_once_goes_on_from_what_the_changelog_holds():
-    assert check_inputs("t", {"s": {"in": 9}}, {"in": 7}, exactly_once=False) == {"in": 9}
-    with pytest.raises(StateIncoherent):
-        check_inputs("t", {"s": {"in": 5}}, {"in": 7}, exactly_once=False)
+        check_inputs("t", {"s": state}, {"in": committed})
 
 
 def test_input_that_is_gone_is_never_skipped_in_silence():
@@ -105,13 +99,6 @@ def test_a_store_from_the_future_has_no_known_age():
 def test_an_old_store_that_lacks_only_the_marker_of_its_own_commit_is_kept():
     assert plan_restore("t", held(99), facts(), 1000.0 + 9 * DAY).wipe is None
     assert plan_restore("t", held(98), facts(), 1000.0 + 9 * DAY).wipe is not None
-
-
-def test_at_least_once_the_store_that_is_least_far_decides():
-    both_ahead = {"a": {"in": 20}, "b": {"in": 10}}
-    assert check_inputs("t", both_ahead, {"in": 5}, exactly_once=False) == {"in": 10}
-    one_ahead = {"a": {"in": 20}, "b": {"in": 5}}
-    assert check_inputs("t", one_ahead, {"in": 5}, exactly_once=False) == {"in": 5}
 
 
 def test_a_recreated_source_is_refused():
