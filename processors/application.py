@@ -25,7 +25,7 @@ from infra.kafka.records import TopicSpec
 from infra.log import configure_logging
 from infra.settings import Settings, load_settings
 from processors.changelog.names import changelog_topic, check_name, transactional_id
-from processors.dataframe.dataframe import StreamingDataFrame
+from processors.dataframe.dataframe import StreamingDataFrame, aggregations_by_store
 from processors.dataframe.serialization import Deserializer, Serializer
 from processors.dataframe.topic import Topic, TopicConfig
 from processors.lifecycle import provision
@@ -184,6 +184,7 @@ class Application:
     def topology(self) -> Topology:
         """The frozen description of the application."""
         nodes = {name: frame.source.walk() for name, frame in self._frames.items()}
+        aggregations = aggregations_by_store([node for steps in nodes.values() for node in steps])
         users: dict[str, list[str]] = {}
         outputs: dict[str, TopicSpec] = {}
         for name, steps in nodes.items():
@@ -193,7 +194,12 @@ class Application:
                 if node.topic is not None:
                     outputs[node.topic.name] = node.topic.spec()
         inputs = tuple(frame.topic.spec() for frame in self._frames.values())
-        stores = tuple(StoreSpec(store, tuple(topics)) for store, topics in users.items())
+        stores = tuple(
+            StoreSpec(store, tuple(topics), kind="aggregation", columns=aggregations[store].describe())
+            if store in aggregations
+            else StoreSpec(store, tuple(topics))
+            for store, topics in users.items()
+        )
         changelogs = tuple(
             ChangelogSpec(
                 store.name, TopicSpec(changelog_topic(self.consumer_group, store.name), config=dict(CHANGELOG_CONFIG))
@@ -211,7 +217,7 @@ class Application:
             changelogs=changelogs,
             subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
         )
-        code = "".join(_source_of(node.function) for steps in nodes.values() for node in steps)
+        code = "".join(_source_of(code) for steps in nodes.values() for node in steps for code in node.functions)
         return replace(described, code_version=code_version_of(described, code))
 
     def _check_dead_letters(self, taken: list[str]) -> None:
@@ -439,8 +445,6 @@ def _at_least(name: str, seen: float, least: float) -> None:
 
 
 def _source_of(function: Any) -> str:
-    if function is None:
-        return ""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):

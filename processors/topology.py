@@ -27,13 +27,14 @@ CHANGELOG_CONFIG: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A named store; ``inputs`` are the topics whose streams use it."""
+    """A named store; ``inputs`` are the topics whose streams use it, ``columns`` those of a built-in aggregation."""
 
     name: str
     inputs: tuple[str, ...]
     kind: str = "key-value"
     codec: str = "json"
     format_version: int = 1
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

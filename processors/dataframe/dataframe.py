@@ -6,15 +6,17 @@ go on in place. A node with several children is a branch point.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from processors.dataframe.aggregation import Aggregation, Aggregator
 from processors.dataframe.topic import Topic
 from processors.state.keys import store_prefix
 
 DEFAULT_STORE = "default"
+AGGREGATE_STORE = "aggregate"
 
 
 class StepInvalid(HoldfastError):
@@ -34,6 +36,18 @@ class Node:
     metadata: bool = False
     topic: Topic | None = None
     children: list[Node] = field(default_factory=list)
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """The built-in aggregation that this step is, if it is one."""
+        return self.function if isinstance(self.function, Aggregation) else None
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The users' functions in this step."""
+        if isinstance(self.function, Aggregation):
+            return self.function.functions
+        return () if self.function is None else (self.function,)
 
     def walk(self) -> list[Node]:
         """This node and all below it, parents first."""
@@ -84,6 +98,22 @@ class StreamingDataFrame:
         """Keep the values for which ``func`` returns something true."""
         return self._then(Node("filter", func, _store(stateful, store), False, metadata))
 
+    def aggregate(
+        self, columns: Mapping[str, Aggregator] | None = None, *, store: str = AGGREGATE_STORE, **named: Aggregator
+    ) -> StreamingDataFrame:
+        """Replace each value by the running aggregates of its key, as a dict with one entry for each column.
+
+        Args:
+            columns: Aggregators by the column's name, as in ``{"orders": Count(), "total": Sum("amount")}``.
+            store: A store for this aggregation alone.
+            named: More columns, as in ``total=Sum("amount")``.
+
+        Raises:
+            AggregationInvalid: There are no columns, or some are no aggregators.
+            StepInvalid: The store's name can't be used.
+        """
+        return self._then(Node("apply", Aggregation({**(columns or {}), **named}), _store(True, store)))
+
     def to_topic(self, topic: Topic, key: Callable[[Any], Any] | None = None) -> StreamingDataFrame:
         """Send each value to ``topic``, with the message's own key or with ``key(value)``. Works in place."""
         return self._in_place(Node("to_topic", key, topic=topic))
@@ -112,3 +142,28 @@ def _store(stateful: bool, store: str) -> str | None:
             f"The store name {store!r} can't be used: {failure}.", action="Give the store a short name.", store=store
         ) from failure
     return store
+
+
+def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:
+    """The aggregation of each store that has one.
+
+    Raises:
+        StepInvalid: Another step uses the store of an aggregation.
+    """
+    users: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.store is not None:
+            users.setdefault(node.store, []).append(node)
+    found = {}
+    for store, steps in users.items():
+        aggregation = next((step.aggregation for step in steps if step.aggregation is not None), None)
+        if aggregation is None:
+            continue
+        if len(steps) > 1:
+            raise StepInvalid(
+                f"The store {store!r} of an aggregation is used by {len(steps)} steps, expected that one alone.",
+                action="Give each aggregation a store of its own, as in aggregate(..., store='totals').",
+                store=store,
+            )
+        found[store] = aggregation
+    return found

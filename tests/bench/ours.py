@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from processors import Application, State
+from processors.dataframe.dataframe import StreamingDataFrame
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"
 #: A run without any message for so long has failed, in seconds.
 SILENCE_S = 120.0
+
+Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
 
 
 def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
@@ -40,8 +44,13 @@ def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
     }
 
 
-def application_of(work: Work) -> Application:
-    """With the function; nothing is touched yet."""
+def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
+    """With the function."""
+    return frame.apply(totals, stateful=True)
+
+
+def application_of(work: Work, fold: Fold = add_up) -> Application:
+    """The application; nothing is touched yet."""
     application = Application(
         work.bootstrap,
         consumer_group=work.group,
@@ -51,8 +60,7 @@ def application_of(work: Work) -> Application:
         state_dir=work.state_dir,
         loglevel=None,
     )
-    frame = application.dataframe(application.topic(work.source)).apply(totals, stateful=True)
-    frame.to_topic(application.topic(work.output))
+    fold(application.dataframe(application.topic(work.source))).to_topic(application.topic(work.output))
     return application
 
 
@@ -74,10 +82,10 @@ class Watch:
         raise structlog.DropEvent
 
 
-def main(work: Work) -> None:
+def main(work: Work, fold: Fold = add_up) -> None:
     watch = Watch()
     structlog.configure(processors=[watch])
-    application_of(work).run(count=work.count, timeout=SILENCE_S)
+    application_of(work, fold).run(count=work.count, timeout=SILENCE_S)
     tell(restore_s=watch.runs_at - watch.assigned_at, restored=watch.records)
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from infra.errors import HoldfastError
 from infra.jars import JarSource, fetch_jars
 from infra.java import Java
-from processors.dataframe.dataframe import StreamingDataFrame
 from tests.bench.told import Work
 
 HERE = Path(__file__).resolve().parent
@@ -69,9 +68,6 @@ def ours(_: Machine) -> Contender:
 
 
 def ours_builtin(_: Machine) -> Contender:
-    """Once the engine has aggregations, ``ours_builtin.py`` beside ``ours.py`` runs the same fold with them."""
-    if not hasattr(StreamingDataFrame, "aggregate"):
-        raise NotHere("the engine has no built-in aggregation")
     return Contender("ours-builtin", "ours, built-in", _module("ours_builtin"), {"PYTHONPATH": str(PROJECT)})
 
 

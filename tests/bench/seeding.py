@@ -14,8 +14,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
+from processors import Application
 from processors.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
+from processors.dataframe import aggregation
 from processors.topology import CHANGELOG_CONFIG
+from tests.bench import ours_builtin
 from tests.bench.ours import STATE_KEY, application_of
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, key_of
 from tests.bench.told import Work
@@ -60,7 +63,7 @@ def fill(bootstrap: str, rows: Iterable[Row]) -> None:
 def seed(contender: str, work: Work, topics: Topics, state: SeededState) -> None:
     """Make the changelog of a contender that has all of ``state``, and its committed offsets."""
     topic, rows = _SEEDS[contender](work, topics, state)
-    kept = {**(CHANGELOG_CONFIG if contender == "ours" else {}), **_KEPT}
+    kept = {**(CHANGELOG_CONFIG if contender.startswith("ours") else {}), **_KEPT}
     topics.create(TopicSpec(topic, PARTITIONS, 1, kept))
     fill(work.bootstrap, rows)
     consumer = Consumer({"bootstrap.servers": work.bootstrap, "group.id": work.group, "enable.auto.commit": False})
@@ -79,16 +82,32 @@ def _totals(times: int, total: float, least: float, most: float) -> Mapping[str,
 
 
 def _ours(work: Work, topics: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:
-    topology = application_of(work).topology()
+    values = ((user, _totals(*totals)) for user, *totals in state.items())
+    return _of_the_engine(work, topics, application_of(work), STATE_KEY, values)
+
+
+def _ours_builtin(work: Work, topics: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:
+    values = ((user, ours_builtin.stored(key_of(user).decode(), *totals)) for user, *totals in state.items())
+    return _of_the_engine(work, topics, application_of(work, ours_builtin.add_up), aggregation.STATE_KEY, values)
+
+
+def _of_the_engine(
+    work: Work,
+    topics: Topics,
+    application: Application,
+    state_key: str,
+    values: Iterable[tuple[int, Mapping[str, Any]]],
+) -> tuple[str, Iterable[Row]]:
+    topology = application.topology()
     topic = topology.changelogs[0].topic.name
     sources = {work.source: topics.describe([work.source])[work.source].topic_id}
     meta = ChangelogMeta({work.source: 1}, 1, topology.code_version, sources).encode()
 
     def rows() -> Iterable[Row]:
-        suffix = STATE_KEY.encode()
-        for user, *totals in state.items():
+        suffix = state_key.encode()
+        for user, value in values:
             key = key_prefix(key_of(user)) + suffix
-            yield topic, user % PARTITIONS, key, encode_value(_totals(*totals), FIRST_TIMESTAMP_MS), None
+            yield topic, user % PARTITIONS, key, encode_value(value, FIRST_TIMESTAMP_MS), None
         for number in range(PARTITIONS):
             yield topic, number, META_KEY, meta, None
 
@@ -124,7 +143,7 @@ def _floor(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row
 _SEEDS: Mapping[str, Callable[[Work, Topics, SeededState], tuple[str, Iterable[Row]]]] = {
     "floor": _floor,
     "ours": _ours,
-    "ours-builtin": _ours,
+    "ours-builtin": _ours_builtin,
     "quix": _quix,
     "streams": _streams,
 }

@@ -108,7 +108,7 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
     # One of both guarantees, of both numbers of keys, and each kind of its own.
     chosen = ["few-eos-1s", "many-alo-100ms", "restore", "cache", "latency"]
     # The peers have environments of their own, which `make bench` sets up.
-    told = bench(tmp_path, "--cases", ",".join(chosen), "--contenders", "floor,ours")
+    told = bench(tmp_path, "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
 
     printed = {
         name: re.search(rf"^{name}: .*\n(?:.*\n)*?  result sha256 (.*) in all (\d+) runs", told, re.M)
@@ -118,7 +118,7 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
         case = cases[name]
         assert found is not None, name
         # the raw client computes nothing
-        assert found[2] == "1", name
+        assert found[2] == "2", name
         assert found[1] == hash_of(expected(case.count, case.keys, case.seeded).items()), name
-    for title in ("raw client", "ours, function"):
-        assert len(re.findall(rf"^  {title}.*(?:{NUMBER}x *){{3}}$", told, re.M)) == len(chosen), title
+    for title in ("raw client", "ours, function", "ours, built-in"):
+        assert len(re.findall(rf"^  {title}.*(?:{NUMBER}x *){{6}}$", told, re.M)) == len(chosen), title

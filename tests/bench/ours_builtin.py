@@ -1,0 +1,46 @@
+"""The engine with its built-in aggregation: the same outputs as ``ours``, field for field."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from processors import Count, Last, Max, Mean, Min, Sum
+from processors.dataframe.dataframe import StreamingDataFrame
+from tests.bench.ours import main
+from tests.bench.stream import FIRST_TIMESTAMP_MS
+from tests.bench.told import Work
+
+
+def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
+    """With columns."""
+    return frame.aggregate(
+        {
+            "user_id": Last("user_id"),
+            "count": Count(),
+            "total": Sum("amount"),
+            "mean": Mean("amount"),
+            "min": Min("amount"),
+            "max": Max("amount"),
+            "ts": Last("ts"),
+        },
+        store="default",
+    )
+
+
+def stored(user_id: str, times: int, total: float, least: float, most: float) -> Mapping[str, Any]:
+    """The state of a key after so many messages."""
+    return {
+        "format": 1,
+        "last": {"user_id": user_id, "ts": FIRST_TIMESTAMP_MS},
+        "count": {"count": times},
+        "sum": {"total": total},
+        "mean": {"mean": {"sum": total, "count": times}},
+        "min": {"min": least},
+        "max": {"max": most},
+    }
+
+
+if __name__ == "__main__":
+    main(Work.parse(sys.argv[1:]), add_up)
