@@ -80,6 +80,11 @@ class Paths:
         """The log file of one processor instance."""
         return self.logs / f"{self.program(processor, slot)}.log"
 
+    @property
+    def checkpoint_store(self) -> Path:
+        """The checkpoint store, unless the settings name another one."""
+        return self.home / "checkpoint-store"
+
     def checkpoints(self, processor: str) -> Path:
         """The RocksDB checkpoints of one processor, one folder for each checkpoint id."""
         return self.home / "checkpoints" / processor

@@ -30,7 +30,7 @@ PREFIX = "HOLDFAST_"
 #: Variables of the test suite, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
 #: What the names of settings have in them whose values are never shown.
-_SECRET = ("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL")
+_SECRET = ("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL", "CHECKPOINTS__OPTIONS")
 
 
 class SettingsInvalid(HoldfastError):
@@ -97,6 +97,25 @@ class ServingSettings(BaseModel):
         return self
 
 
+class CheckpointSettings(BaseModel):
+    """Where processors keep checkpoints of their state, and how often they take them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = Field(default=True, description="Whether checkpoints are stored, and used to restore from.")
+    url: str | None = Field(
+        default=None, description="The checkpoint store: a folder, or s3://bucket/prefix. Unset: a folder of the home."
+    )
+    # Not of a type that hides it: settings become the environment of programs again.
+    options: dict[str, Any] = Field(
+        default_factory=dict, repr=False, description="Options of the store's fsspec driver (key, secret, ...)."
+    )
+    every_s: float = Field(default=600.0, gt=0, description="Seconds from one checkpoint of a task to the next.")
+    stop_wait_s: float = Field(
+        default=5.0, ge=0, description="How many seconds a worker that stops waits for its last checkpoints."
+    )
+
+
 class Settings(BaseSettings):
     """All settings, read once at the edge and passed down as values."""
 
@@ -113,6 +132,7 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
     serving: ServingSettings = Field(default_factory=ServingSettings)
+    checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings)
     processors: tuple[str, ...] = Field(
         default=("processors.definitions.fleet:application", "processors.definitions.routes:application"),
         description="The processors to run, each as module:attribute naming an Application (JSON list).",
@@ -138,6 +158,11 @@ class Settings(BaseSettings):
     def paths(self) -> Paths:
         """Names below the home folder."""
         return Paths(self.home)
+
+    @property
+    def checkpoint_store(self) -> str:
+        """The checkpoint store's URL."""
+        return self.checkpoints.url or str(self.paths.checkpoint_store)
 
     @property
     def registry(self) -> str:

@@ -41,6 +41,7 @@ from processors.topology import (
 
 if TYPE_CHECKING:
     from infra.kafka.cluster import KafkaCluster
+    from processors.checkpoints.ports import Storage
     from processors.runtime.assignment import Assignment
     from processors.runtime.failures import OnProcessingError
     from processors.runtime.loop import Worker
@@ -267,6 +268,7 @@ class Application:
         timeout: float = 0.0,
         serve: bool = False,
         databases: Databases | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """Work on a given cluster; with ``serve``, status and control over HTTP. See ``run``.
 
@@ -277,7 +279,9 @@ class Application:
             timeout: See ``run``.
             serve: Whether to answer over HTTP.
             databases: Where state lives; None for RocksDB in the state folder.
+            storage: Where checkpoints go; None for what the settings say.
         """
+        from processors.checkpoints.opening import open_keeper
         from processors.runtime.assignment import Assignment
         from processors.state.folder import StateFolder
         from processors.state.rocksdb import RocksDatabases
@@ -292,9 +296,15 @@ class Application:
         options = self._within(self._prepare_topics(topology, cluster))
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
-            assignment = Assignment(topology, cluster, folder, databases or RocksDatabases(), options)
+            databases = databases or RocksDatabases()
+            keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
+            assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = self._make_worker(topology, cluster, assignment, folder, options)
-            self._work(worker, settings, folder, count=count, timeout=timeout, serve=serve)
+            try:
+                self._work(worker, settings, folder, count=count, timeout=timeout, serve=serve)
+            finally:
+                if keeper is not None:
+                    keeper.close()
         finally:
             folder.release()
 

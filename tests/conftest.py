@@ -46,12 +46,16 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_settings_from_outside() -> Iterator[None]:
-    """A developer's own HOLDFAST_ settings must not decide what tests do; cache and mirror may stay."""
+def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A developer's own HOLDFAST_ settings must not decide what tests do; cache and mirror may stay.
+
+    What runs with a developer's home folder keeps its checkpoints elsewhere.
+    """
     kept = {"HOLDFAST_CACHE", "HOLDFAST_IVY_SETTINGS", NO_SKIPS}
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in kept]:
             patch.delenv(name)
+        patch.setenv("HOLDFAST_CHECKPOINTS__URL", str(tmp_path_factory.mktemp("checkpoints")))
         yield
 
 

@@ -16,6 +16,10 @@ import structlog
 
 from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost, TopicUnusable
 from infra.kafka.records import Partition, TopicFacts
+from processors.checkpoints.decision import Refusal, Wanted, worth_looking
+from processors.checkpoints.fetch import Fetched
+from processors.checkpoints.keeper import CheckpointKeeper
+from processors.checkpoints.ports import Job
 from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.coherence import (
     ChangelogFacts,
@@ -51,6 +55,7 @@ class Assignment:
         folder: Where stores live.
         databases: What they are.
         options: How to run.
+        checkpoints: Takes checkpoints, and fetches them where a disk was lost; None for none.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Assignment:
         folder: StateFolder,
         databases: Databases,
         options: RuntimeOptions,
+        checkpoints: CheckpointKeeper | None = None,
     ) -> None:
         self._topology = topology
         self._cluster = cluster
@@ -67,10 +73,13 @@ class Assignment:
         self._databases = databases
         self._options = options
         self._restorer = Restorer(cluster)
+        self.checkpoints = checkpoints
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
         self._starts: dict[Partition, int] = {}
         self.pending: list[Task] = []
+        self._fetching: dict[str, tuple[Task, Job]] = {}
+        self._fetched: dict[str, Fetched] = {}
         self.joined = False
         #: The ids of sources and changelogs, as of the last assignment.
         self.topic_ids: dict[str, str] = {}
@@ -84,6 +93,18 @@ class Assignment:
     def restoring(self) -> Mapping[str, TaskRestore]:
         """Restores under way, by task name."""
         return self._restorer.active
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are tasks that do not run yet."""
+        return bool(self.pending or self._fetching or self._restorer.active)
+
+    def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
+        """What a task's state began with: the checkpoint that is being fetched, was used, or why none was."""
+        if task in self._fetching:
+            return {"fetching": dict(self._fetching[task][1].progress)}
+        fetched = self._fetched.get(task)
+        return None if fetched is None else fetched.told()
 
     def running(self, partition: Partition) -> Task | None:
         """The running task that reads a partition."""
@@ -116,6 +137,7 @@ class Assignment:
             if task is None or task.name not in self._tasks:
                 continue
             self._restorer.forget(task)
+            self._forget_fetch(task.name)
             if task in self.pending:
                 self.pending.remove(task)
             task.close()
@@ -127,6 +149,7 @@ class Assignment:
         Raises:
             StateIncoherent: The coherence guard refuses a task.
         """
+        self._look_at_fetches()
         if self.pending:
             try:
                 self._open_pending(member)
@@ -135,6 +158,8 @@ class Assignment:
                 return []
         if member.brokers_down_s > 0:
             self._restorer.excuse()
+        if self._fetching and self.checkpoints is not None and not self._restorer.active:
+            self.checkpoints.wait(0.05)
         started = []
         for restore in self._restorer.step(0.05):
             try:
@@ -148,8 +173,9 @@ class Assignment:
     def close_all(self) -> None:
         """Close every task and the restore consumer."""
         self._restorer.close()
-        for task in self._tasks.values():
-            task.close()
+        for name in list(self._tasks):
+            self._forget_fetch(name)
+            self._tasks[name].close()
         self._tasks.clear()
         self._by_partition.clear()
         self._starts.clear()
@@ -167,7 +193,7 @@ class Assignment:
         member.broker_answered()
         for task in tasks:
             by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
-            self._open(task, changelogs, by_topic, looked_at)
+            self._open(task, self._facts_of(task, changelogs), by_topic, looked_at)
             self.pending.remove(task)
 
     def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
@@ -212,21 +238,10 @@ class Assignment:
                 )
         return facts
 
-    def _open(
-        self,
-        task: Task,
-        changelogs: Mapping[Partition, ChangelogFacts],
-        committed: Mapping[str, int | None],
-        looked_at: float,
-    ) -> None:
-        names = self._stores(task)
-        store = None
-        if names:
-            store = TaskStore(self._databases, self._folder.task(task.name))
-        changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
-        task.open(store, names, changelogs_of, self._options.record_bytes_max)
+    def _facts_of(self, task: Task, changelogs: Mapping[Partition, ChangelogFacts]) -> dict[str, ChangelogFacts]:
+        """Facts of a task's own changelog partitions, by store."""
         facts: dict[str, ChangelogFacts] = {}
-        for name in names:
+        for name in self._stores(task):
             spec = self._topology.changelog_of(name)
             if spec is None:
                 continue
@@ -239,14 +254,121 @@ class Assignment:
                     partition=task.partition,
                 )
             facts[name] = changelogs[place]
-        meta = None if store is None or task.meta == TaskMeta() else task.meta
+        return facts
+
+    def _open(
+        self,
+        task: Task,
+        facts: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+        looked_at: float,
+    ) -> None:
+        """Open a task's store and begin its replay, or first look for a checkpoint to begin with."""
+        store = None
+        if self._stores(task):
+            self._install(task)
+            store = TaskStore(self._databases, self._folder.task(task.name))
+        try:
+            if store is not None:
+                self._check_installed(task, store)
+            decided = self._plan(task, store, facts, looked_at)
+            if store is not None and self._fetch_first(task, facts, decided, committed, looked_at):
+                store.close()
+                return
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
+        changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
+        task.open(store, self._stores(task), changelogs_of, self._options.record_bytes_max)
+        self._restorer.begin(task, decided, facts, committed, looked_at)
+
+    def _plan(
+        self, task: Task, store: TaskStore | None, facts: Mapping[str, ChangelogFacts], looked_at: float
+    ) -> RestorePlan:
+        meta = None if store is None else store.meta()
+        if meta == TaskMeta():
+            meta = None
         decided = plan_restore(task.name, meta, facts, looked_at)
-        unknown = [name for name in facts if name not in task.meta.stores]
+        unknown = [name for name in facts if meta is None or name not in meta.stores]
         if store is not None and any(store.holds_data(name) for name in unknown):
             # Its age is not known either: deletes may be gone that this data still lacks.
             whole = {name: known.start for name, known in facts.items()}
             decided = RestorePlan(whole, wipe="it holds data without offsets: its first write was torn")
-        self._restorer.begin(task, decided, facts, committed, looked_at)
+        return decided
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _fetch_first(
+        self,
+        task: Task,
+        facts: Mapping[str, ChangelogFacts],
+        decided: RestorePlan,
+        committed: Mapping[str, int | None],
+        looked_at: float,
+    ) -> bool:
+        """Whether a checkpoint is looked for now; the task is opened again when that is done."""
+        replay = sum(known.end - decided.starts[name] for name, known in facts.items())
+        if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
+            return False
+        wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
+        self._fetching[task.name] = task, self.checkpoints.fetch(task, wanted)
+        return True
+
+    def _look_at_fetches(self) -> None:
+        """Tasks whose checkpoint is there, or is known not to be, are opened next."""
+        for name, (task, job) in list(self._fetching.items()):
+            if not job.done:
+                continue
+            del self._fetching[name]
+            found = job.result
+            if not isinstance(found, Fetched):
+                why = (Refusal("all", f"looking for one failed: {job.failure!r}"),)
+                found = Fetched(None, self._folder.task(name), why)
+            self._fetched[name] = found
+            for refused in found.refused:
+                _log.warning("a checkpoint is not used", task=name, checkpoint=refused.checkpoint_id, why=refused.why)
+            self.pending.append(task)
+
+    def _install(self, task: Task) -> None:
+        """Put a checkpoint that was fetched in the place of the task's store."""
+        fetched = self._fetched.get(task.name)
+        if fetched is None or fetched.manifest is None:
+            return
+        path = self._folder.task(task.name)
+        try:
+            if self._databases.exists(path):
+                self._databases.delete(path)
+            self._databases.move(fetched.path, path)
+        except OSError as failure:
+            self._refuse(task, fetched, f"it could not be moved into place: {failure}")
+            return
+        manifest = fetched.manifest
+        _log.info(
+            "state begins with a checkpoint",
+            task=task.name,
+            checkpoint=manifest.checkpoint_id,
+            bytes=manifest.size,
+            stores={name: at.offset for name, at in manifest.meta.stores.items()},
+        )
+
+    def _check_installed(self, task: Task, store: TaskStore) -> None:
+        """A checkpoint's database and its manifest must tell the same."""
+        fetched = self._fetched.get(task.name)
+        if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
+            self._refuse(task, fetched, "its database has other offsets than its manifest")
+            store.wipe()
+
+    def _refuse(self, task: Task, fetched: Fetched, why: str) -> None:
+        assert fetched.manifest is not None
+        refused = Refusal(fetched.manifest.checkpoint_id, why)
+        _log.warning("a checkpoint is not used", task=task.name, checkpoint=refused.checkpoint_id, why=why)
+        self._fetched[task.name] = Fetched(None, fetched.path, (*fetched.refused, refused))
+
+    def _forget_fetch(self, task: str) -> None:
+        if task in self._fetching:
+            self._fetching.pop(task)[1].cancel()
+        self._fetched.pop(task, None)
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task
@@ -266,7 +388,9 @@ class Assignment:
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.start(frames, committed, began)
         progress = restore.progress(self._cluster.clock.monotonic())
-        _log.info("task runs", task=task.name, committed=committed, reads_from=began, **progress)
+        fetched = self._fetched.get(task.name)
+        used = None if fetched is None or fetched.manifest is None else fetched.manifest.checkpoint_id
+        _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
 
     def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
         """A worker that was frozen in a restore may meet records of its successor: then nothing is wrong but its age.

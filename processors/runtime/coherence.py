@@ -73,9 +73,7 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             )
         if at.offset > facts.end or at.offset < facts.start:
             raise _truncated(task, store, facts, at.offset)
-        age = now - (meta.complete_at if meta is not None else now)
-        # One offset of difference can only be the marker of our own last commit.
-        doubt = _why_deletes_may_be_missing(age, facts) if facts.end - at.offset > 1 else None
+        doubt = doubt_of_age(now - (meta.complete_at if meta is not None else now), facts, at.offset)
         if doubt is not None:
             for name, known in changelogs.items():
                 if known.start > 0:
@@ -85,7 +83,10 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
     return RestorePlan(starts)
 
 
-def _why_deletes_may_be_missing(age_s: float, facts: ChangelogFacts) -> str | None:
+def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int) -> str | None:
+    """Why state that was whole so long ago may not be replayed on from this offset; None when it may."""
+    if facts.end - offset <= 1:  # one offset of difference can only be the marker of the last commit
+        return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
         return (
             f"the local state is {age_s:.0f} s old, and deletes older than {facts.delete_retention_s:.0f} s "

@@ -139,6 +139,8 @@ class Worker:
                     _log.error("state is damaged; joining the group anew, to restore it", error=damage.message)
                     self._message_at = self.clock.monotonic()
             self.phase = Phase.STOPPING
+            if self.assignment.checkpoints is not None:
+                self.assignment.checkpoints.finish()
         except BaseException:
             self.phase = Phase.FAILED
             raise
@@ -214,6 +216,8 @@ class Worker:
                 if self._finished(count, timeout_s):
                     break  # else the last commit was aborted: its messages are processed again
             self.phase = Phase.STOPPING
+            if self.assignment.checkpoints is not None:
+                self.assignment.checkpoints.take_all(self.assignment.tasks)
         except (OwnershipLost, KafkaFailed, StateFailed, FormatUnknown):
             raise  # what is in memory may be ahead of what was sent: it is dropped, and read again
         except Exception:
@@ -237,7 +241,7 @@ class Worker:
         while self.requests:
             self.requests.pop(0).work()
         self._raise_what_failed()
-        restoring = bool(self.assignment.pending or self.assignment.restoring)
+        restoring = self.assignment.busy
         if restoring:
             for task in self.assignment.advance(member, self._frames):
                 self._let_flow(member, task)
@@ -248,6 +252,8 @@ class Worker:
         self._update_phase(member)
         if self._commit_is_due():
             self._commit()
+        if self.assignment.checkpoints is not None:
+            self.assignment.checkpoints.tend(self.assignment.tasks)
 
     def _raise_what_failed(self) -> None:
         """In a callback, or in a request."""
@@ -279,7 +285,7 @@ class Worker:
             )
         if down > 5.0:
             self.phase = Phase.WAITING
-        elif self.assignment.pending or self.assignment.restoring:
+        elif self.assignment.busy:
             self.phase = Phase.RESTORING
         elif self.assignment.joined:
             self.phase = Phase.RUNNING

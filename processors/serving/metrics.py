@@ -61,6 +61,7 @@ class _Snapshot(Collector):
         yield from self._records()
         yield from self._commits()
         yield from self._tasks()
+        yield from self._checkpoints()
 
     def _worker(self) -> Iterator[Metric]:
         status = self._status
@@ -134,6 +135,22 @@ class _Snapshot(Collector):
                 for store, counts in task["state"].items():
                     counter.add_metric([*self._identity, task["task"], store], counts[field])
             yield counter
+
+    def _checkpoints(self) -> Iterator[Metric]:
+        told = self._status.get("checkpoints")
+        if told is None:
+            return
+        yield self._gauge("holdfast_checkpoint_store_ok", "0 after a checkpoint that could not be stored.", told["ok"])
+        yield self._counter("holdfast_checkpoints_stored", "Checkpoints stored.", told["uploads"])
+        yield self._counter("holdfast_checkpoint_failures", "Checkpoints that could not be stored.", told["failures"])
+        yield self._counter(
+            "holdfast_checkpoint_stored_bytes", "Bytes of the files that were new in them.", told["uploaded_bytes"]
+        )
+        yield self._per_task(
+            "holdfast_checkpoint_time_seconds",
+            "When the task's last stored checkpoint was taken, since 1970.",
+            {task: last["at"] for task, last in told["tasks"].items()},
+        )
 
     def _gauge(self, name: str, said: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, said, labels=_IDENTITY)

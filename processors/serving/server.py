@@ -251,7 +251,9 @@ class ControlServer:
 
     def _checkpoint(self) -> dict[str, Any]:
         self._worker.commit_now()
-        return take_checkpoint(list(self._worker.assignment.tasks), self._processor, self._checkpoints)
+        tasks, keeper = list(self._worker.assignment.tasks), self._worker.assignment.checkpoints
+        storing = [] if keeper is None else keeper.ask_now(tasks)
+        return {**take_checkpoint(tasks, self._processor, self._checkpoints), "storing": storing}
 
     def _compact(self) -> dict[str, Any]:
         began, before = time.monotonic(), self._store_bytes()

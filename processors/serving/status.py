@@ -29,7 +29,8 @@ class TaskStatus:
     """One task.
 
     ``store_bytes`` is its store's size on disk, None where there is none; ``state`` has for each store how many reads
-    there were, and how many of them went to the database (``misses``).
+    there were, and how many of them went to the database (``misses``); ``checkpoint`` is what its state began with: the
+    checkpoint that is being fetched or was used, or why none was.
     """
 
     task: str
@@ -41,6 +42,7 @@ class TaskStatus:
     restore: Mapping[str, float] | None = None
     store_bytes: int | None = None
     state: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    checkpoint: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class ProcessorStatus:
     commits: Mapping[str, Any]
     tasks: tuple[TaskStatus, ...]
     paused: bool = False
+    checkpoints: Mapping[str, Any] | None = None
 
     @property
     def lag(self) -> int | None:
@@ -116,6 +119,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
                 "sum_s": round(committer.latency.sum_s, 6),
             },
         },
+        "checkpoints": None if worker.assignment.checkpoints is None else worker.assignment.checkpoints.told(),
         "tasks": tasks,
     }
 
@@ -139,6 +143,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "inputs": inputs,
         "stores": {name: {"changelog": at.topic, "offset": at.offset} for name, at in dict(task.meta.stores).items()},
         "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
+        "checkpoint": worker.assignment.checkpoint_of(task.name),
         "store_bytes": _size_of(task),
         "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }

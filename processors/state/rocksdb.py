@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rocksdict import (
@@ -18,12 +18,15 @@ from rocksdict import (
 )
 
 from processors.changelog.format import META_KEY
+from processors.checkpoints.ports import LocalFile
 from processors.state.database import Change, Database, DatabaseCorrupt
 from processors.state.errors import StateFailed
 from processors.state.task_store import TaskMeta, items_of
 
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
+#: Files of databases are copied in pieces of so many bytes.
+CHUNK_BYTES = 4 << 20
 
 _shared_cache: Cache | None = None
 
@@ -140,6 +143,35 @@ class RocksDatabases:
     def delete(self, path: Path) -> None:
         """See ``Databases.delete``."""
         shutil.rmtree(path)
+
+    # -- the files of closed databases, see ``processors.checkpoints.ports.DatabaseFiles`` --------------------------
+
+    kind = "rocksdb"
+
+    def files(self, path: Path) -> list[LocalFile]:
+        """See ``DatabaseFiles.files``; RocksDB never changes a file's content under the same inode and time."""
+        found = []
+        for file in sorted(path.iterdir()):
+            facts = file.stat()
+            found.append(LocalFile(file.name, facts.st_size, f"{facts.st_ino}-{facts.st_mtime_ns}-{facts.st_size}"))
+        return found
+
+    def read_file(self, path: Path, name: str) -> Iterator[bytes]:
+        """See ``DatabaseFiles.read_file``."""
+        with (path / name).open("rb") as file:
+            while piece := file.read(CHUNK_BYTES):
+                yield piece
+
+    def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
+        """See ``DatabaseFiles.write_file``."""
+        path.mkdir(parents=True, exist_ok=True)
+        with (path / name).open("wb") as file:
+            for piece in chunks:
+                file.write(piece)
+
+    def clear(self, path: Path) -> None:
+        """See ``DatabaseFiles.clear``."""
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class StateReader:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from infra.kafka.producer import BATCH_BYTES_MAX
 from infra.kafka.records import Headers, Partition, Record, TopicFacts, TopicSpec
-from infra.settings import load_settings
+from infra.settings import CheckpointSettings, load_settings
 from processors.changelog.format import META_KEY, decode_value, split_key
 from processors.changelog.names import changelog_topic
 from processors.testing.broker import Broker, Topic
@@ -202,7 +202,7 @@ class InMemoryCluster:
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
             process.sleep(SESSION_TIMEOUT_S + 2.0)  # one that was killed holds its partitions for so long
         with tempfile.TemporaryDirectory() as home:
-            settings = load_settings(home=Path(home))
+            settings = load_settings(home=Path(home), checkpoints=CheckpointSettings(enabled=False))
             try:
                 application.run_on(self.connect(process), settings, count=count, timeout=quiet_s)
             finally:

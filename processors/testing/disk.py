@@ -11,13 +11,21 @@ Invariants:
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from processors.changelog.format import META_KEY
+from processors.checkpoints.ports import LocalFile
 from processors.state.database import Change, DatabaseCorrupt
 from processors.testing.process import Process
+
+#: So many keys are in one file of a database.
+KEYS_PER_FILE = 4
+_LENGTHS = struct.Struct(">II")
 
 
 class Damage(Enum):
@@ -37,6 +45,8 @@ class _Stored:
     content: dict[bytes, bytes] = field(default_factory=dict)
     damage: Damage = Damage.NONE
     holder: Process | None = None
+    #: Of a database that was copied file by file and not opened since.
+    files: dict[str, bytes] | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
         self.batches.append(tuple(changes))
@@ -99,6 +109,10 @@ class SimulatedDisk:
         """The machine died: of the unsynced batches of a database, only the first ``keep`` are left."""
         self._stored[path].keep(keep)
 
+    def lose(self) -> None:
+        """Everything on it is gone."""
+        self._stored.clear()
+
     def release(self, process: Process) -> None:
         """A process has died: what it had open is free."""
         for stored in self._stored.values():
@@ -130,6 +144,9 @@ class DiskOfProcess:
             raise _refused(errno.EWOULDBLOCK, path)
         if stored.damage is Damage.AT_OPEN:
             raise DatabaseCorrupt(f"Corruption: the manifest of {path.name} is damaged")
+        if stored.files is not None:
+            content, stored.files = content_of(stored.files), None
+            stored.apply(list(content.items()))
         stored.holder = self._process
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
@@ -148,6 +165,39 @@ class DiskOfProcess:
         self._process.point("disk:delete")
         self._closed(path)
         self._disk._stored.pop(path, None)
+
+    # -- the files of closed databases, see ``processors.checkpoints.ports.DatabaseFiles`` --------------------------
+
+    kind = "simulated"
+
+    def files(self, path: Path) -> list[LocalFile]:
+        """See ``DatabaseFiles.files``."""
+        files = files_of(self._disk._stored[path].content)
+        return [LocalFile(name, len(raw), hashlib.sha256(raw).hexdigest()) for name, raw in files.items()]
+
+    def read_file(self, path: Path, name: str) -> Iterator[bytes]:
+        """See ``DatabaseFiles.read_file``."""
+        yield files_of(self._disk._stored[path].content)[name]
+
+    def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
+        """See ``DatabaseFiles.write_file``.
+
+        Raises:
+            OSError: The disk is full.
+        """
+        raw = b"".join(chunks)
+        self._process.point("disk:file")
+        if self._disk.full:
+            raise _refused(errno.ENOSPC, path)
+        stored = self._disk._stored.setdefault(path, _Stored(files={}))
+        assert stored.files is not None
+        stored.files[name] = raw
+
+    def clear(self, path: Path) -> None:
+        """See ``DatabaseFiles.clear``."""
+        self._process.point("disk:clear")
+        for below in [known for known in self._disk._stored if known == path or path in known.parents]:
+            del self._disk._stored[below]
 
     def _closed(self, path: Path) -> None:
         stored = self._disk._stored.get(path)
@@ -232,6 +282,39 @@ class SimulatedDatabase:
         if self._stored.damage is Damage.AT_READ:
             raise DatabaseCorrupt(f"Corruption: block checksum mismatch in {self._path.name}")
         return self._stored.content
+
+
+def files_of(content: Mapping[bytes, bytes]) -> dict[str, bytes]:
+    """A database as files, each with some keys in their order; the offsets have one of their own."""
+    keys = sorted(key for key in content if key != META_KEY)
+    groups = [keys[first : first + KEYS_PER_FILE] for first in range(0, len(keys), KEYS_PER_FILE)]
+    if META_KEY in content:
+        groups.append([META_KEY])
+    files = {
+        f"{number:06d}.sst": b"".join(_LENGTHS.pack(len(key), len(content[key])) + key + content[key] for key in group)
+        for number, group in enumerate(groups, 1)
+    }
+    return {**files, "CURRENT": str(len(files)).encode()}
+
+
+def content_of(files: Mapping[str, bytes]) -> dict[bytes, bytes]:
+    """What the files of a database hold.
+
+    Raises:
+        DatabaseCorrupt: One is missing, or is no such file.
+    """
+    content: dict[bytes, bytes] = {}
+    try:
+        for number in range(1, int(files["CURRENT"]) + 1):
+            raw = files[f"{number:06d}.sst"]
+            at = 0
+            while at < len(raw):
+                key_size, size = _LENGTHS.unpack_from(raw, at)
+                at += _LENGTHS.size + key_size + size
+                content[raw[at - size - key_size : at - size]] = raw[at - size : at]
+    except (KeyError, ValueError, struct.error) as failure:
+        raise DatabaseCorrupt(f"Corruption: {failure!r}") from failure
+    return content
 
 
 def _fold(content: dict[bytes, bytes], changes: Sequence[Change]) -> None:

@@ -10,6 +10,7 @@ from processors.changelog.format import META_KEY
 from processors.testing.disk import Damage
 from processors.testing.network import Fate
 from processors.testing.simulation import SimulatedProcess, Step
+from tests.simulation.checkpoint_store import damage, forge
 from tests.simulation.schedule import AIM_PATIENCE, Fault, Kind
 from tests.simulation.workload import GROUP, INPUT
 from tests.simulation.world import Machine, World
@@ -49,6 +50,11 @@ class Faults:
             Kind.CORRUPT: self._corrupt,
             Kind.SYNC: self._sync,
             Kind.WALL_CLOCK: self._wall_clock,
+            Kind.DISK_LOST: self._disk_lost,
+            Kind.CHECKPOINT: self._checkpoint,
+            Kind.STORE_DOWN: self._store_down,
+            Kind.STORE_DAMAGED: self._store_damaged,
+            Kind.STORE_FORGED: self._store_forged,
         }
         self.struck: Counter[Kind] = Counter()
         world.strike = self
@@ -63,7 +69,13 @@ class Faults:
         return Step.YIELD if self._random.random() < self._world.schedule.switching else Step.GO_ON
 
     def _hits(self, fault: Fault, name: str) -> bool:
-        if fault.aim is None or fault.kind not in (Kind.CRASH, Kind.FREEZE, Kind.CRASH_ALL, Kind.REBALANCE):
+        if fault.aim is None or fault.kind not in (
+            Kind.CRASH,
+            Kind.FREEZE,
+            Kind.CRASH_ALL,
+            Kind.REBALANCE,
+            Kind.DISK_LOST,
+        ):
             return True
         return name.startswith(fault.aim) or self._waited > fault.after + AIM_PATIENCE
 
@@ -204,6 +216,51 @@ class Faults:
         """The wall clock is set, forward or back; by little: age is all that tells whether deletes are still there."""
         self._world.clock.skew_s += self._random.choice([-1.0, 1.0]) * self._random.uniform(0.1, 3.0)
         return Step.GO_ON
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _disk_lost(self, machine: Machine) -> Step:
+        """The machine dies with its disk; another one takes its place."""
+        self._dead(machine, power=False)
+        machine.disk.lose()
+        machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0))
+        return Step.CRASH
+
+    def _checkpoint(self, machine: Machine) -> Step:
+        """Somebody asks for checkpoints now."""
+        for other in self._world.machines:
+            other.ask_for_checkpoints()
+        return Step.GO_ON
+
+    def _store_down(self, machine: Machine) -> Step:
+        """The store is away, full, refuses us, is slow, or its answers get lost."""
+        store = self._world.store
+        how = self._random.choice(["away", "no rights", "full", "slow", "answers"])
+        if how == "answers":
+            store.lost_answers += self._random.randint(1, 3)
+        elif how == "full":
+            store.full = True
+        elif how == "slow":
+            store.step_s = self._pick(0.5, 3.0)
+        else:
+            store.refuses = how
+        self._later(self._pick(0.2, 2.0, 8.0), self._world.heal_store)
+        return Step.GO_ON
+
+    def _store_damaged(self, machine: Machine) -> Step:
+        damage(self._world.store, self._world.checkpoints, self._random)
+        self._lose_a_disk_soon()
+        return Step.GO_ON
+
+    def _store_forged(self, machine: Machine) -> Step:
+        forge(self._world.store, self._world.checkpoints, self._random, self.struck[Kind.STORE_FORGED])
+        self._lose_a_disk_soon()
+        return Step.GO_ON
+
+    def _lose_a_disk_soon(self) -> None:
+        """Somebody has to look at the checkpoints, too."""
+        if self._random.random() < 0.6:
+            self._faults.insert(0, Fault(Kind.DISK_LOST, self._random.randint(5, 60), None))
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

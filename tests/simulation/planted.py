@@ -24,6 +24,7 @@ from processors.state.task_store import TaskMeta, TaskStore
 from processors.testing.consumers import InMemoryReplayer
 from processors.testing.groups import Group
 from processors.testing.log import PartitionLog
+from tests.simulation.planted_checkpoints import PLANTS
 from tests.simulation.run import Outcome, SeedRunner, runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -295,6 +296,7 @@ BUGS = (
     Planted("work goes on with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),
+    *(Planted(name, plant) for name, plant in PLANTS.items()),
 )
 
 

@@ -29,6 +29,11 @@ class Kind(Enum):
     CORRUPT = "corrupt"
     SYNC = "sync"
     WALL_CLOCK = "wall clock"
+    DISK_LOST = "disk lost"
+    CHECKPOINT = "checkpoint"
+    STORE_DOWN = "checkpoint store down"
+    STORE_DAMAGED = "checkpoint damaged"
+    STORE_FORGED = "checkpoint of a former topic"
 
 
 #: How often each comes, relative to the others.
@@ -48,6 +53,11 @@ WEIGHTS: dict[Kind, int] = {
     Kind.CORRUPT: 6,
     Kind.SYNC: 5,
     Kind.WALL_CLOCK: 3,
+    Kind.DISK_LOST: 9,
+    Kind.CHECKPOINT: 9,
+    Kind.STORE_DOWN: 6,
+    Kind.STORE_DAMAGED: 5,
+    Kind.STORE_FORGED: 3,
 }
 
 #: Where crashes and freezes like to strike: the steps of the commit cycle and of a restore.
@@ -69,6 +79,9 @@ AIMS = (
     "committed:before",
     "committed:after",
     "replay",
+    "store:write",
+    "store:delete",
+    "disk:file",
     None,
     None,
     None,
@@ -97,6 +110,9 @@ class Schedule:
         switching: How likely another process goes on at a point.
         horizon_s: All input has arrived, and faults end, by then.
         retention_s: delete.retention.ms of the changelogs.
+        checkpoint_s: From one checkpoint of a task to the next.
+        spares: A checkpoint is used when it spares the replay of so many records.
+        store_step_s: From one step of an upload or download to the next.
         patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
     """
 
@@ -117,6 +133,9 @@ class Schedule:
     marker_delay_s: float
     retention_s: float
     patience_s: float
+    checkpoint_s: float
+    spares: int
+    store_step_s: float
     faults: tuple[Fault, ...]
 
 
@@ -153,5 +172,8 @@ def draw_schedule(seed: int) -> Schedule:
         marker_delay_s=random.choice([0.0005, 0.002, 0.05, 0.4]),
         retention_s=random.choice([20.0, 86_400.0]),
         patience_s=random.choice([3.0, 3.0, 30.0]),
+        checkpoint_s=random.choice([0.2, 0.2, 1.0, 5.0]),
+        spares=random.choice([1, 1, 4, 20]),
+        store_step_s=random.choice([0.0, 0.0, 0.01, 0.3]),
         faults=faults,
     )

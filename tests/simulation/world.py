@@ -14,9 +14,10 @@ from typing import Any
 
 from infra.kafka.errors import KafkaFailed, TransactionAborted
 from infra.kafka.records import Partition
-from infra.settings import Settings
+from infra.settings import CheckpointSettings, Settings
 from processors.application import Application
 from processors.changelog.names import changelog_topic
+from processors.checkpoints import decision
 from processors.runtime import commit, loop, restore
 from processors.state import task_store
 from processors.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
@@ -25,7 +26,9 @@ from processors.testing.clock import VirtualClock
 from processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from processors.testing.disk import SimulatedDisk
 from processors.testing.network import Fate, Network
+from processors.testing.objects import SimulatedObjects
 from processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
+from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
 from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, draw_workload, expect
@@ -59,8 +62,9 @@ class SimulatedNetwork(Network):
 class Machine:
     """One machine with a disk and, at times, a process; its slot is its name."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, *, settings: Settings | None = None) -> None:
         self.name = name
+        self._settings = settings or world.settings
         self.disk = SimulatedDisk()
         self.wanted = False
         self.process: SimulatedProcess | None = None
@@ -93,14 +97,27 @@ class Machine:
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
         """Every usable database of this machine."""
         return [
-            (self.name, path, self.disk.content(path)) for path in self.disk.paths if not path.name.endswith(".corrupt")
+            (self.name, path, self.disk.content(path))
+            for path in self.disk.paths
+            if not path.name.endswith(".corrupt") and not path.parent.name.startswith(".")
         ]
+
+    def ask_for_checkpoints(self) -> None:
+        """What the verb of a worker's control does."""
+        worker = self.app._worker if self.app is not None else None
+        if self.alive is not None and worker is not None and worker.assignment.checkpoints is not None:
+            worker.assignment.checkpoints.ask_now(worker.assignment.tasks)
 
     def _live(self, process: SimulatedProcess) -> None:
         world = self._world
         self.app = app = world.application(self.name)
         try:
-            app.run_on(world.cluster.connect(process), world.settings, databases=self.disk.attach(process))
+            app.run_on(
+                world.cluster.connect(process),
+                self._settings,
+                databases=self.disk.attach(process),
+                storage=world.store.attach(process),
+            )
         except Exception as failure:
             world.exited(self, failure)
         else:
@@ -122,8 +139,11 @@ class World:
     def __init__(self, schedule: Schedule, folder: Path, settings: Settings) -> None:
         self.schedule = schedule
         self.random = Random(f"run of {schedule.seed}")
-        self.settings = settings
+        checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
+        self.settings = settings.model_copy(update={"checkpoints": checkpoints})
         self.clock = VirtualClock()
+        self.store = SimulatedObjects(self.clock)
+        self.store.step_s = schedule.store_step_s
         self.network = SimulatedNetwork()
         self.network.marker_delay_s = schedule.marker_delay_s
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
@@ -152,6 +172,7 @@ class World:
             self.cluster.create_topic(topic, schedule.partitions, config)
         self.history = History(self.cluster, self.workload)
         self.check = DatabaseCheck(self.history, self.workload, in_pieces=bool(schedule.pieces))
+        self.checkpoints = CheckpointCheck(self.store, self.check.look, self.fail)
 
     @property
     def changelogs(self) -> list[str]:
@@ -267,9 +288,12 @@ class World:
         for machine in self.machines:
             self.look_at(machine)
         self._raise()
+        self.checkpoints.check_all()
         self.check.settle()
         final.run(self.databases())
-        self._audit(final)
+        self._audit(final, checkpoints=False)
+        if self.checkpoints.manifests():
+            self._audit(final, checkpoints=True)
 
     def _take_away(self) -> Machine:
         """One machine is switched off, for longer than deletes stay in the changelogs."""
@@ -295,9 +319,11 @@ class World:
         absent.start()
         self._until(lambda: not final.missing(absent.databases()), RECOVERY_S, "liveness")
 
-    def _audit(self, final: FinalCheck) -> None:
-        """A new machine restores everything from the changelogs."""
-        auditor = Machine(self, "audit")
+    def _audit(self, final: FinalCheck, *, checkpoints: bool) -> None:
+        """A new machine restores everything from the changelogs, or from checkpoints and what follows them."""
+        chosen = self.settings.checkpoints.model_copy(update={"enabled": checkpoints})
+        settings = self.settings.model_copy(update={"checkpoints": chosen})
+        auditor = Machine(self, "rescue" if checkpoints else "audit", settings=settings)
         auditor.wanted = True
         self.machines = [auditor]
         auditor.start()
@@ -329,6 +355,7 @@ class World:
         for transaction in self.foreign:
             transaction.abort()
         self.foreign.clear()
+        self.heal_store()
         for machine in self.machines:
             machine.disk.full = False
             machine.disk.short_writes = 0
@@ -336,6 +363,11 @@ class World:
             self.machines[0].wanted = True
         for machine in self.machines:
             machine.start()
+
+    def heal_store(self) -> None:
+        """The checkpoint store answers again; what was damaged in it stays so."""
+        self.store.refuses, self.store.full, self.store.lost_answers = None, False, 0
+        self.store.step_s = self.schedule.store_step_s
 
     def _stop_all(self) -> None:
         for machine in self.machines:
@@ -372,6 +404,7 @@ def _tuned(schedule: Schedule) -> Iterator[None]:
         (loop, "RECORDS_PER_POLL", schedule.poll_max),
         (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
+        (decision, "SPARES_AT_LEAST", schedule.spares),
     ]
     if schedule.pieces:
         values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))

