@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -26,6 +27,9 @@ from tests.bench.told import Work
 _STREAMS_STATE = struct.Struct(">qddd")
 #: Nothing of it may be cleaned away between two runs.
 _KEPT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.99", "min.compaction.lag.ms": "864000000"}
+
+#: How long a group's coordinator may take to be there, seconds.
+COORDINATOR_WITHIN_S = 60.0
 
 Row = tuple[str, int, bytes, bytes, Any]
 
@@ -68,8 +72,21 @@ def seed(contender: str, work: Work, topics: Topics, state: SeededState) -> None
     fill(work.bootstrap, rows)
     consumer = Consumer({"bootstrap.servers": work.bootstrap, "group.id": work.group, "enable.auto.commit": False})
     done = [TopicPartition(work.source, number, 1) for number in range(PARTITIONS)]
-    consumer.commit(offsets=done, asynchronous=False)
+    _commit(consumer, done)
     consumer.close()
+
+
+def _commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
+    """A broker that has just started needs a moment before it coordinates groups."""
+    deadline = time.monotonic() + COORDINATOR_WITHIN_S
+    while True:
+        try:
+            consumer.commit(offsets=offsets, asynchronous=False)
+            return
+        except KafkaException as failure:
+            if not failure.args[0].retriable() or time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
 
 
 def first_of_each_partition(source: str) -> list[Row]:
@@ -112,6 +129,11 @@ def _of_the_engine(
             yield topic, number, META_KEY, meta, None
 
     return topic, rows()
+
+
+def rows_of_ours(work: Work, topics: Topics, state: SeededState) -> Iterable[Row]:
+    """What the engine's own changelog of this state has, the record of its offsets in each partition last."""
+    return _ours(work, topics, state)[1]
 
 
 def _quix(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row]]:

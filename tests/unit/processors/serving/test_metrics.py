@@ -49,6 +49,17 @@ def status(**facts: Any) -> dict[str, Any]:
             "last_ms": 12.5,
             "latency": {"bounds_s": [0.01, 0.1, 1], "counts": [1, 2, 0, 3], "sum_s": 12.25},
         },
+        "checkpoints": {
+            "store": "s3://bucket",
+            "ok": False,
+            "error": "it is away",
+            "retry_in_s": 5.0,
+            "uploads": 4,
+            "failures": 2,
+            "uploaded_bytes": 8192,
+            "uploading": None,
+            "tasks": {"flights-0": {"checkpoint": "1-a", "at": 1_700_000_050.0, "bytes": 4096, "bytes_new": 96}},
+        },
         "tasks": [running, restoring],
         **facts,
     }
@@ -93,6 +104,11 @@ def test_every_figure_is_where_it_belongs() -> None:
         "holdfast_restore_records_per_second task=flights-1": 20,
         "holdfast_state_reads_total store=aircraft task=flights-0": 70,
         "holdfast_state_misses_total store=aircraft task=flights-0": 7,
+        "holdfast_checkpoint_store_ok": 0,
+        "holdfast_checkpoints_stored_total": 4,
+        "holdfast_checkpoint_failures_total": 2,
+        "holdfast_checkpoint_stored_bytes_total": 8192,
+        "holdfast_checkpoint_time_seconds task=flights-0": 1_700_000_050,
     }
     assert found["holdfast_phase phase=restoring"] == 1
     assert sum(value for name, value in found.items() if name.startswith("holdfast_phase")) == 1
@@ -115,7 +131,7 @@ def test_a_worker_that_never_committed_says_no_moment() -> None:
 
 
 def test_names_say_their_unit_and_what_they_count() -> None:
-    units = ("_total", "_seconds", "_bytes", "_records", "_offsets", "_info", "_per_second", "_phase", "_paused")
+    units = ("_total", "_seconds", "_bytes", "_records", "_offsets", "_info", "_per_second", "_phase", "_paused", "_ok")
     for family in text_string_to_metric_families(WorkerMetrics().page(status(), 0).decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
         assert name.startswith("holdfast_")
