@@ -6,7 +6,7 @@ Invariants:
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,11 @@ from infra.kafka.topics import Topics
 from processors.lifecycle.audit import REMEDY, FoldedPartition, compare, fingerprint_changelog
 from processors.registration import ProcessorDefinition
 from processors.serving.client import ProcessorClient
+from processors.serving.status import ProcessorStatus
 from processors.state.fingerprint import Fingerprint
 
 MATCHES_CHANGELOG = "matches_changelog"
+CHECKPOINTS_STORED = "checkpoints_stored"
 MIB = 1024 * 1024
 
 
@@ -77,7 +79,12 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
                 asset=key,
                 blocking=True,
                 description="The checkpoint holds what the changelog folds to, key by key, at the same offsets.",
-            )
+            ),
+            dg.AssetCheckSpec(
+                CHECKPOINTS_STORED,
+                asset=key,
+                description="Workers can store their checkpoints; where they can't, they go on all the same.",
+            ),
         ]
         if changelog is not None
         else [],
@@ -97,11 +104,17 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
         context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
         topics = cluster.topics()
         rows = [_measure(cluster, part, store) for part in parts]
-        lags = [status.lag for status in (client.status() for client in clients) if status is not None]
+        statuses = [status for status in (client.status() for client in clients) if status is not None]
+        lags = [status.lag for status in statuses]
         metadata = _summary(rows, manifests, time.monotonic() - began)
         if lags and all(lag is not None for lag in lags):
             metadata["lag_records"] = dg.MetadataValue.int(sum(lag for lag in lags if lag is not None))
-        results = [] if changelog is None else [_judge(key, rows, _uncovered(cluster, topics, changelog.name, parts))]
+        results = []
+        if changelog is not None:
+            results = [
+                _judge(key, rows, _uncovered(cluster, topics, changelog.name, parts)),
+                judge_store(key, statuses),
+            ]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(
             asset_key=key,
@@ -175,6 +188,29 @@ def _schema(records: list[dg.TableRecord]) -> dg.TableSchema:
     kinds: Mapping[type, str] = {int: "int", float: "float", str: "string"}
     first = records[0].data if records else {"partition": 0}
     return dg.TableSchema([dg.TableColumn(name, kinds[type(value)]) for name, value in first.items()])
+
+
+def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
+    """Whether the workers' last checkpoints could be stored; a warning, since processing needs none of them."""
+    told = {status.slot: status.checkpoints for status in statuses if status.checkpoints is not None}
+    failing = {slot: each for slot, each in told.items() if not each["ok"]}
+    said = [
+        f"slot {slot}: {each['error']} ({each['failures']} failures, tried again in {each['retry_in_s']:g} s)"
+        for slot, each in failing.items()
+    ]
+    remedy = ". Mend the store, its room or its rights; until then a lost disk is restored from the changelog alone."
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=CHECKPOINTS_STORED,
+        passed=not failing,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(said) + remedy if said else "",
+        metadata={
+            "store": ", ".join(sorted({each["store"] for each in told.values()})) or "none",
+            "stored": sum(each["uploads"] for each in told.values()),
+            "failures": sum(each["failures"] for each in told.values()),
+        },
+    )
 
 
 def _judge(key: dg.AssetKey, rows: list[_Measured], uncovered: list[int]) -> dg.AssetCheckResult:

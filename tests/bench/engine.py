@@ -29,6 +29,7 @@ from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
 from infra.kafka.broker import EmbeddedBroker
 from infra.settings import load_settings
+from tests.bench import checkpoint
 from tests.bench.cases import Case, Kind, Result, Runner, Sizes, all_cases
 from tests.bench.measured import RunWrong
 from tests.bench.peers import CONTENDERS, JAVA_HEAP_MB, Contender, Machine, NotHere, versions
@@ -38,8 +39,6 @@ from tests.bench.stream import MESSAGE_BYTES, PARTITIONS
 BROKER_HEAP_MB = 1_024
 FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=2_000_000, latency_s=10, latency_rate=5_000)
 SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000)
-#: Asked for by the table of goals, and not measured while the engine can't do it.
-ABSENT = {"checkpoint": "restore from a checkpoint and a tail of 10 %: the engine keeps no checkpoints yet"}
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -133,12 +132,17 @@ def measure(given: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, jars=jars)
         try:
-            runner = Runner(broker.start(), Path(folder) / "state")
+            address = broker.start()
+            runner = Runner(address, Path(folder) / "state")
             if "floor" in found and not given.small:
                 runner.run(given.chosen[0], found["floor"], 0)  # the broker's own warm-up
             for case in given.chosen:
                 measured[case.name] = (case, {})
                 measure_case(case, runner, found, given.rounds, measured[case.name][1])
+            if "ours" in found and not given.small and not given.cases:
+                bench = checkpoint.CheckpointBench(address, Path(folder) / "checkpoint", given.restore or FULL.restore)
+                bench.prepare()
+                print(checkpoint.block(*bench.measure(given.rounds)), flush=True)
         except (RunWrong, HoldfastError) as wrong:
             print(f"WRONG      {wrong}", file=sys.stderr)
             return 1
@@ -150,8 +154,6 @@ def measure(given: argparse.Namespace) -> int:
                 if results:
                     print(block(case, found, results), end="\n\n", flush=True)
     print(against_ourselves(measured))
-    for name, why in ABSENT.items():
-        print(f"not measured: {name}: {why}")
     print(f"load       {' '.join(f'{load:.1f}' for load in os.getloadavg())} after the bench")
     return 0
 

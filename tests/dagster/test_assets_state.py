@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from assets import keys
 from assets.factory import build_processor
 from assets.processors import ALL_ASSIGNED, HEALTHY
-from assets.state import MATCHES_CHANGELOG
+from assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from infra.deploy.supervisord import Supervisord
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
@@ -93,7 +93,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
 
         feed(broker, f"{group}-in", 100)
         wait_processed(client, 100)
-        assert run(definition, instance, state)[MATCHES_CHANGELOG] == (True, "")
+        assert run(definition, instance, state) == {MATCHES_CHANGELOG: (True, ""), CHECKPOINTS_STORED: (True, "")}
         event = instance.get_latest_materialization_event(state)
         assert event is not None
         metadata = event.asset_materialization.metadata
