@@ -306,7 +306,7 @@ class World:
         return absent
 
     def _come_back(self, absent: Machine, final: FinalCheck) -> None:
-        """What the machine has is old by now, and deletes after it are gone; often no checkpoint spares it the replay."""
+        """What the machine has is old by now, and deletes after it are gone; often no checkpoint helps."""
         self.clock.call_later(self.schedule.retention_s * 1.1, lambda: None)
         until = self.clock.monotonic() + self.schedule.retention_s * 1.1
         self._until(lambda: self.clock.monotonic() >= until, 2 * self.schedule.retention_s, "liveness")
@@ -317,9 +317,10 @@ class World:
             machine.wanted = machine is absent
             machine.stop()
         if self.random.random() < 0.8:
-            self.store.objects.clear()
+            self.store.refuses = "it is away"
         absent.start()
         self._until(lambda: not final.missing(absent.databases()), RECOVERY_S, "liveness")
+        self.heal_store()
 
     def _audit(self, final: FinalCheck, *, checkpoints: bool) -> None:
         """A new machine restores everything from the changelogs, or from checkpoints and what follows them."""
