@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, overload
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from infra.kafka.client import library_logger
 from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
-from infra.kafka.records import Batch, GroupMetadata, Partition
+from infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 
 _log = structlog.get_logger("kafka.consumer")
 
@@ -37,24 +39,57 @@ _OUT_OF_THE_GROUP = (
 LOOKUP_TIMEOUT_S = 10.0
 
 
-def _batches(messages: Iterable[Message], on_error: Callable[[Message], None]) -> list[Batch]:
-    """Group messages by partition, keeping the order within each."""
-    grouped: dict[tuple[str, int], Batch] = {}
-    for message in messages:
-        if message.error() is not None:
-            on_error(message)
-            continue
-        place = (message.topic(), message.partition())
-        batch = grouped.get(place)
-        if batch is None:
-            batch = grouped[place] = Batch(Partition(*place))
-        batch.keys.append(message.key())
-        batch.values.append(message.value())
-        batch.timestamps.append(message.timestamp()[1])
-        batch.offsets.append(message.offset())
-        batch.headers.append(message.headers())
-    return list(grouped.values())
+class _HeadersOf(Sequence[Headers]):
+    """The headers of messages, looked at when asked for: hardly any stream has any."""
 
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Headers: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Headers]: ...
+
+    def __getitem__(self, index: int | slice) -> Headers | list[Headers]:
+        if isinstance(index, slice):
+            return [message.headers() for message in self._messages[index]]
+        headers: Headers = self._messages[index].headers()
+        return headers
+
+
+def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
+    """Group messages by partition, keeping the order within each."""
+    # By identity: the library's errors can't be compared with anything else.
+    refused = [message for message in messages if message.error() is not None]
+    if refused:
+        for message in refused:
+            on_error(message)
+        messages = [message for message in messages if message.error() is None]
+    grouped: dict[tuple[str, int], list[Message]] = {}
+    numbers = list(map(Message.partition, messages))
+    topics = list(map(Message.topic, messages))
+    for place, run in groupby(zip(topics, numbers, messages, strict=True), _PLACE):
+        grouped.setdefault(place, []).extend(map(_MESSAGE, run))
+    return [
+        Batch(
+            Partition(*place),
+            list(map(Message.key, found)),
+            list(map(Message.value, found)),
+            [time_ms for _, time_ms in map(Message.timestamp, found)],
+            list(map(Message.offset, found)),
+            _HeadersOf(found),
+        )
+        for place, found in grouped.items()
+    ]
+
+
+_PLACE, _MESSAGE = itemgetter(0, 1), itemgetter(2)
 
 _METADATA_MAGIC = b"CGMDv2:"
 

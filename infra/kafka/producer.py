@@ -10,8 +10,10 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice, repeat
+from operator import length_hint
 from typing import Any
 
 import structlog
@@ -32,6 +34,11 @@ _log = structlog.get_logger("kafka.producer")
 
 #: A batch is no larger than this; every topic takes so much unless its own limit is lower.
 BATCH_BYTES_MAX = 1_000_000
+
+#: How long a record may wait for others, in milliseconds. Nobody sees a record of a transaction before its end, and a
+#: flush waits for nothing: fuller batches cost both sides less.
+LINGER_MS = 5
+LINGER_IN_TRANSACTIONS_MS = 25
 
 #: Told with the offset that a record got.
 OnDelivered = Callable[[int], None]
@@ -88,7 +95,7 @@ class EngineProducer:
             "bootstrap.servers": bootstrap,
             "acks": "all",
             "enable.idempotence": True,
-            "linger.ms": 5,
+            "linger.ms": LINGER_IN_TRANSACTIONS_MS if self._transactional else LINGER_MS,
             "batch.num.messages": 10_000,
             "batch.size": BATCH_BYTES_MAX,
             "queue.buffering.max.messages": 500_000,
@@ -179,6 +186,41 @@ class EngineProducer:
                 self._producer.produce(topic, value, key, partition, **options)
                 return
             except BufferError:
+                self._serve(lambda: self._producer.poll(0.1))
+            except KafkaException as failure:
+                raise self._not_taken(failure.args[0], topic) from failure
+
+    def produce_all(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        *,
+        partition: int = -1,
+        timestamps: Sequence[int] | None = None,
+        headers: Mapping[int, Headers] | None = None,
+    ) -> None:
+        """Queue many records, in order; headers by index, of those that have any.
+
+        Raises:
+            KafkaFailed: A record can't be sent at all (too large, topic unknown); those before it are queued.
+        """
+        if headers:
+            for index, (value, key) in enumerate(zip(values, keys, strict=True)):
+                time_ms = timestamps[index] if timestamps is not None else 0
+                self.produce(topic, value, key, partition=partition, timestamp_ms=time_ms, headers=headers.get(index))
+            return
+        produce, first, count = self._producer.produce, 0, len(values)
+        while first < count:
+            left = iter(values[first:])
+            times = repeat(0) if timestamps is None else islice(timestamps, first, None)
+            try:
+                # By position: names would cost as much as the call does.
+                for value, key, time_ms in zip(left, islice(keys, first, None), times, strict=False):
+                    produce(topic, value, key, partition, None, None, time_ms)
+                return
+            except BufferError:
+                first = count - length_hint(left) - 1
                 self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
                 raise self._not_taken(failure.args[0], topic) from failure

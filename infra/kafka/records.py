@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ class Batch:
     values: list[bytes | None] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    headers: list[Headers] = field(default_factory=list)
+    headers: Sequence[Headers] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +34,11 @@ META_KEY = b"\x00meta"
 
 _LENGTH = struct.Struct(">BI")
 _JSON_HEAD = struct.Struct(">BBq")
-_HEAD_SIZE = _JSON_HEAD.size
+HEAD_SIZE = _JSON_HEAD.size
+pack_head = _JSON_HEAD.pack
 
-_encode_json = msgspec.json.Encoder().encode
-_decode_json = msgspec.json.Decoder().decode
+encode_json = msgspec.json.Encoder().encode
+decode_json = msgspec.json.Decoder().decode
 
 
 class FormatUnknown(HoldfastError):
@@ -53,6 +54,12 @@ class ValueNotStorable(HoldfastError):
 def key_prefix(message_key: bytes) -> bytes:
     """What the keys of all state of one message key begin with."""
     return _LENGTH.pack(KEY_VERSION, len(message_key)) + message_key
+
+
+def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
+    """The keys of one state key for many message keys, each with ``before`` in front."""
+    heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
+    return [heads[len(key)] + key + state_key for key in message_keys]
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
@@ -78,7 +85,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
         ValueNotStorable: The value has a part that JSON can't hold.
     """
     try:
-        payload = _encode_json(value)
+        payload = encode_json(value)
         if isinstance(value, (bytes, bytearray, memoryview)):
             raise TypeError("bytes would come back as text")
         if b"null" in payload and not _is_finite(value):
@@ -89,7 +96,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             action="Set values made of dict, list, str, int, float, bool and None, or use set_bytes.",
             value_type=type(value).__name__,
         ) from failure
-    return _JSON_HEAD.pack(VALUE_VERSION, CODEC_JSON, timestamp_ms) + payload
+    return pack_head(VALUE_VERSION, CODEC_JSON, timestamp_ms) + payload
 
 
 def _is_finite(value: Any) -> bool:
@@ -105,7 +112,7 @@ def _is_finite(value: Any) -> bool:
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
     """Wrap raw bytes."""
-    return _JSON_HEAD.pack(VALUE_VERSION, CODEC_BYTES, timestamp_ms) + value
+    return pack_head(VALUE_VERSION, CODEC_BYTES, timestamp_ms) + value
 
 
 def decode_value(stored: bytes) -> Any:
@@ -121,9 +128,9 @@ def decode_value(stored: bytes) -> Any:
             version=stored[0],
         )
     if stored[1] == CODEC_JSON:
-        return _decode_json(stored[_HEAD_SIZE:])
+        return decode_json(stored[HEAD_SIZE:])
     if stored[1] == CODEC_BYTES:
-        return stored[_HEAD_SIZE:]
+        return stored[HEAD_SIZE:]
     raise FormatUnknown(
         f"A stored value has codec {stored[1]}, expected {CODEC_JSON} (JSON) or {CODEC_BYTES} (bytes).",
         action="Run the Holdfast version that wrote it, or a newer one.",
@@ -150,16 +157,15 @@ class ChangelogMeta:
 
     def encode(self) -> bytes:
         """As JSON bytes."""
-        return json.dumps(
+        return encode_json(
             {
                 "version": META_VERSION,
                 "inputs": dict(self.inputs),
                 "transaction": self.transaction,
                 "code_version": self.code_version,
                 "sources": dict(self.sources),
-            },
-            separators=(",", ":"),
-        ).encode()
+            }
+        )
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:

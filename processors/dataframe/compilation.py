@@ -1,4 +1,5 @@
-"""Steps into one function: closures, innermost last, so that a message runs through with no dispatch.
+"""Steps into one function of one message: closures, innermost last. This is what steps mean, as plain as can be; tasks
+run what ``fusion`` makes of the same steps, which does the same to a run of messages.
 
 The compiled function takes ``(value, key, timestamp_ms, headers)`` with value and key as deserialized. It is
 made for each task anew, because stateful steps hold on to that task's stores.
@@ -13,10 +14,14 @@ from typing import Any
 from infra.errors import HoldfastError
 from infra.kafka.records import Headers
 from processors.dataframe.dataframe import Node
+from processors.dataframe.outbox import Output
 from processors.dataframe.serialization import ValueUnwritable
 from processors.dataframe.topic import Topic
 from processors.record_size import UNLIMITED, too_large
 from processors.state.store import StoreState
+
+#: What a serializer may raise about a value.
+UNWRITABLE = (TypeError, ValueError, OverflowError)
 
 Step = Callable[[Any, Any, int, Headers], None]
 
@@ -30,17 +35,6 @@ class CurrentMessage:
     """The raw key of the message that is being processed."""
 
     key: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One record to send; partition is chosen by the key."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +126,11 @@ def _call(
         return lambda value, key, timestamp, headers: function(value)
     state = stores[node.store]
     point_at = state.point_at
-    name = getattr(function, "__name__", repr(function))
 
     def point(timestamp: int) -> None:
         raw = current.key
         if raw is None:
-            raise NullKey(
-                f"A message without a key came to the stateful step {name!r}: its state has no place.",
-                action="Give the messages keys, filter those without, or set dead_letter_topic.",
-                step=name,
-            )
+            raise null_key(function)
         point_at(raw, timestamp)
 
     if node.metadata:
@@ -167,16 +156,16 @@ def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings
     def send(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         try:
             raw = None if value is None else serialize(value)
-        except (TypeError, ValueError, OverflowError) as failure:
-            raise _unwritable("value", value, name, failure) from failure
+        except UNWRITABLE as failure:
+            raise unwritable("value", value, name, failure) from failure
         if key_of is None:
             raw_key = current.key
         else:
             made = key_of(value)
             try:
                 raw_key = serialize_key(made)
-            except (TypeError, ValueError, OverflowError) as failure:
-                raise _unwritable("key", made, name, failure) from failure
+            except UNWRITABLE as failure:
+                raise unwritable("key", made, name, failure) from failure
         size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
         if size > bytes_max:
             raise too_large("An output", name, size, bytes_max)
@@ -186,7 +175,18 @@ def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings
     return send
 
 
-def _unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
+def null_key(function: Callable[..., Any]) -> NullKey:
+    """The error for a message without a key at a stateful function."""
+    name = getattr(function, "__name__", repr(function))
+    return NullKey(
+        f"A message without a key came to the stateful step {name!r}: its state has no place.",
+        action="Give the messages keys, filter those without, or set dead_letter_topic.",
+        step=name,
+    )
+
+
+def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
+    """The error for a key or a value that its serializer refused."""
     return ValueUnwritable(
         f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
         action=f"Give the topic a {part}_serializer that fits.",

@@ -29,7 +29,8 @@ class ValueUnwritable(HoldfastError):
     """An output can't be written as its topic says."""
 
 
-def _same(raw: bytes) -> bytes:
+def as_is(raw: bytes) -> bytes:
+    """What ``bytes`` means."""
     return raw
 
 
@@ -47,7 +48,7 @@ def _text_out(value: Any) -> bytes:
 
 _DESERIALIZERS: dict[str, Deserializer] = {
     "json": msgspec.json.Decoder().decode,
-    "bytes": _same,
+    "bytes": as_is,
     "str": bytes.decode,
     "string": bytes.decode,
 }

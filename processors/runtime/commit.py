@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from infra.kafka.records import Partition
 from processors.changelog.format import META_KEY, ChangelogMeta
 from processors.runtime.ports import GroupMember, TransactionProducer
 from processors.runtime.task import Task
+from processors.state.store import Writes
 from processors.state.task_store import StoreOffset
 from processors.topology import Topology
 
@@ -40,6 +42,8 @@ class TaskCommit:
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
+    #: By store, as sent to the changelogs; full keys are made only once.
+    writes: dict[str, Writes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -99,13 +103,13 @@ def produce_changelogs(
             part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids)
         ).encode()
         for name, state in part.task.states.items():
+            part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
                 continue
-            topic, partition, produce = changelog.name, part.task.partition, producer.produce
-            for key, raw in state.dirty().items():
-                produce(topic, raw, key, partition=partition)
-            produce(topic, meta, META_KEY, partition=partition, on_delivered=_remember(part, name))
+            topic, partition, writes = changelog.name, part.task.partition, part.writes[name]
+            producer.produce_all(topic, writes.values, writes.keys, partition=partition)
+            producer.produce(topic, meta, META_KEY, partition=partition, on_delivered=_remember(part, name))
         producer.poll()
 
 
@@ -154,8 +158,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 sources=_ids_of(part.inputs, topic_ids),
                 complete_at=complete_at,
             )
-            changes = [change for state in task.states.values() for change in state.rocks_changes()]
-            task.store.write(changes, task.meta)
+            changes = [task.states[name].rocks_changes(writes) for name, writes in part.writes.items()]
+            task.store.write(chain.from_iterable(changes), task.meta)
             for state in task.states.values():
                 state.committed()
         task.committed = dict(part.inputs)

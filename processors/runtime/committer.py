@@ -149,16 +149,16 @@ class Committer:
         Raises:
             OwnershipLost, KafkaFailed: See ``commit``.
         """
-        if not task.outputs:
+        boxes = [box for box in task.outboxes.values() if box.values]
+        if not boxes:
             return Outcome.NOTHING
         try:
             producer = self._begun() if self._options.exactly_once else self._outputs
             assert producer is not None
-            produce = producer.produce
-            for out in task.outputs:
-                produce(out.topic, out.value, out.key, timestamp_ms=out.timestamp_ms, headers=out.headers)
-            self.sent += len(task.outputs)
-            task.outputs.clear()
+            for box in boxes:
+                producer.produce_all(box.topic, box.values, box.keys, timestamps=box.timestamps, headers=box.headers)
+                self.sent += len(box.values)
+                box.clear()
             producer.poll()
         except TransactionAborted as aborted:
             self._abort(aborted)

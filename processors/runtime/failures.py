@@ -9,7 +9,7 @@ import structlog
 
 from infra.errors import HoldfastError
 from infra.kafka.records import Headers
-from processors.dataframe.compilation import Output
+from processors.dataframe.outbox import Output
 from processors.record_size import UNLIMITED, too_large
 from processors.runtime.task import FailedMessage
 

@@ -318,6 +318,8 @@ class Worker:
                 self._commit_due_at = began + self.options.commit_interval_s
             rewinds = self._rewinds
             last = min(first + self._slice, total)
+            if self.options.commit_every:
+                last = min(last, first + max(1, self.options.commit_every - self._uncommitted))
             before = task.positions[topic]
             try:
                 done = task.process(batch, first, last, self.failures)

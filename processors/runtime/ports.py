@@ -113,6 +113,19 @@ class TransactionProducer(Protocol):
         """Queue one record."""
         ...
 
+    def produce_all(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        *,
+        partition: int = -1,
+        timestamps: Sequence[int] | None = None,
+        headers: Mapping[int, Headers] | None = None,
+    ) -> None:
+        """Queue many records, in order; headers by index, of those that have any."""
+        ...
+
     def poll(self) -> None:
         """Serve delivery reports."""
         ...

@@ -13,17 +13,21 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from operator import length_hint
 from typing import Any
 
 from infra.errors import HoldfastError
 from infra.kafka.records import Batch, Headers, Partition
 from processors.changelog.format import FormatUnknown
-from processors.dataframe.compilation import CurrentMessage, Output, Step, compile_steps
 from processors.dataframe.dataframe import StreamingDataFrame
-from processors.dataframe.serialization import Deserializer, ValueUnreadable
+from processors.dataframe.fusion import Run, compile_run
+from processors.dataframe.outbox import Outboxes, Output
+from processors.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from processors.record_size import UNLIMITED
 from processors.state.errors import StateFailed
 from processors.state.store import StoreState
@@ -38,6 +42,11 @@ class FunctionExits(HoldfastError):
 
 #: What a function may raise that is no Exception, yet is its own doing.
 _ENDING = (SystemExit, GeneratorExit)
+
+
+#: So many records are deserialized at once: few enough that they are still in the processor's caches when it is their
+#: turn, and many enough that what is done once for all of them does not count.
+RECORDS_AT_ONCE = 100
 
 
 class TaskPhase(Enum):
@@ -76,9 +85,18 @@ OnFailure = Callable[[FailedMessage], Output | None]
 
 @dataclass(slots=True)
 class _Stream:
-    step: Step
+    run: Run
     deserialize: Deserializer
     deserialize_key: Deserializer
+
+
+@dataclass(slots=True)
+class _Readable:
+    """Values and keys of consecutive messages, and why the one behind them can't be read, if that is why they end."""
+
+    values: list[Any]
+    keys: list[Any]
+    failure: BaseException | None = None
 
 
 class Task:
@@ -104,9 +122,8 @@ class Task:
         self.positions: dict[str, int] = {}
         #: Where reading began: the committed offsets, or what was chosen where there were none.
         self.began: dict[str, int] = {}
-        self.outputs: list[Output] = []
+        self.outboxes = Outboxes()
         self._streams: dict[str, _Stream] = {}
-        self._current = CurrentMessage()
         self._record_bytes_max: Mapping[str, int] = _NONE
 
     def move(self, to: TaskPhase) -> None:
@@ -155,8 +172,8 @@ class Task:
         """
         for topic in self.inputs:
             frame = frames[topic]
-            step = compile_steps(frame.source, self.states, self._current, self.outputs.append, self._record_bytes_max)
-            self._streams[topic] = _Stream(step, frame.topic.deserialize_value, frame.topic.deserialize_key)
+            run = compile_run(frame.source, self.states, self.outboxes, self._record_bytes_max)
+            self._streams[topic] = _Stream(run, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
@@ -170,41 +187,56 @@ class Task:
         """
         topic = batch.partition.topic
         stream = self._streams[topic]
-        keys = batch.keys[first:last]
-        if self.states:
-            distinct = {key for key in keys if key is not None}
+        index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
+        if self.states and first < last:
+            keys = {key for key in batch.keys[first:last] if key is not None}
             for state in self.states.values():
-                state.prefetch(distinct)
-        states = tuple(self.states.values())
-        position = self.positions[topic]
-        outputs, current, done = self.outputs, self._current, 0
-        for index, key in enumerate(keys, first):
-            offset = batch.offsets[index]
-            if offset < position:
-                continue
-            mark = len(outputs)
-            current.key = key
+                state.prefetch(keys)
+        while index < last:
+            readable = _read(stream, batch, index, min(index + RECORDS_AT_ONCE, last))
+            end = index + len(readable.values)
+            if index < end:
+                self._run(stream, batch, index, end, readable, on_failure)
+            if readable.failure is not None:
+                self._fail(batch, end, readable.failure, on_failure)
+                end += 1
+            index = end
+        return last - first
+
+    def _run(
+        self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure
+    ) -> None:
+        """Process records that could be read."""
+        topic, offsets = batch.partition.topic, batch.offsets
+        run, metadata = stream.run.function, stream.run.wants_metadata
+        # A message that raises stops the run; what is left of the iterators tells which one, and is what comes next.
+        values, raw_keys = iter(readable.values), iter(batch.keys[first:last])
+        timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
+        headers = iter(batch.headers[first:last] if metadata else ())
+        while True:
             try:
-                value = _read(stream, key, batch.values[index], batch.partition, offset)
-                stream.step(value[0], value[1], batch.timestamps[index], batch.headers[index])
-            except (StateFailed, FormatUnknown):
-                for state in states:
+                run(values, raw_keys, timestamps, keys, headers)
+            except BaseException as error:
+                for state in self.states.values():
                     state.undo_message()
-                del outputs[mark:]
-                raise  # the state is at fault, not the message
-            except (Exception, *_ENDING) as error:
-                for state in states:
-                    state.undo_message()
-                del outputs[mark:]
-                instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
-                if instead is not None:
-                    outputs.append(instead)
+                failed = last - length_hint(values) - 1
+                if failed > first:
+                    self.positions[topic] = offsets[failed - 1] + 1
+                if isinstance(error, (StateFailed, FormatUnknown)):
+                    raise  # the state is at fault, not the message
+                if not isinstance(error, (Exception, *_ENDING)):
+                    raise
+                self._fail(batch, failed, error, on_failure)
             else:
-                for state in states:
-                    state.keep_message()
-            self.positions[topic] = position = offset + 1
-            done += 1
-        return done
+                self.positions[topic] = offsets[last - 1] + 1
+                return
+
+    def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
+        """A message failed, and nothing of it is left: decide about it, and go behind it."""
+        instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
+        if instead is not None:
+            self.outboxes.add(instead)
+        self.positions[batch.partition.topic] = batch.offsets[index] + 1
 
     @property
     def progressed(self) -> bool:
@@ -219,7 +251,8 @@ class Task:
         """Forget everything uncommitted; return where to read again (topic -> offset)."""
         for state in self.states.values():
             state.drop()
-        self.outputs.clear()
+        for box in self.outboxes.values():
+            box.clear()
         self.positions = {**self.began, **self.committed}
         return dict(self.positions)
 
@@ -237,24 +270,49 @@ class Task:
         self.move(TaskPhase.CLOSED)
 
 
-def _read(stream: _Stream, key: bytes | None, raw: bytes | None, partition: Partition, offset: int) -> tuple[Any, Any]:
-    try:
-        return (
-            None if raw is None else stream.deserialize(raw),
-            None if key is None else stream.deserialize_key(key),
-        )
-    except HoldfastError:
-        raise
-    except Exception as failure:
-        shown = raw[:40] if raw is not None else b""
-        raise ValueUnreadable(
-            f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
-            f"(it begins with {shown!r}).",
-            action="Correct the producer or the topic's deserializer, or set dead_letter_topic.",
-            topic=partition.topic,
-            partition=partition.number,
-            offset=offset,
-        ) from failure
+def _read(stream: _Stream, batch: Batch, first: int, last: int) -> _Readable:
+    """Deserialize as many records as can be read."""
+    raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
+    with suppress(Exception, *_ENDING):
+        return _Readable(_all_of(raw_values, stream.deserialize), _all_of(raw_keys, stream.deserialize_key))
+    # One of them can't be read: go through them one by one, up to that.
+    readable = _Readable([], [])
+    for raw_key, raw in zip(raw_keys, raw_values, strict=True):
+        try:
+            value = None if raw is None else stream.deserialize(raw)
+            key = None if raw_key is None else stream.deserialize_key(raw_key)
+        except (HoldfastError, *_ENDING) as failure:
+            readable.failure = failure
+        except Exception as failure:
+            readable.failure = _unreadable(batch, first + len(readable.values), failure)
+            readable.failure.__cause__ = failure
+        else:
+            readable.values.append(value)
+            readable.keys.append(key)
+            continue
+        break
+    return readable
+
+
+def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
+    if deserialize is as_is:
+        return raws
+    if all(raws):
+        return list(map(deserialize, raws))  # type: ignore[arg-type]
+    return [None if raw is None else deserialize(raw) for raw in raws]
+
+
+def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable:
+    partition, offset = batch.partition, batch.offsets[index]
+    shown = (batch.values[index] or b"")[:40]
+    return ValueUnreadable(
+        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+        f"(it begins with {shown!r}).",
+        action="Correct the producer or the topic's deserializer, or set dead_letter_topic.",
+        topic=partition.topic,
+        partition=partition.number,
+        offset=offset,
+    )
 
 
 def _exits(error: BaseException) -> FunctionExits:

@@ -3,38 +3,92 @@
 Values are kept as their stored bytes: what a function gets is its own copy, and what it sets is encoded at once,
 so that changing an object afterwards changes nothing, and a value that can't be stored fails its own message.
 
+A store has few state keys and many message keys: each state key has a cell, whose dicts go by the message key object
+itself, so that full keys are built for the database and the changelog only. State keys beyond ``CELLS_MAX`` share
+one cell, which goes by full keys.
+
 Invariants:
     - The overlay is the only place of uncommitted writes; dropping it drops them all.
-    - ``clean`` holds only values that are in RocksDB.
+    - The cache (``young`` and ``old``) holds only values that are in RocksDB, and ``young`` the newer ones.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from processors.changelog.format import decode_value, encode_bytes, encode_value, key_prefix
-from processors.record_size import UNLIMITED, too_large
+from processors.changelog.format import (
+    CODEC_JSON,
+    HEAD_SIZE,
+    VALUE_VERSION,
+    decode_json,
+    decode_value,
+    encode_bytes,
+    encode_json,
+    encode_value,
+    full_keys,
+    key_prefix,
+    pack_head,
+)
+from processors.record_size import UNLIMITED, RecordTooLarge, too_large
 from processors.state.keys import store_prefix
 
 if TYPE_CHECKING:
     from processors.state.task_store import TaskStore
 
-#: Above so many entries the clean cache is emptied; dirty entries are bounded by the commit trigger.
-CLEAN_ENTRIES_MAX = 400_000
+#: What one store's cache of committed values may hold, in bytes, where nothing else is said.
+CACHE_BYTES = 64 << 20
 #: Prefetch follows at most so many state keys for each message key.
 PREFETCH_STATE_KEYS_MAX = 4
+#: So many state keys have a cell of their own.
+CELLS_MAX = 64
+#: What an entry takes beside key and value: the objects' headers and its part of the dict, in bytes.
+ENTRY_BYTES = 180
 
 
 _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
-class _Missing:
-    __slots__ = ()
+#: What the JSON of a text begins with.
+_QUOTE = 0x22
 
 
-_MISSING = _Missing()
+class _Missing(Enum):
+    MISSING = 0
+
+
+_MISSING: Final = _Missing.MISSING
+
+
+class Writes(NamedTuple):
+    """Uncommitted writes by changelog key, as parallel lists; None deletes."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+class _Cell:
+    """What the message keys have under one state key: uncommitted, and cached in two generations.
+
+    ``suffix`` is the state key as the changelog has it; without one, the dicts go by full changelog keys. ``room`` is
+    how long place and value may be together.
+    """
+
+    __slots__ = ("dirty", "old", "room", "suffix", "young")
+
+    def __init__(self, suffix: bytes | None, record_bytes_max: int) -> None:
+        self.suffix = suffix
+        self.room = record_bytes_max if suffix is None else record_bytes_max - len(key_prefix(b"")) - len(suffix)
+        self.dirty: dict[bytes, bytes | None] = {}
+        self.young: dict[bytes, bytes | None] = {}
+        self.old: dict[bytes, bytes | None] = {}
+
+    def full(self, place: bytes) -> bytes:
+        """The changelog key of a place."""
+        return place if self.suffix is None else key_prefix(place) + self.suffix
 
 
 class State(Protocol):
@@ -71,55 +125,113 @@ class State(Protocol):
 
 
 class StoreState:
-    """One store of one task; the runtime points it at each message's key in turn."""
+    """One store of one task; the runtime points it at each message's key in turn.
+
+    Args:
+        name: The store's name.
+        backend: Where committed values are.
+        topic: The changelog's topic; empty without one.
+        record_bytes_max: How many bytes key and value of a record may have there.
+        cache_bytes: What the cache of committed values may hold.
+    """
 
     __slots__ = (
         "_backend",
         "_bytes",
-        "_bytes_max",
-        "_clean",
-        "_dirty",
-        "_known",
-        "_prefix",
+        "_cache_bytes",
+        "_cells",
+        "_followed",
+        "_record_bytes_max",
         "_rocks_prefix",
-        "_timestamp",
+        "_shared",
         "_topic",
         "_undo",
+        "_weighed",
+        "_weight",
+        "message_key",
         "misses",
         "name",
         "reads",
+        "timestamp_ms",
     )
 
-    def __init__(self, name: str, backend: TaskStore, topic: str = "", record_bytes_max: int = UNLIMITED) -> None:
+    def __init__(
+        self,
+        name: str,
+        backend: TaskStore,
+        topic: str = "",
+        record_bytes_max: int = UNLIMITED,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
         self.name = name
         self._topic = topic
-        self._bytes_max = record_bytes_max
+        self._record_bytes_max = record_bytes_max
         #: Reads by user functions, and those of them that had to ask the database.
         self.reads = 0
         self.misses = 0
+        #: The message that is being processed: its key, and its time in milliseconds.
+        self.message_key = b""
+        self.timestamp_ms = 0
         self._backend = backend
+        self._cache_bytes = cache_bytes
         self._rocks_prefix = store_prefix(name)
-        self._dirty: dict[bytes, bytes | None] = {}
-        self._clean: dict[bytes, bytes | None] = {}
-        self._undo: list[tuple[bytes, bytes | _Missing | None]] = []
-        self._known: dict[bytes, None] = {}
-        self._prefix = b""
-        self._timestamp = 0
+        self._cells: dict[str, _Cell] = {}
+        self._shared = _Cell(None, self._record_bytes_max)
+        #: The cells that prefetch follows.
+        self._followed: list[_Cell] = []
+        self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
         self._bytes = 0
+        #: Of values that came into the cache: how many, and how long together.
+        self._weighed = 0
+        self._weight = 0
 
     # -- what user functions call ------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
         """See ``State.get``."""
-        raw = self._load(key)
+        # The same as ``_load``, written out: this is where the engine spends its time.
+        self.reads += 1
+        cell = self._cells.get(key)
+        if cell is None:
+            cell, place = self._place(key)
+        else:
+            place = self.message_key
+        raw = cell.dirty.get(place, _MISSING)
+        if raw is _MISSING:
+            raw = cell.young.get(place, _MISSING)
+            if raw is _MISSING:
+                raw = self._read(cell, place)
         if raw is not None:
+            if raw[0] == VALUE_VERSION and raw[1] == CODEC_JSON:
+                return decode_json(raw[HEAD_SIZE:])
             return decode_value(raw)
         # A default that the caller goes on to change must not be the next message's default, too.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
 
     def set(self, key: str, value: Any) -> None:
         """See ``State.set``."""
-        self._store(key, encode_value(value, self._timestamp, where=f" for key {key!r} of store {self.name!r}"))
+        # As ``_store``, written out.
+        try:
+            payload = encode_json(value)
+            raw = pack_head(VALUE_VERSION, CODEC_JSON, self.timestamp_ms) + payload
+        except Exception:
+            payload = raw = b""
+        # What can't be encoded, and what may not be what it seems: a text (of bytes?), a null (of NaN?).
+        if not payload or payload[0] == _QUOTE or b"null" in payload:
+            raw = encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}")
+        cell = self._cells.get(key)
+        if cell is None:
+            cell, place = self._place(key)
+        else:
+            place = self.message_key
+        if len(raw) + len(place) > cell.room:
+            raise self._too_large(key, cell, place, raw)
+        dirty = cell.dirty
+        before = dirty.get(place, _MISSING)
+        self._undo.append((dirty, place, before))
+        dirty[place] = raw
+        self._bytes += len(raw) if before is _MISSING or before is None else len(raw) - len(before)
 
     def delete(self, key: str) -> None:
         """See ``State.delete``."""
@@ -139,31 +251,37 @@ class StoreState:
 
     def set_bytes(self, key: str, value: bytes) -> None:
         """See ``State.set_bytes``."""
-        self._store(key, encode_bytes(value, self._timestamp))
+        self._store(key, encode_bytes(value, self.timestamp_ms))
 
     # -- what the task calls -----------------------------------------------------------------------------------
 
     def point_at(self, message_key: bytes, timestamp_ms: int) -> None:
         """Make the next calls be about one message."""
-        self._prefix = key_prefix(message_key)
-        self._timestamp = timestamp_ms
+        self.message_key = message_key
+        self.timestamp_ms = timestamp_ms
 
     def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
         """Load, in one read, what a batch of messages will most likely ask for."""
-        if not self._known:
-            return
-        clean, dirty = self._clean, self._dirty
-        if len(clean) > CLEAN_ENTRIES_MAX:
-            clean.clear()
-        wanted = [
-            full
-            for message_key in message_keys
-            for full in (key_prefix(message_key) + state_key for state_key in self._known)
-            if full not in clean and full not in dirty
-        ]
-        prefix = self._rocks_prefix
-        for full, raw in zip(wanted, self._backend.get_many([prefix + key for key in wanted]), strict=True):
-            clean[full] = raw
+        for cell in tuple(self._followed):
+            assert cell.suffix is not None
+            missing = set(message_keys).difference(cell.dirty).difference(cell.young)
+            if not missing:
+                continue
+            young, old = cell.young, cell.old
+            if old:
+                kept = [key for key in missing if key in old]
+                young.update([(key, old[key]) for key in kept])
+                missing.difference_update(kept)
+            wanted = list(missing)
+            found = self._backend.get_many(full_keys(wanted, cell.suffix, self._rocks_prefix))
+            young.update(zip(wanted, found, strict=True))
+            self._weigh(found)
+            self._make_room()
+
+    @property
+    def undo_log(self) -> list[Any]:
+        """What the current message has overwritten; not empty while it has written anything. Always the same list."""
+        return self._undo
 
     def keep_message(self) -> None:
         """The message succeeded: its writes stay in the overlay."""
@@ -171,36 +289,53 @@ class StoreState:
 
     def undo_message(self) -> None:
         """The message failed: take back its writes."""
-        dirty = self._dirty
-        for key, before in reversed(self._undo):
-            if isinstance(before, _Missing):
-                del dirty[key]
+        for dirty, place, before in reversed(self._undo):
+            self._bytes -= len(dirty[place] or b"")
+            if before is _MISSING:
+                del dirty[place]
             else:
-                dirty[key] = before
+                dirty[place] = before
+                self._bytes += len(before or b"")
         self._undo.clear()
 
-    def dirty(self) -> dict[bytes, bytes | None]:
-        """Uncommitted writes by changelog key; None deletes."""
-        return self._dirty
+    def writes(self) -> Writes:
+        """The uncommitted writes of all message keys."""
+        writes = Writes([], [])
+        for cell in self._all():
+            writes.keys.extend(cell.dirty if cell.suffix is None else full_keys(cell.dirty, cell.suffix))
+            writes.values.extend(cell.dirty.values())
+        return writes
+
+    def rocks_changes(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
+        """Writes of this store as full RocksDB keys and values."""
+        prefix = self._rocks_prefix
+        return zip([prefix + key for key in writes.keys], writes.values, strict=True)
 
     def dirty_bytes(self) -> int:
         """Roughly how much memory the uncommitted writes hold."""
-        return self._bytes
+        return self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
 
-    def rocks_changes(self) -> list[tuple[bytes, bytes | None]]:
-        """The overlay as full RocksDB keys and values."""
-        prefix = self._rocks_prefix
-        return [(prefix + key, raw) for key, raw in self._dirty.items()]
+    def cached_bytes(self) -> int:
+        """Roughly how much memory the cache of committed values holds."""
+        return int(sum(len(cell.young) + len(cell.old) for cell in self._all()) * self._entry_bytes())
 
     def committed(self) -> None:
         """The overlay is in RocksDB now."""
-        self._clean.update(self._dirty)
-        self._dirty.clear()
+        for cell in self._all():
+            if cell.dirty:
+                self._weighed += len(cell.dirty)
+                cell.young.update(cell.dirty)
+                cell.dirty.clear()
+        self._weight += self._bytes
         self._bytes = 0
+        self._make_room()
+        if len(self._cells) == CELLS_MAX:
+            self._forget_state_keys()
 
     def drop(self) -> None:
         """Forget every uncommitted write."""
-        self._dirty.clear()
+        for cell in self._all():
+            cell.dirty.clear()
         self._undo.clear()
         self._bytes = 0
 
@@ -208,33 +343,89 @@ class StoreState:
 
     def _load(self, key: str) -> bytes | None:
         self.reads += 1
-        encoded = self._encoded(key)
-        full = self._prefix + encoded
-        raw = self._dirty.get(full, _MISSING)
-        if not isinstance(raw, _Missing):
-            return raw
-        raw = self._clean.get(full, _MISSING)
-        if not isinstance(raw, _Missing):
-            return raw
-        if len(self._known) < PREFETCH_STATE_KEYS_MAX:
-            self._known[encoded] = None
-        self.misses += 1
-        found = self._backend.get(self._rocks_prefix + full)
-        self._clean[full] = found
-        return found
-
-    def _encoded(self, key: str) -> bytes:
-        try:
-            return key.encode()
-        except AttributeError:
-            raise TypeError(f"a key of store {self.name!r} is text, not {type(key).__name__}: {key!r}") from None
+        cell = self._cells.get(key)
+        if cell is None:
+            cell, place = self._place(key)
+        else:
+            place = self.message_key
+        raw = cell.dirty.get(place, _MISSING)
+        if raw is _MISSING:
+            raw = cell.young.get(place, _MISSING)
+            if raw is _MISSING:
+                raw = self._read(cell, place)
+        return raw
 
     def _store(self, key: str, raw: bytes | None) -> None:
-        full = self._prefix + self._encoded(key)
-        if raw is not None and len(raw) + len(full) > self._bytes_max:
-            what = f"The value of key {key!r} in store {self.name!r}"
-            raise too_large(what, self._topic, len(raw) + len(full), self._bytes_max)
-        dirty = self._dirty
-        self._undo.append((full, dirty.get(full, _MISSING)))
-        dirty[full] = raw
-        self._bytes += len(full) + (len(raw) if raw is not None else 0)
+        cell = self._cells.get(key)
+        if cell is None:
+            cell, place = self._place(key)
+        else:
+            place = self.message_key
+        dirty = cell.dirty
+        before = dirty.get(place, _MISSING)
+        if raw is not None:
+            if len(raw) + len(place) > cell.room:
+                raise self._too_large(key, cell, place, raw)
+            self._bytes += len(raw)
+        if before is not _MISSING and before is not None:
+            self._bytes -= len(before)
+        self._undo.append((dirty, place, before))
+        dirty[place] = raw
+
+    def _too_large(self, key: str, cell: _Cell, place: bytes, raw: bytes) -> RecordTooLarge:
+        size = len(raw) + len(cell.full(place))
+        return too_large(f"The value of key {key!r} in store {self.name!r}", self._topic, size, self._record_bytes_max)
+
+    def _all(self) -> tuple[_Cell, ...]:
+        return (*self._cells.values(), self._shared)
+
+    def _place(self, key: str) -> tuple[_Cell, bytes]:
+        """The cell of a state key that has none yet, and the current message's place in it."""
+        try:
+            suffix = key.encode()
+        except AttributeError:
+            raise TypeError(f"a key of store {self.name!r} is text, not {type(key).__name__}: {key!r}") from None
+        if len(self._cells) < CELLS_MAX:
+            cell = self._cells[key] = _Cell(suffix, self._record_bytes_max)
+            return cell, self.message_key
+        return self._shared, key_prefix(self.message_key) + suffix
+
+    def _read(self, cell: _Cell, place: bytes) -> bytes | None:
+        """From the older generation, or from the database; it is young then."""
+        raw = cell.old.get(place, _MISSING)
+        if raw is _MISSING:
+            self.misses += 1
+            if cell.suffix is not None and len(self._followed) < PREFETCH_STATE_KEYS_MAX and cell not in self._followed:
+                self._followed.append(cell)
+            raw = self._backend.get(self._rocks_prefix + cell.full(place))
+            self._weigh([raw])
+            if self.misses % 64 == 0:
+                self._make_room()
+        cell.young[place] = raw
+        return raw
+
+    def _weigh(self, found: list[bytes | None]) -> None:
+        self._weighed += len(found)
+        self._weight += sum(map(len, filter(None, found)))
+
+    def _entry_bytes(self) -> float:
+        return ENTRY_BYTES + self._weight / max(1, self._weighed)
+
+    def _make_room(self) -> None:
+        """When the young generation fills half of the cache it is the old one; what was old is forgotten."""
+        cells = self._all()
+        if sum([len(cell.young) for cell in cells]) * self._entry_bytes() <= self._cache_bytes / 2:
+            return
+        for cell in cells:
+            cell.old, cell.young = cell.young, {}
+        self._weight, self._weighed = self._weight // 2, self._weighed // 2
+        self._followed.clear()
+
+    def _forget_state_keys(self) -> None:
+        """State keys that are not used any more (those with a date in them) make room for new ones."""
+        used = {key: cell for key, cell in self._cells.items() if cell.young or cell.old}
+        if len(used) < len(self._cells):
+            self._cells = used
+            # A state key that goes to the shared cell may get one of its own from now on.
+            self._shared = _Cell(None, self._record_bytes_max)
+            self._followed = [cell for cell in self._followed if cell in used.values()]

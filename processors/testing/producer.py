@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.kafka.errors import BrokerUnreachable, OutcomeUnknown, TransactionAborted
@@ -82,6 +82,27 @@ class InMemoryProducer:
         """Queue one record."""
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         self._queue.append(_Queued(place, key, value, timestamp_ms, headers, on_delivered))
+
+    def produce_all(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        *,
+        partition: int = -1,
+        timestamps: Sequence[int] | None = None,
+        headers: Mapping[int, Headers] | None = None,
+    ) -> None:
+        """Queue many records."""
+        for index, (value, key) in enumerate(zip(values, keys, strict=True)):
+            self.produce(
+                topic,
+                value,
+                key,
+                partition=partition,
+                timestamp_ms=timestamps[index] if timestamps else 0,
+                headers=headers.get(index) if headers else None,
+            )
 
     def poll(self) -> None:
         """Let what is queued arrive, as the client's background thread would."""

@@ -23,6 +23,24 @@ def test_records_of_a_plain_producer_are_readable_at_once(bench: Bench) -> None:
     assert (end, position) == (2, 2)
 
 
+def test_many_records_at_once_keep_their_order_times_and_headers(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer()
+    values = [b"%d" % number for number in range(50)]
+    producer.produce_all(place.topic, values[:20], [None] * 20, partition=0)
+    times = [1_600_000_000_000 + number for number in range(15)]
+    producer.produce_all(place.topic, values[20:35], [b"k"] * 15, timestamps=times)
+    producer.produce_all(place.topic, values[35:], [b"k"] * 15, timestamps=times, headers={3: [("h", b"1")]})
+    producer.produce_all(place.topic, [], [])
+    producer.flush(PATIENCE_S)
+    records = bench.replay(place)[0]
+    assert [record.value for record in records] == values
+    assert [record.key for record in records] == [None] * 20 + [b"k"] * 30
+    assert [record.timestamp_ms for record in records[20:]] == times + times
+    assert all(record.timestamp_ms > times[-1] for record in records[:20])
+    assert {number: record.headers for number, record in enumerate(records) if record.headers} == {38: [("h", b"1")]}
+
+
 def test_keys_go_where_java_puts_them(bench: Bench) -> None:
     topic = bench.topic(partitions=7)
     producer = bench.producer()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from processors.state.task_store import TaskMeta, TaskStore
 from processors.testing.consumers import InMemoryReplayer
 from processors.testing.groups import Group
 from processors.testing.log import PartitionLog
+from processors.testing.producer import InMemoryProducer
 from tests.simulation.planted_checkpoints import PLANTS
 from tests.simulation.run import Outcome, SeedRunner, runner
 
@@ -48,8 +50,8 @@ class Planted:
 def _write_overlays(pending: commit.Commit) -> None:
     for part in pending.tasks:
         if part.task.store is not None:
-            changes = [change for state in part.task.states.values() for change in state.rocks_changes()]
-            part.task.store.write(changes, part.task.meta)
+            changes = [state.rocks_changes(state.writes()) for state in part.task.states.values()]
+            part.task.store.write(chain.from_iterable(changes), part.task.meta)
 
 
 def _write_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -157,14 +159,23 @@ def _uncommitted_replay(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tombstones_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoreState, "dirty", lambda self: {key: raw for key, raw in self._dirty.items() if raw is not None})
+    original = InMemoryProducer.produce_all
+
+    def produce_all(self: InMemoryProducer, topic: str, values: Any, keys: Any, **more: Any) -> None:
+        if more.get("partition", -1) >= 0:  # a changelog
+            left = [(value, key) for value, key in zip(values, keys, strict=True) if value is not None]
+            values, keys = [value for value, _ in left], [key for _, key in left]
+        original(self, topic, values, keys, **more)
+
+    patch.setattr(InMemoryProducer, "produce_all", produce_all)
 
 
 def _cache_survives_abort(patch: pytest.MonkeyPatch) -> None:
     original = StoreState.drop
 
     def drop(self: StoreState) -> None:
-        self._clean.update(self._dirty)
+        for cell in self._all():
+            cell.young.update(cell.dirty)
         original(self)
 
     patch.setattr(StoreState, "drop", drop)

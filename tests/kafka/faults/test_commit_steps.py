@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from processors.runtime.options import RECORDS_PER_SLICE
 from tests.kafka.faults.dying_worker import STEPS, STEPS_AT_LEAST_ONCE, count_and_name
 from tests.kafka.faults.verification import finish, verify, verify_at_least_once
 
@@ -32,4 +31,4 @@ def test_at_least_once_a_kill_at_a_step_of_the_commit_cycle_loses_nothing(on_sit
         shutil.rmtree(on_site.state_dir)
     on_site.feed_numbers(300)
     finish(on_site, waiting, slot="0", processing_guarantee="at-least-once", step=count_and_name)
-    verify_at_least_once(on_site, on_site.state_dir, repeated_max=200 + RECORDS_PER_SLICE)
+    verify_at_least_once(on_site, on_site.state_dir, repeated_max=200)

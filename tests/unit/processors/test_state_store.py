@@ -11,7 +11,7 @@ from processors.state.errors import StateDiskFailed, StateFolderForeign, StateFo
 from processors.state.fingerprint import Fingerprint, fingerprint_of
 from processors.state.folder import StateFolder
 from processors.state.rocksdb import RocksDatabases
-from processors.state.store import StoreState
+from processors.state.store import CELLS_MAX, StoreState
 from processors.state.task_store import TaskMeta, TaskStore
 
 
@@ -61,7 +61,7 @@ def test_a_failed_message_is_undone_whole(backend):
 def test_dropping_the_overlay_brings_back_what_is_committed(backend):
     state = at(StoreState("s", backend))
     state.set("a", 1)
-    backend.write(state.rocks_changes(), TaskMeta(transaction=1))
+    backend.write(state.rocks_changes(state.writes()), TaskMeta(transaction=1))
     state.committed()
     state.set("a", 2)
     state.delete("a")
@@ -74,7 +74,7 @@ def test_commit_and_reopen(tmp_path):
     state = at(StoreState("s", store))
     state.set("a", [1, 2])
     state.set_bytes("raw", b"\x00\x01")
-    store.write(state.rocks_changes(), TaskMeta(inputs={"in": 5}, transaction=3))
+    store.write(state.rocks_changes(state.writes()), TaskMeta(inputs={"in": 5}, transaction=3))
     store.close()
     again = TaskStore(RocksDatabases(), tmp_path / "task")
     reopened = at(StoreState("s", again))
@@ -89,18 +89,106 @@ def test_prefetch_gives_the_same_answers(backend):
     state = StoreState("s", backend)
     for number in range(50):
         at(state, b"%d" % number).set("n", number)
-    backend.write(state.rocks_changes(), TaskMeta())
+    backend.write(state.rocks_changes(state.writes()), TaskMeta())
     fresh = StoreState("s", backend)
     at(fresh, b"0").get("n")
     fresh.prefetch({b"%d" % number for number in range(60)})
     assert [at(fresh, b"%d" % number).get("n") for number in range(60)] == [*range(50), *([None] * 10)]
 
 
+def commit(state, backend):
+    backend.write(state.rocks_changes(state.writes()), TaskMeta())
+    state.committed()
+
+
+def test_the_cache_keeps_to_its_bytes_and_what_is_used_stays_in_it(backend):
+    state = StoreState("s", backend, cache_bytes=100_000)
+    for number in range(2_000):
+        at(state, b"%d" % number).set("n", number)
+        if number % 100 == 0:
+            commit(state, backend)
+            at(state, b"hot").set("n", number)
+            assert state.cached_bytes() <= 130_000
+    commit(state, backend)
+    misses = state.misses
+    assert at(state, b"hot").get("n") == 1900
+    assert at(state, b"1999").get("n") == 1999
+    assert state.misses == misses
+    assert [at(state, b"%d" % number).get("n") for number in range(2_000)] == list(range(2_000))
+    assert state.misses > misses
+    assert state.cached_bytes() <= 130_000
+
+
+def test_keys_that_all_fit_are_read_from_the_database_once(backend):
+    first = StoreState("s", backend)
+    for number in range(500):
+        at(first, b"%d" % number).set("n", number)
+    commit(first, backend)
+    state = StoreState("s", backend, cache_bytes=250_000)
+    at(state, b"0").get("n")
+    for _ in range(5):
+        for start in range(0, 500, 50):
+            state.prefetch({b"%d" % number for number in range(start, start + 50)})
+            for number in range(start, start + 50):
+                at(state, b"%d" % number).set("n", at(state, b"%d" % number).get("n"))
+        commit(state, backend)
+    assert state.misses == 1
+
+
+def test_a_value_that_grows_old_in_the_cache_is_never_given_back_again(backend):
+    state = StoreState("s", backend, cache_bytes=2_000)
+    for turn in range(30):
+        for number in range(20):
+            key = b"%d" % number
+            assert at(state, key).get("n", -1) == turn - 1
+            if number % 3 or turn % 2:
+                state.set("n", turn)
+            else:
+                state.delete("n")
+                state.set("n", turn)
+        commit(state, backend)
+
+
+def test_state_keys_without_number_are_the_same_as_few(backend):
+    state, expected = StoreState("s", backend, cache_bytes=20_000), {}
+    for turn in range(8):
+        for number in range(150):
+            key, name = b"%d" % (number % 3), f"window {turn * 40 + number}"
+            assert at(state, key).get(name) == expected.get((key, name))
+            state.set(name, [turn, number])
+            expected[key, name] = [turn, number]
+            if number % 7 == 0:
+                state.delete(name)
+                expected[key, name] = None
+            state.keep_message()
+        at(state, b"0").set("window 9999", 1)
+        state.undo_message()
+        commit(state, backend)
+    assert all(at(state, key).get(name) == value for (key, name), value in expected.items())
+    assert len(state._cells) <= CELLS_MAX
+    stored = dict(backend.items("s"))
+    assert len(stored) == sum(value is not None for value in expected.values())
+
+
+def test_overwriting_does_not_add_up(backend):
+    state = StoreState("s", backend)
+    for number in range(100):
+        at(state).set("n", "x" * 100)
+        state.set("n", number)
+        state.keep_message()
+    small = state.dirty_bytes()
+    assert small < 400
+    state.set("n", "x" * 1_000)
+    assert state.dirty_bytes() > small + 900
+    state.undo_message()
+    assert state.dirty_bytes() == small
+
+
 def test_a_checkpoint_has_the_same_fingerprint(backend, tmp_path):
     state = at(StoreState("s", backend))
     for number in range(100):
         state.set(f"k{number}", number)
-    backend.write(state.rocks_changes(), TaskMeta())
+    backend.write(state.rocks_changes(state.writes()), TaskMeta())
     backend.checkpoint(tmp_path / "copy")
     pairs = list(iterate_checkpoint(tmp_path / "copy", "s"))
     assert len(pairs) == 100
