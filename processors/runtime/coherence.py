@@ -73,7 +73,8 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             )
         if at.offset > facts.end or at.offset < facts.start:
             raise _truncated(task, store, facts, at.offset)
-        doubt = doubt_of_age(now - (meta.complete_at if meta is not None else now), facts, at.offset)
+        assert meta is not None
+        doubt = doubt_of_age(now - meta.complete_at, facts, at.offset, restoring=meta.restoring)
         if doubt is not None:
             for name, known in changelogs.items():
                 if known.start > 0:
@@ -83,9 +84,11 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
     return RestorePlan(starts)
 
 
-def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int) -> str | None:
+def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """Why state that was whole so long ago may not be replayed on from this offset; None when it may."""
-    if facts.end - offset <= 1:  # one offset of difference can only be the marker of the last commit
+    # One offset of difference can only be the marker of the last commit; but a replay that was broken off may have
+    # come to the end so late that deletes were gone on its way.
+    if facts.end - offset <= 1 and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
         return (

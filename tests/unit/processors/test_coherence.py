@@ -1,5 +1,7 @@
 """The coherence guard, as a table: what may run, from where, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from processors.runtime.coherence import (
@@ -41,6 +43,14 @@ def test_a_store_older_than_the_retention_of_deletes_is_replayed_whole():
 
 def test_an_old_store_that_lacks_nothing_is_kept():
     assert plan_restore("t", held(100), facts(), 1000.0 + 9 * DAY).wipe is None
+
+
+def test_a_replay_that_came_to_the_end_too_late_is_done_again_from_the_start():
+    late = replace(held(100), restoring=True)
+    assert plan_restore("t", late, facts(), 1000.0 + 0.5 * DAY).wipe is None
+    decided = plan_restore("t", late, facts(), 1000.0 + 9 * DAY)
+    assert decided.starts == {"s": 0}
+    assert decided.wipe is not None
 
 
 @pytest.mark.parametrize(
