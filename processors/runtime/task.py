@@ -29,6 +29,7 @@ from processors.dataframe.fusion import Run, compile_run
 from processors.dataframe.outbox import Outboxes, Output
 from processors.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from processors.record_size import UNLIMITED
+from processors.runtime.columns import ColumnarStream, columnar_stream
 from processors.state.errors import StateFailed
 from processors.state.store import StoreState
 from processors.state.task_store import TaskMeta, TaskStore
@@ -86,6 +87,7 @@ OnFailure = Callable[[FailedMessage], Output | None]
 @dataclass(slots=True)
 class _Stream:
     run: Run
+    columns: ColumnarStream | None
     deserialize: Deserializer
     deserialize_key: Deserializer
 
@@ -173,7 +175,8 @@ class Task:
         for topic in self.inputs:
             frame = frames[topic]
             run = compile_run(frame.source, self.states, self.outboxes, self._record_bytes_max)
-            self._streams[topic] = _Stream(run, frame.topic.deserialize_value, frame.topic.deserialize_key)
+            columns = columnar_stream(frame, self.states, self.outboxes, self._record_bytes_max)
+            self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
@@ -188,8 +191,36 @@ class Task:
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
-        if self.states and first < last:
-            keys = {key for key in batch.keys[first:last] if key is not None}
+        if stream.columns is not None:
+            for begin, end in stream.columns.runs(first, last):
+                self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
+                index = end
+            if index < last:
+                stream.columns.leave(batch, index, last)
+        if index < last:
+            self._one_by_one(stream, batch, index, last, on_failure)
+        return last - first
+
+    def _by_columns(
+        self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
+    ) -> None:
+        """Process records by columns, and one by one what is near to records that can't be."""
+        first, last = run
+        if columns.take(batch, first, last):
+            self.positions[batch.partition.topic] = batch.offsets[last - 1] + 1
+            return
+        middle = columns.split(first, last)
+        if middle is None:
+            columns.leave(batch, first, last)
+            self._one_by_one(stream, batch, first, last, on_failure)
+        else:
+            self._by_columns(stream, columns, batch, (first, middle), on_failure)
+            self._by_columns(stream, columns, batch, (middle, last), on_failure)
+
+    def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> None:
+        """Process records through the stream's steps."""
+        if self.states:
+            keys = {key for key in batch.keys[index:last] if key is not None}
             for state in self.states.values():
                 state.prefetch(keys)
         while index < last:
@@ -201,7 +232,6 @@ class Task:
                 self._fail(batch, end, readable.failure, on_failure)
                 end += 1
             index = end
-        return last - first
 
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -124,6 +124,30 @@ class State(Protocol):
         ...
 
 
+class Rows(Protocol):
+    """State that is held outside of the overlay between commits; see ``dataframe.columnar.ColumnarAggregation``."""
+
+    def write_back(self) -> None:
+        """Put everything uncommitted into the overlay."""
+        ...
+
+    def committed(self) -> None:
+        """The overlay is in RocksDB."""
+        ...
+
+    def drop(self) -> None:
+        """Forget everything uncommitted."""
+        ...
+
+    def dirty_bytes(self) -> int:
+        """Roughly how much memory the uncommitted part takes in the overlay."""
+        ...
+
+    def rows_bytes(self) -> int:
+        """Roughly how much memory all of it takes."""
+        ...
+
+
 class StoreState:
     """One store of one task; the runtime points it at each message's key in turn.
 
@@ -138,20 +162,21 @@ class StoreState:
     __slots__ = (
         "_backend",
         "_bytes",
-        "_cache_bytes",
         "_cells",
         "_followed",
-        "_record_bytes_max",
         "_rocks_prefix",
+        "_rows",
         "_shared",
         "_topic",
         "_undo",
         "_weighed",
         "_weight",
+        "cache_bytes",
         "message_key",
         "misses",
         "name",
         "reads",
+        "record_bytes_max",
         "timestamp_ms",
     )
 
@@ -166,7 +191,7 @@ class StoreState:
     ) -> None:
         self.name = name
         self._topic = topic
-        self._record_bytes_max = record_bytes_max
+        self.record_bytes_max = record_bytes_max
         #: Reads by user functions, and those of them that had to ask the database.
         self.reads = 0
         self.misses = 0
@@ -174,10 +199,11 @@ class StoreState:
         self.message_key = b""
         self.timestamp_ms = 0
         self._backend = backend
-        self._cache_bytes = cache_bytes
+        self.cache_bytes = cache_bytes
         self._rocks_prefix = store_prefix(name)
+        self._rows: Rows | None = None
         self._cells: dict[str, _Cell] = {}
-        self._shared = _Cell(None, self._record_bytes_max)
+        self._shared = _Cell(None, self.record_bytes_max)
         #: The cells that prefetch follows.
         self._followed: list[_Cell] = []
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
@@ -300,6 +326,8 @@ class StoreState:
 
     def writes(self) -> Writes:
         """The uncommitted writes of all message keys."""
+        if self._rows is not None:
+            self._rows.write_back()
         writes = Writes([], [])
         for cell in self._all():
             writes.keys.extend(cell.dirty if cell.suffix is None else full_keys(cell.dirty, cell.suffix))
@@ -313,16 +341,21 @@ class StoreState:
 
     def dirty_bytes(self) -> int:
         """Roughly how much memory the uncommitted writes hold."""
-        return self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
+        outside = 0 if self._rows is None else self._rows.dirty_bytes()
+        return outside + self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
 
     def cached_bytes(self) -> int:
         """Roughly how much memory the cache of committed values holds."""
-        return int(sum(len(cell.young) + len(cell.old) for cell in self._all()) * self._entry_bytes())
+        outside = 0 if self._rows is None else self._rows.rows_bytes()
+        return outside + int(sum(len(cell.young) + len(cell.old) for cell in self._all()) * self._entry_bytes())
 
     def committed(self) -> None:
         """The overlay is in RocksDB now."""
         for cell in self._all():
-            if cell.dirty:
+            if self._rows is not None:  # they are the cache; what is here can be old
+                cell.young, cell.old = {}, {}
+                cell.dirty.clear()
+            elif cell.dirty:
                 self._weighed += len(cell.dirty)
                 cell.young.update(cell.dirty)
                 cell.dirty.clear()
@@ -331,13 +364,45 @@ class StoreState:
         self._make_room()
         if len(self._cells) == CELLS_MAX:
             self._forget_state_keys()
+        if self._rows is not None:
+            self._rows.committed()
 
     def drop(self) -> None:
         """Forget every uncommitted write."""
+        if self._rows is not None:
+            self._rows.drop()
         for cell in self._all():
             cell.dirty.clear()
         self._undo.clear()
         self._bytes = 0
+
+    # -- what rows outside of the overlay call -------------------------------------------------------------------
+
+    def attach(self, rows: Rows) -> None:
+        """Have state held in rows, which are asked before a commit and told after it."""
+        self._rows = rows
+
+    def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
+        """Stored values of many message keys, uncommitted ones included; None where there is none."""
+        cell = self._cells.get(state_key) or self._place(state_key)[0]
+        assert cell.suffix is not None
+        dirty, young = cell.dirty, cell.young
+        wanted = [key for key in message_keys if key not in dirty and key not in young] if dirty or young else None
+        missing = message_keys if wanted is None else wanted
+        self.reads += len(message_keys)
+        self.misses += len(missing)
+        found = self._backend.get_many(full_keys(missing, cell.suffix, self._rocks_prefix))
+        if wanted is None:
+            return found
+        by_key = dict(zip(wanted, found, strict=True))
+        return [dirty[key] if key in dirty else young[key] if key in young else by_key[key] for key in message_keys]
+
+    def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
+        """Put whole stored values into the overlay; there is no undo."""
+        cell = self._cells.get(state_key) or self._place(state_key)[0]
+        for key, raw in zip(message_keys, values, strict=True):
+            self._bytes += len(raw) - len(cell.dirty.get(key) or b"")
+            cell.dirty[key] = raw
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -374,7 +439,7 @@ class StoreState:
 
     def _too_large(self, key: str, cell: _Cell, place: bytes, raw: bytes) -> RecordTooLarge:
         size = len(raw) + len(cell.full(place))
-        return too_large(f"The value of key {key!r} in store {self.name!r}", self._topic, size, self._record_bytes_max)
+        return too_large(f"The value of key {key!r} in store {self.name!r}", self._topic, size, self.record_bytes_max)
 
     def _all(self) -> tuple[_Cell, ...]:
         return (*self._cells.values(), self._shared)
@@ -386,7 +451,7 @@ class StoreState:
         except AttributeError:
             raise TypeError(f"a key of store {self.name!r} is text, not {type(key).__name__}: {key!r}") from None
         if len(self._cells) < CELLS_MAX:
-            cell = self._cells[key] = _Cell(suffix, self._record_bytes_max)
+            cell = self._cells[key] = _Cell(suffix, self.record_bytes_max)
             return cell, self.message_key
         return self._shared, key_prefix(self.message_key) + suffix
 
@@ -414,7 +479,7 @@ class StoreState:
     def _make_room(self) -> None:
         """When the young generation fills half of the cache it is the old one; what was old is forgotten."""
         cells = self._all()
-        if sum([len(cell.young) for cell in cells]) * self._entry_bytes() <= self._cache_bytes / 2:
+        if sum([len(cell.young) for cell in cells]) * self._entry_bytes() <= self.cache_bytes / 2:
             return
         for cell in cells:
             cell.old, cell.young = cell.young, {}
@@ -427,5 +492,5 @@ class StoreState:
         if len(used) < len(self._cells):
             self._cells = used
             # A state key that goes to the shared cell may get one of its own from now on.
-            self._shared = _Cell(None, self._record_bytes_max)
+            self._shared = _Cell(None, self.record_bytes_max)
             self._followed = [cell for cell in self._followed if cell in used.values()]

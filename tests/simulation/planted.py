@@ -15,6 +15,7 @@ import pytest
 
 from infra.kafka.errors import KafkaFailed, TransactionAborted
 from processors.changelog.format import META_KEY
+from processors.dataframe.columnar import ColumnarAggregation
 from processors.runtime import coherence, commit
 from processors.runtime.assignment import Assignment
 from processors.runtime.committer import Committer
@@ -283,6 +284,10 @@ def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("processors.runtime.assignment.check_inputs", lenient)
 
 
+def _rows_stay_behind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ColumnarAggregation, "leave", lambda self, keys: None)
+
+
 BUGS = (
     Planted("RocksDB is written before the commit", _write_before_commit),
     Planted("a zombie writes locally what its group refused", _zombie_writes),
@@ -297,6 +302,7 @@ BUGS = (
     Planted("deletes are left out of the changelog", _tombstones_dropped),
     Planted("cached reads survive an abort", _cache_survives_abort),
     Planted("the overlay survives an abort", _overlay_survives_abort),
+    Planted("an aggregation's rows are not given to the plain path", _rows_stay_behind),
     Planted("a failed message's writes are kept", _no_undo),
     Planted("the producer is kept after an unknown outcome", _producer_kept),
     Planted("an unknown outcome counts as success", _unknown_is_success),

@@ -113,6 +113,7 @@ class Schedule:
         checkpoint_s: From one checkpoint of a task to the next.
         spares: A checkpoint is used when it spares the replay of so many records.
         store_step_s: From one step of an upload or download to the next.
+        aggregated: A built-in aggregation is run instead of functions.
         patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
     """
 
@@ -136,6 +137,7 @@ class Schedule:
     checkpoint_s: float
     spares: int
     store_step_s: float
+    aggregated: bool
     faults: tuple[Fault, ...]
 
 
@@ -175,5 +177,6 @@ def draw_schedule(seed: int) -> Schedule:
         checkpoint_s=random.choice([0.2, 0.2, 1.0, 5.0]),
         spares=random.choice([1, 1, 4, 20]),
         store_step_s=random.choice([0.0, 0.0, 0.01, 0.3]),
+        aggregated=Random(f"aggregation of {seed}").random() < 0.25,
         faults=faults,
     )

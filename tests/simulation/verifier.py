@@ -245,7 +245,8 @@ class FinalCheck:
             assert record.value is not None
             assert record.key is not None
             value = json.loads(record.value)
-            name = (value["p"], value["n"], record.key.decode())
+            stage = self._workload.names[0] if self._workload.aggregated else record.key.decode()
+            name = (value["p"], value["n"], stage)
             counts[name] += 1
             if name not in self._expected.outputs:
                 raise InvariantBroken("outputs", f"{name} was sent, but its message raises")

@@ -1,18 +1,31 @@
 """What simulated processors work on: messages from a seed, the functions under test, and plain Python to compare with.
 
 The functions keep running totals in one or two stores, delete keys, and raise for some messages, before or after their
-first writes. ``Expected`` computes the same from the input alone, sharing no code with them.
+first writes; or a built-in aggregation does it, without deletes. ``Expected`` computes the same from the input alone,
+sharing no code with them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
 
 from processors.application import Application
 from processors.changelog.format import key_prefix
+from processors.dataframe.aggregation import (
+    STATE_KEY,
+    AggregationFailed,
+    Aggregator,
+    Count,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+)
 
 GROUP = "totals"
 INPUT, OUTPUT, DEAD = "orders", "results", "spoilt"
@@ -31,7 +44,7 @@ class Message(NamedTuple):
 
     number: int
     key: bytes
-    amount: int
+    amount: Any
     drops: bool
     spoils: str | None
 
@@ -72,6 +85,7 @@ class Workload:
     stores: int
     exactly_once: bool
     dead_letters: bool
+    aggregated: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,10 +105,25 @@ class Workload:
             **settings,
         )
         frame = app.dataframe(app.topic(INPUT))
+        if self.aggregated:
+            frame.aggregate(COLUMNS, store=STORES[0]).to_topic(app.topic(OUTPUT))
+            return app
         for store in self.names:
             frame = frame.apply(Total(store), stateful=True, store=store)
             frame = frame.to_topic(app.topic(OUTPUT), key=_ByStage(store))
         return app
+
+
+#: By columns, except where a message of the same run fails.
+COLUMNS: dict[str, Aggregator] = {
+    "p": Last("p"),
+    "n": Last("n"),
+    STORES[0]: Sum("v"),
+    "count": Count(),
+    "mean": Mean("v"),
+    "least": Min("v"),
+    "most": Max("v"),
+}
 
 
 class _ByStage:
@@ -108,7 +137,18 @@ class _ByStage:
 
 
 def _skip_spoilt(error: Exception, *_: Any) -> bool:
-    return isinstance(error, Spoilt)
+    return isinstance(error, (Spoilt, AggregationFailed))
+
+
+def aggregated(workload: Workload) -> Workload:
+    """The same messages for a built-in aggregation: nothing deletes, and some amounts are no whole numbers."""
+
+    def changed(message: Message) -> Message:
+        amount = message.amount / 10 if message.number % 4 == 1 else message.amount
+        return message._replace(amount="no number" if message.spoils else amount, drops=False)
+
+    messages = tuple(tuple(map(changed, of)) for of in workload.messages)
+    return replace(workload, messages=messages, stores=1, aggregated=True)
 
 
 def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once: bool, dead_letters: bool) -> Workload:
@@ -146,7 +186,7 @@ class Expected:
         states: By store and partition: changelog key -> value.
     """
 
-    outputs: dict[OutputName, int | None] = field(default_factory=dict)
+    outputs: dict[OutputName, int | float | None] = field(default_factory=dict)
     dead: set[tuple[int, int]] = field(default_factory=set)
     states: dict[tuple[str, int], dict[bytes, Any]] = field(default_factory=dict)
 
@@ -155,7 +195,10 @@ def expect(workload: Workload) -> Expected:
     """Fold the input in plain Python."""
     expected = Expected()
     for partition, messages in enumerate(workload.messages):
-        totals: dict[tuple[str, bytes], int] = {}
+        if workload.aggregated:
+            _expect_aggregates(expected, partition, messages, workload)
+            continue
+        totals: dict[tuple[str, bytes], int | float] = {}
         lasts: dict[tuple[str, bytes], int] = {}
         for message in messages:
             if message.spoils is not None:
@@ -180,3 +223,34 @@ def expect(workload: Workload) -> Expected:
                 if owner == store
             }
     return expected
+
+
+def _expect_aggregates(expected: Expected, partition: int, messages: Sequence[Message], workload: Workload) -> None:
+    """The same for the built-in aggregation of one partition."""
+    [store] = workload.names
+    by_key: dict[bytes, list[Message]] = {}
+    for message in messages:
+        if message.spoils is not None:
+            expected.dead.add((partition, message.number))
+            continue
+        by_key.setdefault(message.key, []).append(message)
+        expected.outputs[(partition, message.number, store)] = _total(by_key[message.key])
+    expected.states[(store, partition)] = {}
+    for key, done in by_key.items():
+        amounts = [message.amount for message in done]
+        expected.states[(store, partition)][key_prefix(key) + STATE_KEY.encode()] = {
+            "format": 1,
+            "last": {"p": partition, "n": done[-1].number},
+            "sum": {store: _total(done)},
+            "count": {"count": len(done)},
+            "mean": {"mean": {"sum": _total(done), "count": len(done)}},
+            "min": {"least": min(amounts)},
+            "max": {"most": max(amounts)},
+        }
+
+
+def _total(messages: Sequence[Message]) -> int | float:
+    total: int | float = 0
+    for message in messages:
+        total += message.amount
+    return total

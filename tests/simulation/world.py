@@ -18,7 +18,7 @@ from infra.settings import CheckpointSettings, Settings
 from processors.application import Application
 from processors.changelog.names import changelog_topic
 from processors.checkpoints import decision
-from processors.runtime import commit, loop, restore
+from processors.runtime import columns, commit, loop, restore
 from processors.state import task_store
 from processors.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
 from processors.testing import producer
@@ -31,7 +31,7 @@ from processors.testing.simulation import SimulatedProcess, Simulation, Simulati
 from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
-from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, draw_workload, expect
+from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
 
 #: Everything healed, the rest of the input is processed in less than so many virtual seconds.
 RECOVERY_S = 400.0
@@ -155,6 +155,8 @@ class World:
             exactly_once=schedule.exactly_once,
             dead_letters=schedule.dead_letters,
         )
+        if schedule.aggregated:
+            self.workload = aggregated(self.workload)
         self.machines = [Machine(self, f"m{number}") for number in range(3)]
         self.simulation = Simulation(self.clock, self.random, self._on_point)
         self.exits: list[Exception] = []
@@ -406,6 +408,8 @@ def _tuned(schedule: Schedule) -> Iterator[None]:
         (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
         (loop, "RECORDS_PER_POLL", schedule.poll_max),
         (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
+        (columns, "RUN_MIN", 2),
+        (columns, "RUN_MAX", 5),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
         (decision, "SPARES_AT_LEAST", schedule.spares),
     ]

@@ -1,0 +1,172 @@
+"""Streams by columns in the engine: which are, what they leave to the steps, and that nothing else tells them apart."""
+
+import json
+from random import Random
+
+import pytest
+
+from processors import Application, Collect, Count, Last, Mean, Min, Sum
+from processors.dataframe.outbox import Outboxes
+from processors.runtime import columns, task
+from processors.runtime.columns import ColumnarStream, columnar_stream
+from processors.testing import InMemoryCluster
+
+COLUMNS = {"user": Last("user"), "n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v")}
+
+
+def application(state_dir=None, **settings):
+    app = Application(
+        "in-memory",
+        consumer_group="g",
+        auto_offset_reset="earliest",
+        loglevel=None,
+        dead_letter_topic="dead",
+        state_dir=state_dir,
+        **settings,
+    )
+    app.dataframe(app.topic("in")).aggregate(COLUMNS, store="totals").to_topic(app.topic("out"))
+    return app
+
+
+def feed(cluster, random, count, spoilt=0.0):
+    for _ in range(count):
+        key = b"k%d" % random.randrange(40)
+        amount = random.choice([random.random() * 1e3, random.randrange(100), 0.1, -0.0])
+        value = {"user": key.decode(), "v": amount}
+        if random.random() < spoilt:
+            value = random.choice([{"v": "text"}, {"user": 1}, {"user": "x", "v": None}, [1]])
+        raw = None if random.random() < spoilt / 4 else json.dumps(value).encode()
+        cluster.produce("in", raw, None if random.random() < spoilt / 4 else key)
+
+
+def told(cluster, app):
+    dead = [(r.key, r.value, r.headers) for _, r in cluster.read("dead")]
+    changelog = [(r.key, r.value) for _, r in cluster.read("g-totals-changelog") if r.key[:1] != b"\x00"]
+    return [(r.key, r.value, r.timestamp_ms) for _, r in cluster.read("out")], dead, dict(changelog)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """How many messages went by columns."""
+    count = [0]
+    take = ColumnarStream.take
+
+    def counted(self, batch, first, last):
+        done = take(self, batch, first, last)
+        count[0] += (last - first) * done
+        return done
+
+    monkeypatch.setattr(ColumnarStream, "take", counted)
+    return count
+
+
+@pytest.mark.parametrize(("spoilt", "enough"), [(0.0, 3_000), (0.001, 1_500), (0.3, 0)])
+def test_the_engine_gives_the_same_bytes_by_columns_and_message_by_message(
+    spoilt, enough, taken, monkeypatch, tmp_path
+):
+    results = []
+    for by_columns in (True, False):
+        if not by_columns:
+            seen = taken[0]
+            monkeypatch.setattr(task, "columnar_stream", lambda *_: None)
+        cluster, random = InMemoryCluster(), Random(7)
+        for topic in ("in", "out", "dead"):
+            cluster.create_topic(topic)
+        for turn in range(3):
+            feed(cluster, random, 1_000, spoilt)
+            # the second start finds its disk, the third one restores from the changelog
+            cluster.run(application(tmp_path / f"{by_columns}-{turn // 2}"))
+        results.append(told(cluster, application()))
+    assert results[0] == results[1]
+    assert seen >= enough
+    assert taken[0] == seen
+
+
+def test_state_that_one_way_wrote_is_read_by_the_other(taken, monkeypatch, tmp_path):
+    cluster, plain, random = InMemoryCluster(), InMemoryCluster(), Random(1)
+    for each in (cluster, plain):
+        for topic in ("in", "out", "dead"):
+            each.create_topic(topic)
+    original = columnar_stream
+    for turn in range(4):
+        seed = random.random()
+        feed(cluster, Random(seed), 300)
+        feed(plain, Random(seed), 300)
+        monkeypatch.setattr(task, "columnar_stream", original if turn % 2 else lambda *_: None)
+        cluster.run(application(tmp_path / "mixed"))
+        monkeypatch.setattr(task, "columnar_stream", lambda *_: None)
+        plain.run(application(tmp_path / "plain"))
+    assert told(cluster, None) == told(plain, None)
+    assert taken[0] == 600
+
+
+def test_few_commits_and_many_give_the_same(taken, tmp_path):
+    results = []
+    for every in (0, 130):
+        cluster = InMemoryCluster()
+        for topic in ("in", "out", "dead"):
+            cluster.create_topic(topic)
+        feed(cluster, Random(3), 2_000, 0.002)
+        cluster.run(application(tmp_path / str(every), commit_every=every))
+        results.append(told(cluster, None))
+    assert results[0] == results[1]
+    assert taken[0] > 0
+
+
+def shaped(build, **topics):
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    frame = app.dataframe(app.topic("in", **topics))
+    build(app, frame)
+    return frame
+
+
+class AnyState:
+    record_bytes_max = 1 << 20
+    cache_bytes = 1 << 20
+
+    def attach(self, rows):
+        self.rows = rows
+
+
+def is_by_columns(frame):
+    states = {node.store: AnyState() for node in frame.source.walk() if node.store}
+    return columnar_stream(frame, states, Outboxes(), {}) is not None
+
+
+def test_what_is_an_aggregation_and_nothing_else_goes_by_columns():
+    n = {"n": Count()}
+    assert is_by_columns(shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a"))))
+    assert is_by_columns(
+        shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a")).to_topic(app.topic("b")))
+    )
+    others = [
+        shaped(lambda app, frame: frame.aggregate(n)),
+        shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a")).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a"), key=lambda value: b"k")),
+        shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a", value_serializer=repr))),
+        shaped(lambda app, frame: frame.aggregate(n).filter(len).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame.filter(len).aggregate(n).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a")), value_deserializer="str"),
+        shaped(lambda app, frame: frame.aggregate(n).to_topic(app.topic("a")), key_deserializer="str"),
+        shaped(lambda app, frame: frame.aggregate({"all": Collect("v", limit=2)}).to_topic(app.topic("a"))),
+        shaped(lambda app, frame: frame.apply(lambda value, state: 1, stateful=True).to_topic(app.topic("a"))),
+    ]
+    assert [is_by_columns(frame) for frame in others] == [False] * len(others)
+
+
+def test_after_slices_that_do_not_fit_most_are_not_even_tried(monkeypatch, taken, tmp_path):
+    tried = []
+    original = columns.ColumnarAggregation.run
+    monkeypatch.setattr(
+        columns.ColumnarAggregation, "run", lambda self, *slices: tried.append(1) or original(self, *slices)
+    )
+    cluster = InMemoryCluster()
+    for topic in ("in", "out", "dead"):
+        cluster.create_topic(topic)
+    for _ in range(40):
+        for number in range(100):
+            cluster.produce("in", b'{"user": "u", "v": %d}' % (1 << 60), b"k%d" % number)
+    cluster.run(application(tmp_path, commit_every=100))
+    assert taken[0] == 0
+    assert len(cluster.read("out")) == 4_000
+    assert 0 < len(tried) < 60
