@@ -22,7 +22,7 @@ from processors.state.store import StoreState
 #: Fewer messages than this are faster one by one.
 RUN_MIN = 48
 #: What more messages need together is out of the processor's cache before it is used again.
-RUN_MAX = 1_000
+RUN_MAX = 500
 #: After slices of which most went message by message, so many are not even tried.
 REST_MAX = 64
 
