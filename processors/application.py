@@ -367,19 +367,19 @@ class Application:
             worker.stop()
         restore_signals = _stop_on_signals(worker)
         server = None
-        if serve:
-            paths = settings.paths
-            server = ControlServer(
-                worker,
-                self.consumer_group,
-                folder.slot,
-                paths.endpoint(self.consumer_group, folder.slot),
-                paths.checkpoints(self.consumer_group),
-                settings.serving,
-                settings.stuck_after_s,
-            )
-            _log.info("status and control", url=server.start())
         try:
+            if serve:
+                paths = settings.paths
+                server = ControlServer(
+                    worker,
+                    self.consumer_group,
+                    folder.slot,
+                    paths.endpoint(self.consumer_group, folder.slot),
+                    paths.checkpoints(self.consumer_group),
+                    settings.serving,
+                    settings.stuck_after_s,
+                )
+                _log.info("status and control", url=server.start())
             worker.run(count=count, timeout_s=timeout)
         except HoldfastError as error:
             if server is not None:

@@ -37,6 +37,8 @@ RESERVED: dict[str, tuple[tuple[str, ...], str]] = {
     "transactional.id": ((), "it is made of the consumer group, the machine and the slot"),
     "enable.idempotence": (("true",), "records must arrive once, in order"),
     "acks": (("all", "-1"), "a record counts when all replicas in sync have it"),
+    "retry.backoff.ms": ((), "how slow a request must be to have been sent twice is known from it"),
+    "bootstrap.servers": ((), "it is broker_address of Application, or HOLDFAST_KAFKA__BOOTSTRAP_SERVERS"),
 }
 
 

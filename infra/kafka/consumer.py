@@ -128,6 +128,8 @@ class GroupConsumer:
         #: Of the partitions that the library knows of, the next offset to hand out.
         self._next: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
+        #: Sought or let go since the last poll began.
+        self._moved: set[Partition] = set()
         self._ask_at = 0.0
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -194,6 +196,7 @@ class GroupConsumer:
             TopicUnusable: An input topic does not exist.
             KafkaFailed: The cluster refuses this member.
         """
+        self._moved.clear()
         messages = self._consumer.consume(1, timeout_s)
         if not messages:
             self._ask_for_broker()
@@ -202,9 +205,24 @@ class GroupConsumer:
         if records_max > 1:
             messages += self._consumer.consume(records_max - 1, 0)
         batches = _batches(messages, self._raise_or_log)
+        if self._moved:
+            batches = self._still_wanted(batches)
         for batch in batches:
             self._next[batch.partition] = batch.offsets[-1] + 1
         return batches
+
+    def _still_wanted(self, batches: list[Batch]) -> list[Batch]:
+        """Callbacks ran between the records in hand: those of partitions that were sought or let go are dropped.
+
+        They may be from before that, and nothing tells; what was sought is read again from there.
+        """
+        wanted = []
+        for batch in batches:
+            if batch.partition not in self._moved:
+                wanted.append(batch)
+            elif batch.partition in self._next:
+                self.seek(batch.partition, self._next[batch.partition])
+        return wanted
 
     def _ask_for_broker(self) -> None:
         """An idle member hears nothing from a broker that came back: ask, now and then."""
@@ -264,6 +282,7 @@ class GroupConsumer:
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from ``offset``; retried while the library is still setting the partition up."""
+        self._moved.add(partition)
         if partition not in self._next:
             self._begin(partition, offset)
             return
@@ -304,6 +323,7 @@ class GroupConsumer:
 
     def _give_back(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
         known = [partition for partition in partitions if partition in self._next]
+        self._moved.update(partitions)
         for partition in partitions:
             self._next.pop(partition, None)
             self._paused.discard(partition)

@@ -427,9 +427,11 @@ def _offset_of(
     told: OnDelivered, failed: Callable[[KafkaError | None, Message], None]
 ) -> Callable[[KafkaError | None, Message], None]:
     def delivered(error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            told(message.offset())
+        offset = message.offset() if error is None else None
+        if offset is not None:
+            told(offset)
         else:
-            failed(error, message)
+            # Answered to be a duplicate of one that had arrived, a record has no offset: what rests on it is not known.
+            failed(error if error is not None else KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER), message)
 
     return delivered

@@ -273,7 +273,8 @@ class Topics:
         return self._patient(attempt)
 
     def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
-        facts = self._admin.list_topics(topic, timeout=self._timeout_s).topics.get(topic)
+        listed = self._read(lambda: self._admin.list_topics(topic, timeout=self._try_s), f"look at topic {topic}")
+        facts = listed.topics.get(topic)
         if facts is None or facts.error is not None:
             raise KafkaFailed(
                 f"Topic {topic} can't be read: {facts.error if facts is not None else 'it is not there'}.",

@@ -56,6 +56,41 @@ class Choice:
     refused: tuple[Refusal, ...]
 
 
+#: A download that brings no byte for so many seconds is given up.
+SILENT_MAX_S = 60.0
+#: A replay is expected to do at least so many offsets in a second; a download may take as long as that, or a minute.
+REPLAY_PER_S = 50_000
+
+
+@dataclass(slots=True)
+class Patience:
+    """For how long a download is waited for: the changelog could be replayed instead.
+
+    Attributes:
+        replay: Offsets that a full replay has.
+        began_at: When it began, by a monotonic clock, in seconds.
+    """
+
+    replay: int
+    began_at: float
+    _bytes: int = -1
+    _heard_at: float = 0.0
+
+    def spent(self, now: float, received: int) -> str | None:
+        """Why it is waited for no longer; None while it is.
+
+        Args:
+            now: The same clock.
+            received: Bytes so far.
+        """
+        if received != self._bytes:
+            self._bytes, self._heard_at = received, now
+        if now - self._heard_at > SILENT_MAX_S:
+            return f"looking for one brought nothing for {SILENT_MAX_S:.0f} s"
+        took, bound = now - self.began_at, max(SILENT_MAX_S, self.replay / REPLAY_PER_S)
+        return None if took <= bound else f"the download took {took:.0f} s, longer than a replay would"
+
+
 def worth_looking(replay: int) -> bool:
     """Whether a replay of so many offsets is long enough to look for a checkpoint at all."""
     return replay >= SPARES_AT_LEAST

@@ -84,6 +84,9 @@ class Fetcher:
                         self.suspect.add(failure.object)
                     continue
                 return Fetched(manifest, path, tuple(refused))
+        except GeneratorExit:  # nobody wants it any more
+            self.files.clear(path)
+            raise
         except StorageFailed as failure:
             refused.append(Refusal("all", failure.message))
         except OSError as failure:

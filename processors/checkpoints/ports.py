@@ -78,7 +78,7 @@ class Job:
     done: bool = False
     cancelled: bool = False
     result: Any = None
-    failure: Exception | None = None
+    failure: BaseException | None = None
     #: What a reader may be told about it.
     progress: dict[str, int] = field(default_factory=dict)
 

@@ -42,8 +42,14 @@ class ThreadedWork:
             job.cancel()
 
     def _run(self, work: Callable[[Job], Iterator[None]], job: Job) -> None:
-        with self._room:
-            run_steps(work(job), job)
+        try:
+            with self._room:
+                run_steps(work(job), job)
+        except (
+            BaseException
+        ) as failure:  # of a store's driver, such as a cancelled task: it ends the job, not its waiters
+            job.failure = failure
+            job.done = True
         self._changed.set()
 
 

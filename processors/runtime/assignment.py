@@ -16,7 +16,7 @@ import structlog
 
 from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost, TopicUnusable
 from infra.kafka.records import Partition, TopicFacts
-from processors.checkpoints.decision import Refusal, Wanted, worth_looking
+from processors.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
 from processors.checkpoints.fetch import Fetched
 from processors.checkpoints.keeper import CheckpointKeeper
 from processors.checkpoints.ports import Job
@@ -78,7 +78,7 @@ class Assignment:
         self._by_partition: dict[Partition, Task] = {}
         self._starts: dict[Partition, int] = {}
         self.pending: list[Task] = []
-        self._fetching: dict[str, tuple[Task, Job]] = {}
+        self._fetching: dict[str, tuple[Task, Job, Patience]] = {}
         self._fetched: dict[str, Fetched] = {}
         self.joined = False
         #: The ids of sources and changelogs, as of the last assignment.
@@ -293,8 +293,8 @@ class Assignment:
         unknown = [name for name in facts if meta is None or name not in meta.stores]
         if store is not None and any(store.holds_data(name) for name in unknown):
             # Its age is not known either: deletes may be gone that this data still lacks.
-            whole = {name: known.start for name, known in facts.items()}
-            decided = RestorePlan(whole, wipe="it holds data without offsets: its first write was torn")
+            whole = plan_restore(task.name, None, facts, looked_at)
+            decided = replace(whole, wipe="it holds data without offsets: its first write was torn")
         return decided
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -312,18 +312,23 @@ class Assignment:
         if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
             return False
         wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
-        self._fetching[task.name] = task, self.checkpoints.fetch(task, wanted)
+        patience = Patience(replay, self._cluster.clock.monotonic())
+        self._fetching[task.name] = task, self.checkpoints.fetch(task, wanted), patience
         return True
 
     def _look_at_fetches(self) -> None:
         """Tasks whose checkpoint is there, or is known not to be, are opened next."""
-        for name, (task, job) in list(self._fetching.items()):
-            if not job.done:
+        now = self._cluster.clock.monotonic()
+        for name, (task, job, patience) in list(self._fetching.items()):
+            too_slow = None if job.done else patience.spent(now, job.progress.get("bytes", 0))
+            if not job.done and too_slow is None:
                 continue
             del self._fetching[name]
+            if too_slow is not None:
+                job.cancel()
             found = job.result
             if not isinstance(found, Fetched):
-                why = (Refusal("all", f"looking for one failed: {job.failure!r}"),)
+                why = (Refusal("all", too_slow or f"looking for one failed: {job.failure!r}"),)
                 found = Fetched(None, self._folder.task(name), why)
             self._fetched[name] = found
             for refused in found.refused:
@@ -366,9 +371,13 @@ class Assignment:
         self._fetched[task.name] = Fetched(None, fetched.path, (*fetched.refused, refused))
 
     def _forget_fetch(self, task: str) -> None:
+        found = self._fetched.pop(task, None)
         if task in self._fetching:
-            self._fetching.pop(task)[1].cancel()
-        self._fetched.pop(task, None)
+            job = self._fetching.pop(task)[1]
+            job.cancel()
+            found = job.result if isinstance(job.result, Fetched) else found
+        if found is not None and self.checkpoints is not None:
+            self.checkpoints.discard(found)  # nothing is there any more where it was put into place
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task

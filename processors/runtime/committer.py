@@ -42,6 +42,10 @@ ABORTS_MAX = 20
 FENCED_MAX = 3
 
 
+#: The broker ends a transaction that is open for longer, in seconds.
+TRANSACTION_S = 15.0
+
+
 class Outcome(Enum):
     """What a commit came to."""
 
@@ -85,6 +89,7 @@ class Committer:
         #: Sends outputs; at-least-once past the transaction.
         self._outputs: TransactionProducer | None = None
         self._open = False
+        self._opened_at = 0.0
         self._aborts_in_a_row = 0
         self._fenced_in_a_row = 0
         #: Told while an answer of Kafka is waited for: since when it is waited, None once the producer works.
@@ -106,6 +111,7 @@ class Committer:
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
+            OwnershipLost: Another producer took over, or the client library did not come back: join anew.
         """
         waiting_since = self._clock.monotonic()
         self._open = False
@@ -121,6 +127,10 @@ class Committer:
         except ProducerFenced as fenced:
             self.close()
             self._fenced(fenced)
+        except OutcomeUnknown as unknown:
+            self.close()
+            self._count_abort(unknown)
+            raise OwnershipLost from unknown
         except BaseException:
             self.close()
             raise
@@ -165,6 +175,11 @@ class Committer:
             return Outcome.DROPPED
         except ProducerFenced as fenced:
             self._fenced(fenced)
+        except OutcomeUnknown as unknown:  # nothing was asked to be committed: it has not happened
+            _log.warning("a producer does not come back; going on with a new one", error=unknown.message)
+            self._replace_producer()
+            self._count_abort(unknown)
+            return Outcome.DROPPED
         return Outcome.NOTHING
 
     def commit(self, member: GroupMember) -> Outcome:
@@ -224,6 +239,7 @@ class Committer:
             except ProducerFenced as fenced:
                 self._fenced(fenced)
             self._open = True
+            self._opened_at = self._clock.monotonic()
         return producer
 
     def _abort(self, why: KafkaFailed) -> None:
@@ -250,10 +266,11 @@ class Committer:
 
     def _fenced(self, why: ProducerFenced) -> None:
         """Another producer took over, or the broker ended a transaction that was open for too long: join anew."""
+        open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False
         self._fenced_in_a_row += 1
         if self._fenced_in_a_row > FENCED_MAX:
-            raise why
+            raise _held_open(open_s, why) if open_s > TRANSACTION_S else why
         _log.warning("fenced by a newer producer; joining the group anew", error=why.message)
         raise OwnershipLost from why
 
@@ -289,3 +306,13 @@ class Committer:
                 if self._clock.monotonic() > deadline:
                     raise
                 self.on_wait(None)
+
+
+def _held_open(open_s: float, why: ProducerFenced) -> ProducerFenced:
+    return ProducerFenced(
+        f"A transaction was open for {open_s:.0f} s, longer than Kafka lets it: {why.message}",
+        action="Some message takes longer than that to process: make the function faster, or use the guarantee "
+        "at-least-once, where outputs are sent outside of transactions.",
+        seen=open_s,
+        expected=TRANSACTION_S,
+    )

@@ -139,8 +139,8 @@ class ProcessorClient:
                     document: dict[str, Any] = answer.json()
                     return document
                 seen = f"it answered {answer.status_code}: {answer.text[:200]}"
-            except httpx.HTTPError as failure:
-                seen = f"no answer: {failure}"
+            except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as failure:
+                seen = f"no answer that can be read: {failure!r}"
         raise ProcessorSilent(
             f"Processor {self.processor} (slot {self.slot}) was asked for {path}; {seen}.",
             action=f"Look at `holdfast status` and at the log of {self.processor}.",

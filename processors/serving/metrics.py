@@ -1,7 +1,8 @@
 """A worker's status as Prometheus metrics; docs/metrics.md says what each means.
 
 Invariants:
-    - Counters never go back: what is processed again after an abort is counted once.
+    - Processed messages are counted once, however often they were processed; outputs, dead letters and skipped messages
+      as often as they were made, also by what was aborted then.
     - Only the published status is read; a scrape costs the worker no more than a status.
 """
 

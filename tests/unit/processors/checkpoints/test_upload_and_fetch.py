@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from infra.storage.errors import StorageFailed
+from processors.checkpoints.decision import Patience
 from processors.checkpoints.fetch import Fetcher
 from processors.checkpoints.manifest import Place
 from processors.checkpoints.ports import Job
+from processors.checkpoints.threads import ThreadedWork, step
 from processors.checkpoints.upload import MARK_ABANDONED_S
 
 SOURCE = "orders"
@@ -338,3 +341,47 @@ def test_a_checkpoint_of_another_topic_task_format_or_store_is_refused(bench):
         found = bench.fetch(**changes)
         assert found.manifest is None
         assert why in found.refused[0].why
+
+
+def test_a_download_that_nobody_wants_any_more_leaves_nothing_on_the_disk(bench, tmp_path):
+    bench.write(20_000)
+    bench.upload()
+    path, job = tmp_path / "unwanted", Job()
+    steps = Fetcher(bench.objects, bench.databases, set()).run(Place("group", "orders-0"), bench.wanted(), path, job)
+    while not path.exists():
+        step(steps, job)
+        assert not job.done
+    job.cancel()
+    step(steps, job)
+    assert job.done
+    assert not path.exists()
+
+
+class DriverCancelled(BaseException):
+    """As asyncio's CancelledError, which is no Exception."""
+
+
+def test_what_a_driver_raises_ends_the_job_whatever_it_is():
+    def work(job):
+        yield
+        raise DriverCancelled
+
+    threads = ThreadedWork()
+    job = threads.start(work)
+    deadline = time.monotonic() + 60
+    while not job.done:
+        threads.wait(0.1)
+        assert time.monotonic() < deadline
+    assert isinstance(job.failure, DriverCancelled)
+
+
+def test_a_download_is_waited_for_as_long_as_a_replay_would_take_and_never_in_silence():
+    long = Patience(replay=10_000_000, began_at=0.0)
+    assert [long.spent(at, int(at)) for at in (0.0, 59.0, 118.0, 177.0, 199.0)] == [None] * 5
+    assert "longer than a replay" in long.spent(201.0, 201)
+    silent = Patience(replay=10_000_000, began_at=0.0)
+    assert silent.spent(1.0, 7) is None
+    assert "nothing for 60 s" in silent.spent(62.0, 7)
+    short = Patience(replay=1_000, began_at=0.0)
+    assert short.spent(59.0, 1) is None
+    assert short.spent(61.0, 2) is not None
