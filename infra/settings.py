@@ -137,6 +137,9 @@ class Settings(BaseSettings):
         default=("processors.definitions.fleet:application", "processors.definitions.routes:application"),
         description="The processors to run, each as module:attribute naming an Application (JSON list).",
     )
+    standby_replicas: int = Field(
+        default=0, ge=0, description="How many other processes follow each task's changelogs, ready to take it over."
+    )
     registry_url: str | None = Field(
         default=None, description="SQLAlchemy URL of the registry. Unset: SQLite below the home folder."
     )

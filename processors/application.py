@@ -84,6 +84,8 @@ class Application:
         loglevel: Log level as text; None leaves logging to the caller.
         broker_availability_timeout: Seconds without any broker before the worker gives up.
         slot: The worker's slot on this machine; None takes the first free one.
+        standby_replicas: How many other processes follow each task's changelogs, so that a failover replays only
+            their tail; None takes the settings.
         description: One sentence for people.
         owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
     """
@@ -107,11 +109,13 @@ class Application:
         loglevel: str | None = "INFO",
         broker_availability_timeout: float = 120.0,
         slot: str | None = None,
+        standby_replicas: int | None = None,
         description: str = "",
         owners: tuple[str, ...] = (),
     ) -> None:
         _at_least("commit_interval", commit_interval, 0.0)
         _at_least("commit_every", commit_every, 0)
+        _at_least("standby_replicas", standby_replicas or 0, 0)
         _at_least("broker_availability_timeout", broker_availability_timeout, 0.0)
         _one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
         _one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
@@ -141,6 +145,7 @@ class Application:
         self._log_level = loglevel
         self._broker_timeout_s = broker_availability_timeout
         self._slot = slot
+        self._standby_replicas = standby_replicas
         self._frames: dict[str, StreamingDataFrame] = {}
         self._worker: Worker | None = None
         self._stop_asked = False
@@ -293,7 +298,8 @@ class Application:
             )
         self._check_strategy(topology)
         state_dir = Path(self._state_dir) if self._state_dir is not None else settings.paths.state
-        options = self._within(self._prepare_topics(topology, cluster))
+        chosen = settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
+        options = replace(self._within(self._prepare_topics(topology, cluster)), standby_replicas=chosen)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
             databases = databases or RocksDatabases()

@@ -95,19 +95,25 @@ _METADATA_MAGIC = b"CGMDv2:"
 
 
 def _generation_of(metadata: GroupMetadata) -> int:
-    """The generation inside of group metadata.
+    """The generation inside of group metadata."""
+    return int.from_bytes(_metadata(metadata)[:4], sys.byteorder, signed=True)
 
-    The library hands out its own serialisation: magic, generation (int32 in the machine's byte order), group, member
-    (librdkafka's rd_kafka_consumer_group_metadata_write).
-    """
+
+def _member_of(metadata: GroupMetadata) -> str | None:
+    """The member id inside of group metadata; None before there is one."""
+    return _metadata(metadata)[4:].split(b"\0")[1].decode() or None
+
+
+def _metadata(metadata: GroupMetadata) -> bytes:
+    """The library's own serialisation: magic, generation (int32 in the machine's byte order), group and member, each
+    ended by a zero byte (librdkafka's rd_kafka_consumer_group_metadata_write); returned without the magic."""
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(
             "This version of confluent-kafka hands out group metadata in a form that Holdfast does not know.",
             action="Install the version of requirements.lock.",
             seen=repr(metadata)[:60],
         )
-    start = len(_METADATA_MAGIC)
-    return int.from_bytes(metadata[start : start + 4], sys.byteorder, signed=True)
+    return metadata[len(_METADATA_MAGIC) :]
 
 
 def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
@@ -358,6 +364,13 @@ class GroupConsumer:
                 generation=generation,
             )
         return metadata
+
+    @property
+    def member_id(self) -> str | None:
+        """What the group knows this member by; None before it has joined."""
+        # Not the library's memberid(), and only on the polling thread: it asks a thread of the library, and all of
+        # Python stands still meanwhile.
+        return _member_of(self._consumer.consumer_group_metadata())
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit next offsets outside of transactions (at-least-once), and wait for the answer.

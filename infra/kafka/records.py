@@ -61,5 +61,13 @@ class TopicFacts:
     config: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupShares:
+    """Which member of a consumer group has which partitions (by member id), and the assignor that shared them out."""
+
+    assignor: str
+    members: Mapping[str, frozenset[Partition]]
+
+
 #: Group metadata as the client library hands it out; opaque to everybody else.
 GroupMetadata = Any

@@ -31,7 +31,8 @@ from confluent_kafka.admin import (
 
 from infra.kafka.client import admin_client, library_logger
 from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
-from infra.kafka.records import Partition, TopicFacts, TopicSpec
+from infra.kafka.group_protocol import decode_assignment
+from infra.kafka.records import GroupShares, Partition, TopicFacts, TopicSpec
 
 #: How long one administrative request may take, in seconds.
 REQUEST_TIMEOUT_S = 20.0
@@ -253,6 +254,15 @@ class Topics:
         # The older of the library's two ways: the newer one has the defect named above.
         found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), f"describe group {group}")
         return sum(len(known.members) for known in found if known.id == group)
+
+    def group_shares(self, group: str) -> GroupShares | None:
+        """Who has which partitions; None while the group shares them out anew, or is empty."""
+        found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), f"describe group {group}")
+        for known in found:
+            if known.id == group and known.state == "Stable":
+                members = {member.id: decode_assignment(member.assignment) for member in known.members}
+                return GroupShares(known.protocol, members)
+        return None
 
     def _is_told_of(self, name: str) -> bool:
         told = self._read(lambda: self._admin.list_topics(name, timeout=self._try_s), "list the topics").topics.get(

@@ -15,7 +15,7 @@ from dataclasses import replace
 import structlog
 
 from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost, TopicUnusable
-from infra.kafka.records import Partition, TopicFacts
+from infra.kafka.records import Partition
 from processors.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
 from processors.checkpoints.fetch import Fetched
 from processors.checkpoints.keeper import CheckpointKeeper
@@ -28,11 +28,13 @@ from processors.runtime.coherence import (
     check_restore_age,
     check_source,
     check_sources_same,
+    delete_retention_s,
     plan_restore,
 )
 from processors.runtime.options import RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.restore import Restorer, TaskRestore
+from processors.runtime.standby import Standbys
 from processors.runtime.task import Task, TaskPhase
 from processors.state.database import Databases
 from processors.state.errors import StateIncoherent
@@ -41,9 +43,6 @@ from processors.state.task_store import TaskMeta, TaskStore
 from processors.topology import Topology
 
 _log = structlog.get_logger("runtime.assignment")
-
-#: Kafka's default of delete.retention.ms, for changelogs whose configuration can't be read.
-DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 
 class Assignment:
@@ -74,6 +73,8 @@ class Assignment:
         self._options = options
         self._restorer = Restorer(cluster)
         self.checkpoints = checkpoints
+        #: Of tasks that other processes run.
+        self.standbys = Standbys(topology, cluster, folder, databases, options)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
         self._starts: dict[Partition, int] = {}
@@ -114,6 +115,7 @@ class Assignment:
     def assigned(self, partitions: Sequence[Partition]) -> None:
         """Note new partitions; their tasks are opened later, outside of the callback."""
         self.joined = True
+        self.standbys.look_soon()
         for partition in partitions:
             subtopology = self._topology.subtopology_of(partition.topic)
             name = f"{subtopology.name}-{partition.number}"
@@ -170,9 +172,14 @@ class Assignment:
             started.append(restore.task)
         return started
 
+    def follow(self, member: GroupMember, *, idle: bool) -> None:
+        """Let the standbys follow a little; see ``Standbys.step``."""
+        self.standbys.step(member, self._tasks, idle=idle)
+
     def close_all(self) -> None:
-        """Close every task and the restore consumer."""
+        """Close every task, every standby and the restore consumer."""
         self._restorer.close()
+        self.standbys.close()
         for name in list(self._tasks):
             self._forget_fetch(name)
             self._tasks[name].close()
@@ -234,7 +241,7 @@ class Assignment:
             starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
             for number, end in ends.items():
                 facts[Partition(name, number)] = ChangelogFacts(
-                    name, seen.topic_id, starts[number], end, _delete_retention_s(seen)
+                    name, seen.topic_id, starts[number], end, delete_retention_s(seen)
                 )
         return facts
 
@@ -266,6 +273,7 @@ class Assignment:
         """Open a task's store and begin its replay, or first look for a checkpoint to begin with."""
         store = None
         if self._stores(task):
+            self.standbys.release(task.name)
             self._install(task)
             store = TaskStore(self._databases, self._folder.task(task.name))
         try:
@@ -395,6 +403,7 @@ class Assignment:
             task.meta = replace(task.meta, inputs=resume, restoring=False, complete_at=restore.target_at)
             task.store.write([], task.meta)
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
+        task.restored = restore.records
         task.start(frames, committed, began)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)
@@ -434,7 +443,3 @@ class Assignment:
 
     def _stores(self, task: Task) -> tuple[str, ...]:
         return next(sub.stores for sub in self._topology.subtopologies if sub.name == task.subtopology)
-
-
-def _delete_retention_s(facts: TopicFacts) -> float:
-    return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from infra.kafka.records import TopicFacts
 from processors.state.errors import StateIncoherent
 from processors.state.task_store import TaskMeta
 
 #: Local state may be older than this part of delete.retention.ms before its deletes may be missing.
 RETENTION_PART_SAFE = 0.75
+#: Kafka's default of delete.retention.ms, for changelogs whose configuration can't be read.
+DELETE_RETENTION_MS_DEFAULT = 86_400_000
 #: Clocks are set back by less than this without anybody noticing, in seconds.
 CLOCK_STEP_S = 60.0
 
@@ -38,6 +41,11 @@ class RestorePlan:
 
     starts: Mapping[str, int]
     wipe: str | None = None
+
+
+def delete_retention_s(facts: TopicFacts) -> float:
+    """How long deletes stay in a topic, in seconds."""
+    return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
 
 
 def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:

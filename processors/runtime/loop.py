@@ -38,6 +38,8 @@ _log = structlog.get_logger("runtime.loop")
 DAMAGES_MAX = 3
 #: Slices aim at taking no longer than this, in seconds, so that commits, heartbeats and requests have their turn.
 SLICE_S = 0.1
+#: How long a poll waits for records while standbys have more to replay, in seconds.
+STANDBY_PATIENCE_S = 0.002
 
 
 class Phase(Enum):
@@ -249,6 +251,8 @@ class Worker:
         batches = member.poll(room, 0.0 if restoring else self._patience())
         self._raise_what_failed()
         self._process_all(batches)
+        if not restoring:
+            self.assignment.follow(member, idle=not batches)
         self._update_phase(member)
         if self._commit_is_due():
             self._commit()
@@ -271,9 +275,10 @@ class Worker:
         self._pin(task)
 
     def _patience(self) -> float:
+        longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
         if not self._uncommitted:
-            return 0.1
-        return min(0.1, max(0.0, self._commit_due_at - self.clock.monotonic()))
+            return longest
+        return min(longest, max(0.0, self._commit_due_at - self.clock.monotonic()))
 
     def _update_phase(self, member: GroupMember) -> None:
         down = member.brokers_down_s

@@ -26,6 +26,8 @@ class RuntimeOptions:
     commit_interval_s: float
     commit_every: int
     broker_timeout_s: float
+    #: How many other processes follow each task's changelogs.
+    standby_replicas: int = 0
     #: By topic that is written to, the most bytes that key, value and headers of a record may have together.
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
     #: What every one of these topics takes in one batch.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from infra.clock import Clock
-from infra.kafka.records import Batch, GroupMetadata, Headers, Partition, TopicFacts, TopicSpec
+from infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition, TopicFacts, TopicSpec
 
 OnPartitions = Callable[[list[Partition]], None]
 
@@ -55,6 +55,11 @@ class GroupMember(Protocol):
 
     def group_metadata(self) -> GroupMetadata:
         """Identity and generation, as of now; raises MembershipLost when there is none."""
+        ...
+
+    @property
+    def member_id(self) -> str | None:
+        """What the group knows this member by; None before it has joined."""
         ...
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -176,6 +181,10 @@ class TopicView(Protocol):
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """First offsets still there."""
+        ...
+
+    def group_shares(self, group: str) -> GroupShares | None:
+        """Who has which partitions; None while that is not settled."""
         ...
 
 

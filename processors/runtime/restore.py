@@ -91,9 +91,15 @@ class TaskRestore:
 
 
 class Restorer:
-    """Restores any number of tasks at once; they come and go."""
+    """Restores any number of tasks at once; they come and go.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args:
+        cluster: For the consumer.
+        records_max: A bound for the records of one step, below the usual one.
+    """
+
+    def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
+        self._records_max = records_max
         self._cluster = cluster
         self._clock = cluster.clock
         self._consumer: ChangelogReplayer | None = None
@@ -149,7 +155,7 @@ class Restorer:
             StateIncoherent: No progress for two minutes: a hanging transaction, or a truncated changelog.
         """
         if self._consumer is not None and any(not restore.done for restore in self._tasks.values()):
-            batches, ends = self._consumer.poll(RECORDS_PER_STEP, timeout_s)
+            batches, ends = self._consumer.poll(min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP), timeout_s)
             self._apply(batches)
             self._advance(ends)
         complete = [restore for restore in self._tasks.values() if restore.done]

@@ -125,6 +125,8 @@ class Task:
         #: Where reading began: the committed offsets, or what was chosen where there were none.
         self.began: dict[str, int] = {}
         self.outboxes = Outboxes()
+        #: How many changelog records were replayed before it ran.
+        self.restored = 0
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
 

@@ -19,6 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from processors.runtime.loop import Phase
+from processors.runtime.standby import StandbyPhase
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -63,6 +64,7 @@ class _Snapshot(Collector):
         yield from self._commits()
         yield from self._tasks()
         yield from self._checkpoints()
+        yield from self._standbys()
 
     def _worker(self) -> Iterator[Metric]:
         status = self._status
@@ -152,6 +154,29 @@ class _Snapshot(Collector):
             "When the task's last stored checkpoint was taken, since 1970.",
             {task: last["at"] for task, last in told["tasks"].items()},
         )
+
+    def _standbys(self) -> Iterator[Metric]:
+        standbys = self._status.get("standbys", ())
+        phases = GaugeMetricFamily(
+            "holdfast_standby_phase",
+            "1 for the phase that the standby is in, 0 for all others.",
+            labels=[*_IDENTITY, "task", "phase"],
+        )
+        positions = GaugeMetricFamily(
+            "holdfast_standby_position",
+            "The next changelog offset that the standby replays.",
+            labels=[*_IDENTITY, "task", "store"],
+        )
+        for standby in standbys:
+            for phase in StandbyPhase:
+                at = float(standby["phase"] == phase.value)
+                phases.add_metric([*self._identity, standby["task"], phase.value], at)
+            for store, seen in standby["stores"].items():
+                positions.add_metric([*self._identity, standby["task"], store], seen["position"])
+        yield phases
+        yield positions
+        lags = {standby["task"]: standby["lag"] for standby in standbys}
+        yield self._per_task("holdfast_standby_lag_offsets", "Changelog offsets that the standby lacks.", lags)
 
     def _gauge(self, name: str, said: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, said, labels=_IDENTITY)

@@ -30,7 +30,8 @@ class TaskStatus:
 
     ``store_bytes`` is its store's size on disk, None where there is none; ``state`` has for each store how many reads
     there were, and how many of them went to the database (``misses``); ``checkpoint`` is what its state began with: the
-    checkpoint that is being fetched or was used, or why none was.
+    checkpoint that is being fetched or was used, or why none was; ``restored`` is how many changelog records were
+    replayed before it ran.
     """
 
     task: str
@@ -43,6 +44,27 @@ class TaskStatus:
     store_bytes: int | None = None
     state: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None
+    restored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """One task of another process that this one follows.
+
+    ``phase`` is ``behind``, ``following`` or ``waiting`` (for its next try, after ``error``); ``stores`` has for each
+    its changelog, position, end and lag in offsets; ``complete_at`` is since when it surely lacks something, in seconds
+    since 1970; ``records`` counts what was replayed.
+    """
+
+    task: str
+    subtopology: str
+    partition: int
+    phase: str
+    stores: Mapping[str, Mapping[str, Any]]
+    lag: int | None
+    complete_at: float | None
+    records: int
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +85,7 @@ class ProcessorStatus:
     tasks: tuple[TaskStatus, ...]
     paused: bool = False
     checkpoints: Mapping[str, Any] | None = None
+    standbys: tuple[StandbyStatus, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -82,7 +105,8 @@ class ProcessorStatus:
             )
             for task in document["tasks"]
         )
-        return ProcessorStatus(**{**_known(ProcessorStatus, document), "tasks": tasks})
+        standbys = tuple(StandbyStatus(**_known(StandbyStatus, each)) for each in document.get("standbys", ()))
+        return ProcessorStatus(**{**_known(ProcessorStatus, document), "tasks": tasks, "standbys": standbys})
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -121,6 +145,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         },
         "checkpoints": None if worker.assignment.checkpoints is None else worker.assignment.checkpoints.told(),
         "tasks": tasks,
+        "standbys": worker.assignment.standbys.told(),
     }
 
 
@@ -144,6 +169,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "stores": {name: {"changelog": at.topic, "offset": at.offset} for name, at in dict(task.meta.stores).items()},
         "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
         "checkpoint": worker.assignment.checkpoint_of(task.name),
+        "restored": task.restored,
         "store_bytes": _size_of(task),
         "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }
@@ -161,6 +187,6 @@ def _lag_of(phase: str, lags: list[int | None]) -> int | None:
     return sum(known) if phase == "running" and len(known) == len(lags) else None
 
 
-def _known(kind: type[ProcessorStatus] | type[TaskStatus], document: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: type[ProcessorStatus | TaskStatus | StandbyStatus], document: Mapping[str, Any]) -> dict[str, Any]:
     names = {each.name for each in fields(kind)}
     return {name: value for name, value in document.items() if name in names}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from infra.kafka.producer import BATCH_BYTES_MAX
-from infra.kafka.records import Headers, Partition, Record, TopicFacts, TopicSpec
+from infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
 from infra.settings import CheckpointSettings, load_settings
 from processors.changelog.format import META_KEY, decode_value, split_key
 from processors.changelog.names import changelog_topic
@@ -110,6 +110,11 @@ class InMemoryTopics:
         """First offsets still there."""
         self._await_answer("start_offsets")
         return {number: log.start for number, log in enumerate(self._topic(topic).logs)}
+
+    def group_shares(self, group: str) -> GroupShares | None:
+        """Who has which partitions; None while that is not settled."""
+        self._await_answer("group_shares")
+        return self._broker.group(group).told()
 
     def _topic(self, name: str) -> Topic:
         topic = self._broker.topics.get(name)

@@ -109,6 +109,11 @@ class InMemoryMember:
             )
         return self._group, member.member_id, member.generation
 
+    @property
+    def member_id(self) -> str | None:
+        """What the group knows this member by."""
+        return None if self._member is None else self._member.member_id
+
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit outside of transactions."""
         self._process.point("commit_offsets:before")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.kafka.records import Partition
+from infra.kafka.records import GroupShares, Partition
 from processors.testing.clock import VirtualClock
 from processors.testing.network import Network
 from processors.testing.process import Process
@@ -41,6 +41,7 @@ class Member:
     learned: bool = False
     closed: bool = False
     given: frozenset[Partition] | None = None
+    share: frozenset[Partition] = frozenset()
     seen_at: float = 0.0
 
 
@@ -78,7 +79,7 @@ class Group:
     def join(self, process: Process, topics: tuple[str, ...]) -> Member:
         """A new member; it gets its partitions when the rebalance that it causes is completed."""
         self._numbers += 1
-        member = Member(f"member-{self._numbers}", process, topics, seen_at=self._clock.monotonic())
+        member = Member(f"member-{self._numbers:06d}", process, topics, seen_at=self._clock.monotonic())
         self.members.append(member)
         self.rebalance(member)
         if not self._ticking:
@@ -116,6 +117,13 @@ class Group:
         if all(member.member_id != member_id for member in self.members):
             return "UNKNOWN_MEMBER_ID"
         return "ILLEGAL_GENERATION" if generation != self.generation else None
+
+    def told(self) -> GroupShares | None:
+        """The group's description; None while a rebalance is being prepared, and of an empty group."""
+        if self.preparing or not self.members:
+            return None
+        assignor = "cooperative-sticky" if self._cooperative() else "range"
+        return GroupShares(assignor, {member.member_id: member.share for member in self.members})
 
     def has_pending(self, partitions: Sequence[Partition]) -> bool:
         """Whether a transaction that is not decided holds offsets of these partitions."""
@@ -155,7 +163,7 @@ class Group:
         shares = self._shares()
         for member in self.members:
             member.generation = self.generation
-            member.given = frozenset(shares[member.member_id])
+            member.given = member.share = frozenset(shares[member.member_id])
 
     def _shares(self) -> dict[str, set[Partition]]:
         shares: dict[str, set[Partition]] = {member.member_id: set() for member in self.members}
@@ -165,8 +173,10 @@ class Group:
             if self._cooperative():
                 self._share_sticky(shares, readers, partitions)
             else:
-                for number, partition in enumerate(partitions):
-                    shares[readers[number * len(readers) // len(partitions)].member_id].add(partition)
+                each, more = divmod(len(partitions), len(readers))
+                for place, member in enumerate(readers):
+                    first = place * each + min(place, more)
+                    shares[member.member_id].update(partitions[first : first + each + (place < more)])
         return shares
 
     def _share_sticky(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -16,10 +16,11 @@ import pytest
 from infra.kafka.errors import KafkaFailed, TransactionAborted
 from processors.changelog.format import META_KEY
 from processors.dataframe.columnar import ColumnarAggregation
-from processors.runtime import coherence, commit
+from processors.runtime import coherence, commit, standby
 from processors.runtime.assignment import Assignment
 from processors.runtime.committer import Committer
 from processors.runtime.restore import Restorer
+from processors.runtime.standby import Standbys
 from processors.runtime.task import Task
 from processors.state.store import StoreState
 from processors.state.task_store import TaskMeta, TaskStore
@@ -288,6 +289,41 @@ def _rows_stay_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ColumnarAggregation, "leave", lambda self, keys: None)
 
 
+def _standby_outlives_promotion(patch: pytest.MonkeyPatch) -> None:
+    def release(self: Standbys, name: str) -> None:
+        standby = self._standbys.get(name)
+        if standby is not None and standby.task is not None and standby.task.store is not None:
+            standby.task.store._database._stored.holder = None  # the task can open it, too
+
+    patch.setattr(Standbys, "release", release)
+
+
+def _standby_reads_uncommitted(patch: pytest.MonkeyPatch) -> None:
+    step, read = Restorer.step, PartitionLog.read
+
+    def uncommitted(self: PartitionLog, start: int, records_max: int, *, committed: bool) -> Any:
+        return read(self, start, records_max, committed=False)
+
+    def steps(self: Restorer, timeout_s: float) -> Any:
+        if self._records_max is None:
+            return step(self, timeout_s)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(PartitionLog, "read", uncommitted)
+            return step(self, timeout_s)
+
+    patch.setattr(Restorer, "step", steps)
+
+
+def _standby_counts_as_complete(patch: pytest.MonkeyPatch) -> None:
+    def plan(task: Task, store: TaskStore, facts: Any, looked_at: float) -> coherence.RestorePlan:
+        if task.meta.stores:
+            task.meta = replace(task.meta, complete_at=looked_at)
+        return original(task, store, facts, looked_at)
+
+    original = standby._plan
+    patch.setattr(standby, "_plan", plan)
+
+
 BUGS = (
     Planted("RocksDB is written before the commit", _write_before_commit),
     Planted("a zombie writes locally what its group refused", _zombie_writes),
@@ -314,6 +350,9 @@ BUGS = (
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),
     *(Planted(name, plant) for name, plant in PLANTS.items()),
+    Planted("a standby goes on writing after its promotion", _standby_outlives_promotion),
+    Planted("a standby reads uncommitted records", _standby_reads_uncommitted),
+    Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
 )
 
 

@@ -115,6 +115,7 @@ class Schedule:
         store_step_s: From one step of an upload or download to the next.
         aggregated: A built-in aggregation is run instead of functions.
         patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
+        standby_replicas: How many other processes follow each task.
     """
 
     seed: int
@@ -138,6 +139,7 @@ class Schedule:
     spares: int
     store_step_s: float
     aggregated: bool
+    standby_replicas: int
     faults: tuple[Fault, ...]
 
 
@@ -156,13 +158,15 @@ def draw_schedule(seed: int) -> Schedule:
         )
         for _ in range(random.randint(1, 12))
     )
+    # Drawn by itself, so that all else of a seed is as it would be without.
+    standby_replicas = Random(f"standbys of {seed}").choice([0, 0, 1])
     return Schedule(
         seed=seed,
         exactly_once=exactly_once,
         dead_letters=random.random() < 0.6,
         partitions=random.randint(1, 3),
         stores=random.randint(1, 2),
-        processes=random.randint(1, 3),
+        processes=max(random.randint(1, 3), 2 if standby_replicas else 1),
         cooperative=random.random() < 0.35,
         commit_every=random.choice([0, 1, 3, 7, 20]),
         commit_interval_s=random.choice([0.01, 0.05, 0.3]),
@@ -178,5 +182,6 @@ def draw_schedule(seed: int) -> Schedule:
         spares=random.choice([1, 1, 4, 20]),
         store_step_s=random.choice([0.0, 0.0, 0.01, 0.3]),
         aggregated=Random(f"aggregation of {seed}").random() < 0.25,
+        standby_replicas=standby_replicas,
         faults=faults,
     )

@@ -188,6 +188,7 @@ class World:
             slot=slot,
             commit_every=self.schedule.commit_every,
             commit_interval=self.schedule.commit_interval_s,
+            standby_replicas=self.schedule.standby_replicas,
         )
 
     def exited(self, machine: Machine, failure: Exception | None) -> None:
@@ -254,7 +255,7 @@ class World:
             InvariantBroken: Something is wrong.
         """
         try:
-            with signals_kept(), _tuned(self.schedule):
+            with signals_kept(), tuned(self.schedule):
                 self._run()
         finally:
             self.simulation.end()
@@ -279,7 +280,8 @@ class World:
         horizon_s = self.schedule.horizon_s
         self._until(lambda: self.clock.monotonic() >= horizon_s, horizon_s + 60.0, "liveness")
         self.heal()
-        absent = self._take_away() if self.schedule.retention_s < 60.0 and self.random.random() < 0.5 else None
+        often = 0.9 if self.schedule.standby_replicas else 0.5
+        absent = self._take_away() if self.schedule.retention_s < 60.0 and self.random.random() < often else None
         self._until(self.consumed, RECOVERY_S, "liveness")
         final = FinalCheck(self.cluster, self.workload, expect(self.workload), self.history)
         self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "liveness")
@@ -315,6 +317,12 @@ class World:
         for topic in self.changelogs:
             for number in range(self.schedule.partitions):
                 self.compact(Partition(topic, number))
+        if self.schedule.standby_replicas:  # it follows the others for a while, before it takes everything over
+            absent.wanted = True
+            absent.start()
+            until = self.clock.monotonic() + 8.0
+            self.clock.call_at(until, lambda: None)
+            self._until(lambda: self.clock.monotonic() >= until, 60.0, "liveness")
         for machine in self.machines:
             machine.wanted = machine is absent
             machine.stop()
@@ -401,7 +409,7 @@ class World:
 
 
 @contextmanager
-def _tuned(schedule: Schedule) -> Iterator[None]:
+def tuned(schedule: Schedule) -> Iterator[None]:
     """Make the engine's portions small, so that a few hundred messages show what millions would; and set patience."""
     values: list[tuple[Any, str, float]] = [
         (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),

@@ -1,0 +1,189 @@
+"""Standbys on a real broker: who inherits, what a failover replays, and state that is too old to be followed on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from infra.kafka.consumer import GroupConsumer
+from infra.kafka.records import TopicSpec
+from processors.changelog.format import encode_value, key_prefix
+from processors.runtime.heirs import heirs
+from processors.state.keys import store_prefix
+from processors.state.rocksdb import RocksDatabases
+from processors.state.task_store import TaskStore
+from tests.kafka.faults.verification import verify
+
+DAY_S = 86_400.0
+
+
+class Membership:
+    """A member of a group that polls in a thread of its own."""
+
+    def __init__(self, bootstrap, group, topics, strategy):
+        config = {"partition.assignment.strategy": strategy, "session.timeout.ms": 6000}
+        self.consumer = GroupConsumer(bootstrap, group, config=config)
+        self.consumer.subscribe(topics, nothing, nothing, nothing)
+        self.name = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+
+    def _poll(self):
+        while not self._stop.is_set():
+            self.consumer.poll(1, 0.05)
+            self.name = self.consumer.member_id  # asked by the thread that polls, as the engine does
+
+    def leave(self):
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join(60)
+            self.consumer.close()
+
+
+def nothing(partitions):
+    """What a member does about its partitions."""
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
+    """Members go one by one, whoever they are; what they had goes where the description of before said."""
+    topics = [unique("many"), unique("few")]
+    for name, partitions in zip(topics, (5, 3), strict=True):
+        stream.topics.create(TopicSpec(name, partitions, 1))
+    group, view = unique("group"), stream.topics
+
+    def settled(count):
+        told = view.group_shares(group)
+        owned = 0 if told is None else sum(len(share) for share in told.members.values())
+        return told if told is not None and len(told.members) == count and owned == 8 else None
+
+    members = [Membership(stream.bootstrap, group, topics, strategy) for _ in range(4)]
+    try:
+        for left in (4, 3, 2):
+            before = waiting(lambda left=left: settled(left), f"{left} members to share all partitions")
+            assert before.assignor == strategy
+            foretold = heirs(before, 1)
+            going = members.pop(0)
+            going.leave()
+            after = waiting(lambda left=left: settled(left - 1), "the others to have taken over")
+            for partition in before.members[going.name]:
+                assert partition in after.members[foretold[partition][0]]
+    finally:
+        for member in members:
+            member.leave()
+
+
+def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(stream, worker, waiting):
+    stream.feed_numbers(20_000, keys=5_000)
+    one, other = worker("0"), worker("1")
+    for each in (one, other):
+        each.environment["HOLDFAST_STANDBY_REPLICAS"] = "1"
+    one.start().wait_running()
+    other.start()
+    waiting(lambda: running(one) and running(other), "a task for each")
+    stop = threading.Event()
+
+    def load():
+        while not stop.wait(0.05):
+            stream.feed_numbers(100, keys=5_000)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    try:
+        (moved,) = running(one)
+        waiting(lambda: is_following(other, moved), f"a standby of {moved}; {other.tail()}")
+        one.kill()
+        waiting(lambda: moved in running(other), f"the takeover; {other.tail()}")
+        restored = running(other)[moved].restored
+        assert standbys(other) == {}, "there is nobody left to follow"
+    finally:
+        stop.set()
+        loading.join()
+    number = int(moved.rpartition("-")[2])
+    whole = stream.topics.end_offsets(f"{stream.group}-counts-changelog", committed=False)[number]
+    assert whole > 8_000
+    assert restored < whole / 10, f"{restored} records replayed of {whole}"
+    total = sum(stream.topics.end_offsets(stream.source, committed=True).values())
+    waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == total, "all to be committed")
+    assert other.terminate() == 0
+    verify(stream, other.paths.state)
+
+
+def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(stream, waiting):
+    """A key that was deleted long ago would come back with it."""
+    stream.feed_numbers(1000)
+    apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
+    threads = start(apps)
+    waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 1000, "all to be committed")
+    for app in apps:
+        app.stop()
+    for thread in threads:
+        thread.join(60)
+    for slot in ("0", "1"):
+        for path in sorted((stream.state_dir / stream.group / slot).glob(f"{stream.source}-*")):
+            make_old(path)
+    stream.feed_numbers(1000)
+    apps = [stream.application(slot=str(number), standby_replicas=1) for number in range(2)]
+    threads = start(apps)
+    try:
+        waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 2000, "all to be committed")
+        waiting(lambda: all(follows_all(app) for app in apps), "a standby in each")
+    finally:
+        for app in apps:
+            app.stop()
+        for thread in threads:
+            thread.join(60)
+    folders = sorted((stream.state_dir / stream.group).glob(f"*/{stream.source}-*"))
+    assert len(folders) == 4
+    for path in folders:
+        store = TaskStore(RocksDatabases(), path)
+        assert [key for key, _ in store.items("counts") if key.startswith(key_prefix(b"ghost"))] == []
+        store.close()
+    verify(stream, stream.state_dir)
+
+
+def start(apps):
+    threads = [threading.Thread(target=app.run) for app in apps]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def make_old(path):
+    """As if nobody had followed for two days, in which a key was deleted and its delete compacted away."""
+    store = TaskStore(RocksDatabases(), path)
+    meta = store.meta()
+    ghost = store_prefix("counts") + key_prefix(b"ghost") + b"n"
+    old = replace(meta, complete_at=time.time() - 2 * DAY_S)
+    # The last records count as not replayed, so that there is something to follow.
+    stores = {name: replace(at, offset=max(0, at.offset - 2)) for name, at in old.stores.items()}
+    store.write([(ghost, encode_value(7))], replace(old, stores=stores))
+    store.close()
+
+
+def follows_all(app):
+    worker = app._worker
+    told = [] if worker is None else worker.assignment.standbys.told()
+    return bool(told) and all(each["phase"] == "following" and each["lag"] == 0 for each in told)
+
+
+def running(worker):
+    """The running tasks of a worker, by name."""
+    status = worker.client.status()
+    return {} if status is None else {task.task: task for task in status.tasks if task.phase == "running"}
+
+
+def standbys(worker):
+    """The standbys of a worker, by task."""
+    status = worker.client.status()
+    return {} if status is None else {standby.task: standby for standby in status.standbys}
+
+
+def is_following(worker, task):
+    told = standbys(worker).get(task)
+    return told is not None and told.phase == "following" and told.records > 0 and json.dumps(told.stores)
