@@ -66,8 +66,9 @@ def _range(members: list[str], partitions: list[Partition]) -> Shares:
 
 
 def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:
-    """Everybody keeps what is theirs; what is free goes to whoever has least, the smallest id first."""
+    """Everybody keeps what is theirs; what is free goes, the last partition first, to whoever has least (of several,
+    to the smallest id)."""
     shares = {member: set(owned) for member, owned in members.items() if member not in gone}
-    for partition in sorted(partition for member in gone for partition in members[member]):
+    for partition in sorted((partition for member in gone for partition in members[member]), reverse=True):
         shares[min(shares, key=lambda member: (len(shares[member]), member))].add(partition)
     return shares

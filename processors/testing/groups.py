@@ -190,7 +190,7 @@ class Group:
                 shares[owner.member_id].add(partition)
             else:
                 left.append(partition)
-        for partition in left:
+        for partition in reversed(left):
             shares[min(readers, key=lambda member: len(shares[member.member_id])).member_id].add(partition)
 
     def _tick(self) -> None:

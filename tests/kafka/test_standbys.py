@@ -79,7 +79,7 @@ def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, un
 
 
 def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(stream, worker, waiting):
-    stream.feed_numbers(20_000, keys=5_000)
+    stream.feed_numbers(20_000, keys=20_000)
     one, other = worker("0"), worker("1")
     for each in (one, other):
         each.environment["HOLDFAST_STANDBY_REPLICAS"] = "1"
@@ -90,7 +90,7 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
 
     def load():
         while not stop.wait(0.05):
-            stream.feed_numbers(100, keys=5_000)
+            stream.feed_numbers(100, keys=20_000)
 
     loading = threading.Thread(target=load)
     loading.start()
