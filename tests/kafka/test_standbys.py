@@ -162,7 +162,7 @@ def make_old(path):
     old = replace(meta, complete_at=time.time() - 2 * DAY_S)
     # The last records count as not replayed, so that there is something to follow.
     stores = {name: replace(at, offset=max(0, at.offset - 2)) for name, at in old.stores.items()}
-    store.write([(ghost, encode_value(7))], replace(old, stores=stores))
+    store.write([(ghost, encode_value(7, 0))], replace(old, stores=stores))
     store.close()
 
 
