@@ -317,6 +317,8 @@ class World:
         for topic in self.changelogs:
             for number in range(self.schedule.partitions):
                 self.compact(Partition(topic, number))
+        if self.random.random() < 0.8:
+            self.store.refuses = "it is away"
         if self.schedule.standby_replicas:  # it follows the others for a while, before it takes everything over
             absent.wanted = True
             absent.start()
@@ -326,8 +328,6 @@ class World:
         for machine in self.machines:
             machine.wanted = machine is absent
             machine.stop()
-        if self.random.random() < 0.8:
-            self.store.refuses = "it is away"
         absent.start()
         self._until(lambda: not final.missing(absent.databases()), RECOVERY_S, "liveness")
         self.heal_store()
