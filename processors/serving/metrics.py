@@ -163,7 +163,7 @@ class _Snapshot(Collector):
             labels=[*_IDENTITY, "task", "phase"],
         )
         positions = GaugeMetricFamily(
-            "holdfast_standby_position",
+            "holdfast_standby_position_offsets",
             "The next changelog offset that the standby replays.",
             labels=[*_IDENTITY, "task", "store"],
         )
