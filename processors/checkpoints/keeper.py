@@ -27,7 +27,7 @@ from processors.checkpoints.manifest import Place
 from processors.checkpoints.ports import DatabaseFiles, Job, Storage
 from processors.checkpoints.upload import Taken, Uploaded, Uploader
 from processors.runtime.task import Task, TaskPhase
-from processors.state.errors import StateDiskFailed
+from processors.state.errors import StateCorrupt, StateDiskFailed
 from processors.state.folder import StateFolder
 from processors.state.task_store import TaskMeta
 
@@ -133,7 +133,10 @@ class CheckpointKeeper:
         """The worker is about to close its stores: take a checkpoint of each now, to be uploaded by ``finish``."""
         for task in tasks:
             if self._is_new(task):
-                self._take(task)
+                try:
+                    self._take(task)
+                except StateCorrupt as damage:  # it is moved aside when it is closed; all of it is committed
+                    _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
         """Wait for the uploads of what was taken, as long as the settings allow; what is not done then is given up."""

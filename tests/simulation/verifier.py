@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,8 +181,12 @@ class FinalCheck:
         self._expected = expected
         self._history = history
 
-    def run(self, databases: Databases) -> None:
+    def run(self, databases: Databases, excused: Set[int] = frozenset()) -> None:
         """Check outputs, dead letters, changelogs, and the databases that owners had at the end.
+
+        Args:
+            databases: What is on the disks.
+            excused: Partitions whose database may be gone, since it was damaged.
 
         Raises:
             InvariantBroken: Something is wrong.
@@ -203,16 +207,16 @@ class FinalCheck:
                 left = {key: value for key, value in now.items() if value is not None}
                 if left != folded:
                     raise InvariantBroken("state", f"compacted changelog {place} differs from its whole history")
-        self.check_databases("state", databases)
+        self.check_databases("state", databases, excused)
 
-    def check_databases(self, invariant: str, databases: Databases) -> None:
+    def check_databases(self, invariant: str, databases: Databases, excused: Set[int] = frozenset()) -> None:
         """For each partition at least one database holds the end of the input, and all of those are right."""
         for slot, path, content in self._at_the_end(databases):
             for store in self._workload.names:
                 prefix = store_prefix(store)
                 held = {key[len(prefix) :]: value for key, value in content.items() if key.startswith(prefix)}
                 self._check_state(invariant, f"database {slot}/{path.name}", store, _partition_of(path), held)
-        for partition in self.missing(databases):
+        for partition in self.missing(databases) - excused:
             raise InvariantBroken(invariant, f"nobody has the state of partition {partition} at its end")
 
     def missing(self, databases: Databases) -> set[int]:

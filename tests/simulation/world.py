@@ -24,7 +24,7 @@ from processors.state.errors import StateCorrupt, StateDiskFailed, StateIncohere
 from processors.testing import producer
 from processors.testing.clock import VirtualClock
 from processors.testing.cluster import ForeignTransaction, InMemoryCluster
-from processors.testing.disk import SimulatedDisk
+from processors.testing.disk import Damage, SimulatedDisk
 from processors.testing.network import Fate, Network
 from processors.testing.objects import SimulatedObjects
 from processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
@@ -164,6 +164,8 @@ class World:
         self.strike: Callable[[SimulatedProcess, str], Step] | None = None
         #: Transactions of others that are open.
         self.foreign: list[ForeignTransaction] = []
+        #: By changelog partition, when the cleaner came by: wall-clock and virtual time.
+        self._cleaned: dict[Partition, list[tuple[float, float]]] = {}
         self._folder = folder
         self._sent = [0] * schedule.partitions
         self._ends = [0] * schedule.partitions
@@ -236,15 +238,21 @@ class World:
         return Partition(self.random.choice(self.changelogs), self.random.randrange(self.schedule.partitions))
 
     def compact(self, partition: Partition) -> None:
-        """The log cleaner comes by; it takes deletes, too, once they all are older than delete.retention.ms."""
+        """The log cleaner comes by; it takes deletes, too, when delete.retention.ms has gone by since it first did.
+
+        What a delete has deleted is gone since that first time: who begins to read later never sees it.
+        """
         self.history.observe()
         deletes = [
             record.timestamp_ms
             for number, record in self.cluster.read(partition.topic)
             if number == partition.number and record.value is None
         ]
-        clean_s = max(deletes, default=0) / 1000 + self.schedule.retention_s
-        drop = clean_s < self.clock.time() - abs(self.clock.skew_s)
+        newest_s = max(deletes, default=0) / 1000
+        passes = self._cleaned.setdefault(partition, [])
+        first = min((since for at, since in passes if at >= newest_s), default=None)
+        drop = first is not None and self.clock.monotonic() - first > self.schedule.retention_s
+        passes.append((self.clock.time(), self.clock.monotonic()))
         self.simulation.note("world", f"compact {partition.topic}[{partition.number}] drop={drop}")
         self.cluster.compact(partition, drop_tombstones=drop)
 
@@ -287,6 +295,12 @@ class World:
         self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "liveness")
         if absent is not None:
             self._come_back(absent, final)
+        damaged = {
+            path
+            for machine in self.machines
+            for path in machine.disk.paths
+            if machine.disk.damage(path) is not Damage.NONE
+        }
         self._stop_all()
         self.clock.advance_to(self.clock.monotonic() + SETTLE_S)
         for machine in self.machines:
@@ -294,7 +308,8 @@ class World:
         self._raise()
         self.checkpoints.check_all()
         self.check.settle()
-        final.run(self.databases())
+        # The last checkpoint finds damage that nothing had read yet, and moves the database aside.
+        final.run(self.databases(), excused={int(path.name.rsplit("-", 1)[1].split(".")[0]) for path in damaged})
         self._audit(final, checkpoints=False)
         if self.checkpoints.manifests():
             self._audit(final, checkpoints=True)
@@ -311,6 +326,9 @@ class World:
 
     def _come_back(self, absent: Machine, final: FinalCheck) -> None:
         """What the machine has is old by now, and deletes after it are gone; often no checkpoint helps."""
+        for topic in self.changelogs:
+            for number in range(self.schedule.partitions):
+                self.compact(Partition(topic, number))
         self.clock.call_later(self.schedule.retention_s * 1.1, lambda: None)
         until = self.clock.monotonic() + self.schedule.retention_s * 1.1
         self._until(lambda: self.clock.monotonic() >= until, 2 * self.schedule.retention_s, "liveness")
