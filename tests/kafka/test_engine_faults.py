@@ -12,10 +12,25 @@ from infra.settings import load_settings
 
 
 class FaultyProducer(EngineProducer):
-    """Commits through the real broker; some commits fail as told: by number, before or after they happened."""
+    """Commits through the real broker; some commits fail as told: by number, before or after they happened.
+
+    Or the producer does not come back when the transaction of that commit is to begin, or when it is made after it.
+    """
 
     faults: dict[int, tuple[str, type[KafkaFailed]]]
     commits: list[int]
+
+    def init(self, timeout_s):
+        self._fail("made", len(self.commits))
+        super().init(timeout_s)
+
+    def begin(self):
+        self._fail("begin", len(self.commits) + 1)
+        super().begin()
+
+    def _fail(self, when, number):
+        if self.faults.get(number, (None, None))[0] == when:
+            raise self.faults.pop(number)[1]("a planted fault", action="Nothing; it is a test.")
 
     def commit(self):
         self.commits.append(1)
@@ -45,6 +60,9 @@ class FaultyCluster(KafkaCluster):
         {2: ("before", TransactionAborted), 3: ("before", TransactionAborted), 6: ("before", TransactionAborted)},
         {2: ("before", OutcomeUnknown), 5: ("after", OutcomeUnknown)},
         {1: ("after", OutcomeUnknown), 2: ("before", TransactionAborted), 4: ("after", OutcomeUnknown)},
+        {1: ("begin", OutcomeUnknown), 4: ("begin", OutcomeUnknown)},
+        {0: ("made", OutcomeUnknown), 2: ("begin", OutcomeUnknown), 3: ("before", OutcomeUnknown)},
+        {2: ("before", OutcomeUnknown), 1: ("begin", TransactionAborted)},
     ],
 )
 def test_commits_that_fail_in_the_middle_of_a_batch_lose_and_double_nothing(stream, tmp_path, faults):
