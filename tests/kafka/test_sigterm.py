@@ -86,9 +86,7 @@ def test_a_worker_that_is_told_to_stop_under_load_ends_in_time_with_nothing_to_d
     stream, worker, waiting, guarantee
 ):
     one = worker()
-    definition = one.paths.home / "counting_definition.py"
-    option = f"    processing_guarantee={guarantee!r},\n    commit_interval="
-    definition.write_text(definition.read_text().replace("    commit_interval=", option, 1))
+    one.environment["TEST_GUARANTEE"] = guarantee
     with Load(stream) as load:
         one.start()
         waiting(lambda: committed(stream) > 2000, "some progress")
