@@ -74,11 +74,17 @@ class Changelog:
         else:
             self._producer.flush(60)
             self._producer.abort_transaction(60)
+        self._settle()
 
     def write_raw(self, partition: int, key: bytes, value: bytes) -> None:
         self._producer.begin_transaction()
         self._producer.produce(self.topic, value, key, partition)
         self._producer.commit_transaction(60)
+        self._settle()
+
+    def _settle(self) -> None:
+        """A commit is answered before its markers are written, and only what lies below them is read."""
+        self.topics.settled_end_offsets(self.topic)
 
     def plan(self, ends: dict[int, int] | None = None) -> SnapshotPlan:
         facts = self.topics.describe([self.topic])[self.topic]
