@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ TESTS = Path(__file__).resolve().parent
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser"})
 #: Set to 1, a skipped test of those folders fails the run.
 NO_SKIPS = "HOLDFAST_TEST_NO_SKIPS"
+#: Of a failed test's logs, the report shows so many files, and of each the last lines.
+LOGS_SHOWN = 6
+LOG_LINES_SHOWN = 80
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +46,23 @@ def pytest_runtest_makereport(item: pytest.Item):
     if report.skipped and not hasattr(report, "wasxfail") and real and os.environ.get(NO_SKIPS) == "1":
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} was skipped ({report.longrepr}), which {NO_SKIPS}=1 does not allow"
+    if report.failed:
+        report.sections += _logs_of(item)
     return report
+
+
+def _logs_of(item: pytest.Item) -> list[tuple[str, str]]:
+    """What the processes of a failed test wrote: a rare failure is understood from this, or not at all."""
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if folder is None:
+        return []
+    logs = sorted(path for path in folder.rglob("*.log") if path.is_file() and "state" not in path.parts)
+    return [(str(path.relative_to(folder)), "".join(_last_lines(path))) for path in logs[:LOGS_SHOWN]]
+
+
+def _last_lines(path: Path) -> deque[str]:
+    with path.open(errors="replace") as lines:
+        return deque(lines, maxlen=LOG_LINES_SHOWN)
 
 
 @pytest.fixture(autouse=True, scope="session")
