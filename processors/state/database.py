@@ -26,7 +26,14 @@ class Database(Protocol):
         ...
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Apply all changes, in order, or none; survives the death of the process, not of the machine."""
+        """Apply all changes, in order, or none; survives the death of the process only once it is flushed.
+
+        A process that dies loses a suffix of its writes, never one from between others.
+        """
+        ...
+
+    def flush(self, *, wait: bool = True) -> None:
+        """Make what is written survive the process and the machine; without ``wait``, soon."""
         ...
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -42,11 +49,11 @@ class Database(Protocol):
         ...
 
     def size_bytes(self) -> int:
-        """Bytes on disk, without the log of recent writes."""
+        """Bytes on disk, without what is not flushed."""
         ...
 
     def close(self) -> None:
-        """Close; what was written stays."""
+        """Close; what was flushed stays."""
         ...
 
 

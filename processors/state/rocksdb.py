@@ -15,6 +15,7 @@ from rocksdict import (
     Options,
     Rdict,
     WriteBatch,
+    WriteOptions,
 )
 
 from processors.changelog.format import META_KEY
@@ -54,6 +55,11 @@ class RocksDatabase:
 
     def __init__(self, rdict: Rdict) -> None:
         self._rdict = rdict
+        # The changelog is the log of writes: after a crash its tail is replayed from the offsets of the last flush.
+        # Data and offsets are in one column family, so that a flush never parts them.
+        writing = WriteOptions()
+        writing.disable_wal = True
+        rdict.set_write_options(writing)
 
     def get(self, key: bytes) -> bytes | None:
         """See ``Database.get``."""
@@ -81,6 +87,13 @@ class RocksDatabase:
                 put(key, value)
         try:
             self._rdict.write(batch)
+        except Exception as failure:
+            raise _named(failure) from failure
+
+    def flush(self, *, wait: bool = True) -> None:
+        """See ``Database.flush``."""
+        try:
+            self._rdict.flush(wait)
         except Exception as failure:
             raise _named(failure) from failure
 

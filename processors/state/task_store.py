@@ -1,7 +1,8 @@
 """The store of one task: every store of its topology and the offsets that belong to them, in one database.
 
 Keys: ``length of store name (1 byte) | store name | changelog key``; the reserved key ``0x00 "meta"`` holds
-the offsets. All in one column family, so that no flush can ever part data from offsets.
+the offsets. All in one column family, so that no flush can ever part data from offsets: a crash loses the writes since
+the last flush, data and offsets together, and they are replayed from the changelog.
 
 Invariants:
     - The meta key is in the last piece of every batch: a crash between pieces leaves the older offsets, and the
@@ -31,6 +32,9 @@ META_VERSION = 1
 
 #: A write may hold the interpreter lock: pieces stay small enough to never stall the process noticeably.
 BATCH_OPERATIONS_MAX = 10_000
+
+#: Writes are flushed within so many seconds, so that a killed worker has not more than that to replay.
+FLUSH_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,9 @@ class TaskStore:
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
+        self._unflushed = False
+        #: When the oldest write that is not flushed was seen.
+        self._written_at: float | None = None
         try:
             self._database = databases.open(path)
         except DatabaseCorrupt as damage:
@@ -169,9 +176,26 @@ class TaskStore:
         pieces = [*changes, (META_KEY, meta.encode())]
         try:
             for first in range(0, len(pieces), BATCH_OPERATIONS_MAX):
+                self._unflushed = True
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
         except Exception as failure:
             raise self._broken("written", failure) from failure
+
+    def flush_in_time(self, now: float) -> None:
+        """Flush, without waiting, what was written so long ago that its replay should be over with.
+
+        Args:
+            now: Seconds of the engine's monotonic clock.
+        """
+        if self._written_at is None:
+            if self._unflushed:
+                self._written_at = now
+        elif now - self._written_at >= FLUSH_EVERY_S:
+            try:
+                self._database.flush(wait=False)
+            except Exception as failure:
+                raise self._broken("flushed", failure) from failure
+            self._unflushed, self._written_at = False, None
 
     def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
         """Changelog keys and values of one store, in key order."""
@@ -218,6 +242,11 @@ class TaskStore:
         if self._compaction is not None:
             self._compaction.join()
         try:
+            if self._unflushed and self.failure is None:
+                self._database.flush()
+        except Exception as failure:
+            _log.error("state was not flushed: it is replayed", path=str(self.path), error=str(failure)[:200])
+        try:
             self._database.close()
         except Exception as failure:
             _log.error("state was not closed cleanly", path=str(self.path), error=str(failure)[:200])
@@ -231,6 +260,7 @@ class TaskStore:
             self._databases.delete(self.path)
         except Exception as failure:
             raise _disk_failed(self.path, "emptied", failure) from failure
+        self._unflushed, self._written_at = False, None
         self._database = self._open_new()
 
     def _open_new(self) -> Database:

@@ -1,7 +1,7 @@
 """A disk in memory for the state of simulated processes: databases by path, and everything a disk can do wrong.
 
-A write is one atomic batch in the journal of its database. The death of a process keeps all batches; the death of the
-machine keeps a prefix of them: what was synced, and as many of the later ones as luck has it.
+A write is one atomic batch in the journal of its database. The death of a process, or of its machine, keeps a prefix of
+them: what was flushed, and as many of the later ones as luck has it.
 
 Invariants:
     - A batch is there whole or not at all, and never without all batches before it.
@@ -38,7 +38,7 @@ class Damage(Enum):
 
 @dataclass(slots=True)
 class _Stored:
-    """What the disk holds of one database: ``synced`` survives the machine, ``batches`` are written after it."""
+    """What the disk holds of one database: ``synced`` survives the process, ``batches`` are written after it."""
 
     synced: dict[bytes, bytes] = field(default_factory=dict)
     batches: list[tuple[Change, ...]] = field(default_factory=list)
@@ -94,11 +94,11 @@ class SimulatedDisk:
         return self._stored[path].damage
 
     def unsynced(self, path: Path) -> int:
-        """How many batches of a database would not survive the machine for certain."""
+        """How many batches of a database would not survive its process for certain."""
         return len(self._stored[path].batches)
 
     def sync(self, path: Path) -> None:
-        """Make everything written to a database survive the machine."""
+        """Flush a database, as it does by itself when its buffer is full."""
         self._stored[path].sync()
 
     def corrupt(self, path: Path, damage: Damage) -> None:
@@ -106,7 +106,7 @@ class SimulatedDisk:
         self._stored[path].damage = damage
 
     def lose_unsynced(self, path: Path, keep: int) -> None:
-        """The machine died: of the unsynced batches of a database, only the first ``keep`` are left."""
+        """The process died: of the batches that were not flushed, only the first ``keep`` are left."""
         self._stored[path].keep(keep)
 
     def lose(self) -> None:
@@ -242,6 +242,20 @@ class SimulatedDatabase:
         self._stored.apply(changes)
         self._process.point("disk:write:after")
 
+    def flush(self, *, wait: bool = True) -> None:
+        """See ``Database.flush``.
+
+        Raises:
+            OSError: The disk is full, or a write was torn before.
+        """
+        self._process.point("disk:flush:before")
+        if self._disk.full:
+            raise _refused(errno.ENOSPC, self._path)
+        if self._torn or self._closed:
+            raise _refused(errno.EIO, self._path)
+        self._stored.sync()
+        self._process.point("disk:flush:after")
+
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See ``Database.items``."""
         for key, value in sorted(self._readable().items()):
@@ -269,11 +283,12 @@ class SimulatedDatabase:
         return sum(len(key) + len(value) for key, value in self._stored.content.items())
 
     def close(self) -> None:
-        """See ``Database.close``."""
+        """See ``Database.close``; what is not flushed is gone."""
         if self._closed:
             return
         self._process.point("disk:close")
         self._closed = True
+        self._stored.keep(0)
         self._stored.holder = None
 
     def _readable(self) -> dict[bytes, bytes]:

@@ -90,7 +90,7 @@ class Faults:
     # -- processes -------------------------------------------------------------------------------------------------
 
     def _crash(self, machine: Machine) -> Step:
-        self._dead(machine, power=self._random.random() < 0.4)
+        self._dead(machine)
         machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0, 30.0))
         return Step.CRASH
 
@@ -98,19 +98,18 @@ class Faults:
         for other in self._world.machines:
             if other.alive is not None:
                 other.alive.kill()
-                self._dead(other, power=self._random.random() < 0.5)
+                self._dead(other)
                 other.start_later(self._pick(0.1, 1.0, 12.0))
         return Step.CRASH
 
-    def _dead(self, machine: Machine, *, power: bool) -> None:
+    def _dead(self, machine: Machine) -> None:
         assert machine.process is not None
         machine.process.kill()
         machine.disk.release(machine.process)
         self._world.look_at(machine)
-        if power:
-            for path in machine.disk.paths:
-                machine.disk.lose_unsynced(path, self._random.randint(0, machine.disk.unsynced(path)))
-            self._world.look_at(machine)
+        for path in machine.disk.paths:
+            machine.disk.lose_unsynced(path, self._random.randint(0, machine.disk.unsynced(path)))
+        self._world.look_at(machine)
 
     def _freeze(self, machine: Machine) -> Step:
         process = machine.process

@@ -438,6 +438,7 @@ def tuned(schedule: Schedule) -> Iterator[None]:
         (columns, "RUN_MAX", 5),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
         (decision, "SPARES_AT_LEAST", schedule.spares),
+        (task_store, "FLUSH_EVERY_S", 0.2 + schedule.patience_s / 10),
     ]
     if schedule.pieces:
         values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
