@@ -91,6 +91,20 @@ def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> li
 
 _PLACE, _MESSAGE = itemgetter(0, 1), itemgetter(2)
 
+def _place(message: Message) -> tuple[str, int]:
+    return message.topic(), message.partition()
+
+
+def _replayed(run: list[Message]) -> Batch:
+    """Consecutive records of one partition, without timestamps and headers."""
+    return Batch(
+        Partition(*_place(run[0])),
+        keys=list(map(Message.key, run)),
+        values=list(map(Message.value, run)),
+        offsets=list(map(Message.offset, run)),
+    )
+
+
 _METADATA_MAGIC = b"CGMDv2:"
 
 
@@ -457,18 +471,29 @@ class ChangelogConsumer:
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 50,
+                "fetch.message.max.bytes": 8 << 20,
+                "queued.min.messages": 1_000_000,
                 "queued.max.messages.kbytes": 65_536,
+                "check.crcs": False,
                 "reconnect.backoff.max.ms": 1000,
             },
             logger=library_logger(),
         )
+        self._topics: set[str] = set()
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets, instead of what was read before."""
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
+        self._topics = {partition.topic for partition in starts}
+
+    def drop(self, partitions: Sequence[Partition]) -> None:
+        """Read no more of these; of the others, what was fetched ahead stays."""
+        self._consumer.pause(_places(partitions))
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
         """Records, and for each partition whose end was met the offset of that end.
+
+        A partition may have several batches; their timestamps and headers are left empty.
 
         Raises:
             KafkaFailed: A changelog can't be read from where we are (truncated, deleted, refused).
@@ -487,8 +512,15 @@ class ChangelogConsumer:
                     partition=message.partition(),
                 )
 
-        batches = _batches(self._consumer.consume(records_max, timeout_s), note)
-        return batches, ends
+        messages = self._consumer.consume(records_max, timeout_s)
+        failed = [message for message in messages if message.error() is not None]
+        for message in failed:
+            note(message)
+        if failed:
+            messages = [message for message in messages if message.error() is None]
+        # No Python code for each record: restores have millions.
+        place = Message.partition if len(self._topics) == 1 else _place
+        return [_replayed(list(run)) for _, run in groupby(messages, place)], ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """The next offset to be handed out, control records counted; absent before the first record."""

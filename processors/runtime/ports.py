@@ -78,8 +78,12 @@ class ChangelogReplayer(Protocol):
         """Read these partitions from these offsets."""
         ...
 
+    def drop(self, partitions: Sequence[Partition]) -> None:
+        """Read no more of these."""
+        ...
+
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records, waiting at most ``timeout_s``."""
+        """Records without timestamps and headers, waiting at most ``timeout_s``."""
         ...
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:

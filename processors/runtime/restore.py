@@ -5,14 +5,16 @@ read_committed. A partition is done when the position reaches the target, or whe
 after it: commit markers take offsets, and markers, too, can be cleaned away.
 
 Invariants:
-    - Data and offsets of the replay are written together; an interrupted restore goes on where it was.
+    - Data is written before the offsets that cover it; an interrupted restore goes on from the last that were written.
     - While a replay is under way the store says so, and never passes for the fold of its inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import cast
 
 import structlog
 
@@ -21,7 +23,7 @@ from processors.changelog.format import KEY_VERSION, META_KEY, VALUE_VERSION, Ch
 from processors.runtime.coherence import ChangelogFacts, RestorePlan
 from processors.runtime.ports import ChangelogReplayer, Cluster
 from processors.runtime.task import Task
-from processors.state.errors import StateIncoherent
+from processors.state.errors import StateFailed, StateIncoherent
 from processors.state.keys import store_prefix
 from processors.state.task_store import StoreOffset, TaskMeta
 
@@ -29,8 +31,13 @@ _log = structlog.get_logger("runtime.restore")
 
 #: Records asked for in one step.
 RECORDS_PER_STEP = 10_000
+#: Replays of so many offsets or more use the database's bulk mode.
+BULK_RECORDS_MIN = 50_000
+#: How far a replay is, is written beside its data every so many seconds: a killed one repeats no more than that.
+NOTE_EVERY_S = 1.0
 _KEY_START = bytes([KEY_VERSION])
 _VALUE_START = bytes([VALUE_VERSION])
+_first = itemgetter(0)
 #: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
 NO_PROGRESS_S = 120.0
 
@@ -64,6 +71,13 @@ class TaskRestore:
     #: Topic ids of the sources that the state was built from.
     sources: Mapping[str, str]
     records: int = 0
+    #: Offsets to go at the start.
+    started_with: int = 0
+    #: When the offsets were last written beside the data.
+    noted_at: float = 0.0
+    bulk: bool = False
+    #: All records are there; in bulk they are being flushed.
+    flushing: bool = False
 
     @property
     def done(self) -> bool:
@@ -79,14 +93,16 @@ class TaskRestore:
         """By store, the input offsets that its state holds."""
         return {replay.store: replay.inputs for replay in self.replays.values()}
 
-    def progress(self, now: float) -> dict[str, float]:
-        """Records, rate and time for status and logs, at a moment of the cluster's clock."""
+    def progress(self, now: float) -> dict[str, float | None]:
+        """Records, rate, time and time left for status and logs, at a moment of the cluster's clock."""
         seconds = max(now - self.started_at, 1e-3)
+        replayed = self.started_with - self.remaining
         return {
             "records": self.records,
             "remaining": self.remaining,
             "records_per_s": round(self.records / seconds, 1),
             "seconds": round(seconds, 3),
+            "seconds_left": round(self.remaining * seconds / replayed, 1) if replayed > 0 else None,
         }
 
 
@@ -133,14 +149,22 @@ class Restorer:
             )
         now = self._clock.monotonic()
         complete_at = task.meta.complete_at if task.meta.stores else looked_at
-        self._tasks[task.name] = TaskRestore(
-            task, replays, committed, now, now, looked_at, complete_at, task.meta.sources
-        )
+        restore = TaskRestore(task, replays, committed, now, now, looked_at, complete_at, task.meta.sources)
+        restore.started_with = restore.remaining
+        self._tasks[task.name] = restore
+        if restore.started_with:
+            # Before the first data: a store in which a replay has begun never passes for the fold of its inputs.
+            self._note(restore)
+        if restore.started_with >= BULK_RECORDS_MIN and task.store is not None:
+            restore.bulk = True
+            task.store.begin_bulk()
         self._assign()
 
     def forget(self, task: Task) -> None:
         """The task was taken away; what is replayed so far stays for the next time."""
-        if self._tasks.pop(task.name, None) is not None:
+        restore = self._tasks.pop(task.name, None)
+        if restore is not None:
+            self._note_if_possible(restore)
             self._assign()
 
     def excuse(self) -> None:
@@ -154,20 +178,20 @@ class Restorer:
         Raises:
             StateIncoherent: No progress for two minutes: a hanging transaction, or a truncated changelog.
         """
-        if self._consumer is not None and any(not restore.done for restore in self._tasks.values()):
-            batches, ends = self._consumer.poll(min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP), timeout_s)
+        if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
+            reading = any(not restore.done for restore in self._tasks.values())
+            most = min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP)
+            batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
             self._apply(batches)
             self._advance(ends)
-        complete = [restore for restore in self._tasks.values() if restore.done]
-        for restore in complete:
-            del self._tasks[restore.task.name]
-        if complete:
-            self._assign()
+        complete = self._complete()
         self._watch()
         return complete
 
     def close(self) -> None:
-        """Forget everything and release the consumer."""
+        """Forget everything and release the consumer; what is replayed so far stays for the next time."""
+        for restore in self._tasks.values():
+            self._note_if_possible(restore)
         self._tasks.clear()
         if self._consumer is not None:
             self._consumer.close()
@@ -189,24 +213,18 @@ class Restorer:
     def _apply(self, batches: list[Batch]) -> None:
         for batch in batches:
             found = self._find(batch.partition)
-            if found is None:
+            if found is None or found[0].flushing:
                 continue
             restore, replay = found
-            changes: list[tuple[bytes, bytes | None]] = []
-            for place, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-                if key == META_KEY:
-                    if value is not None:
-                        meta = ChangelogMeta.decode(value)
-                        replay.inputs = meta.inputs
-                        restore.sources = meta.sources or restore.sources
-                elif key is not None:
-                    if key[:1] != _KEY_START or (value is not None and value[:1] != _VALUE_START):
-                        raise _unknown_record(batch, place)
-                    changes.append((replay.prefix + key, value))
+            keys, values = _data_of(batch, restore, replay)
             replay.position = batch.offsets[-1] + 1
             restore.records += len(batch.keys)
-            restore.progress_at = self._clock.monotonic()
-            self._write(restore, changes)
+            restore.progress_at = now = self._clock.monotonic()
+            if keys:
+                assert restore.task.store is not None
+                restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
+            if now - restore.noted_at >= NOTE_EVERY_S:
+                self._note(restore)
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
         """Count control and cleaned-away records at the end of a partition as read."""
@@ -221,15 +239,16 @@ class Restorer:
         for partition in waiting:
             found = self._find(partition)
             assert found is not None
-            restore, replay = found
+            _, replay = found
             reached = max(positions.get(partition, 0), ends.get(partition, 0))
             if reached >= replay.facts.end > replay.position:
                 replay.position = replay.facts.end
-                self._write(restore, [])
 
-    def _write(self, restore: TaskRestore, changes: list[tuple[bytes, bytes | None]]) -> None:
+    def _note(self, restore: TaskRestore) -> None:
+        """Write how far the data is: a replay that is interrupted goes on from here."""
         task = restore.task
         assert task.store is not None
+        restore.noted_at = self._clock.monotonic()
         task.meta = replace(
             task.meta,
             restoring=True,
@@ -240,7 +259,39 @@ class Restorer:
                 for replay in restore.replays.values()
             },
         )
-        task.store.write(changes, task.meta)
+        task.store.write([], task.meta)
+
+    def _note_if_possible(self, restore: TaskRestore) -> None:
+        store = restore.task.store
+        if restore.done or store is None or store.failure is not None:
+            return
+        try:
+            self._note(restore)
+        except StateFailed as failure:
+            _log.warning("an interrupted replay is repeated", task=restore.task.name, error=failure.message)
+
+    def _complete(self) -> list[TaskRestore]:
+        """The restores that have all records, and whose stores are ready to be read."""
+        complete = []
+        for restore in list(self._tasks.values()):
+            store = restore.task.store
+            if not restore.done:
+                continue
+            if not restore.flushing and restore.started_with:
+                self._note(restore)
+                if self._consumer is not None:
+                    self._consumer.drop(list(restore.replays))
+                if restore.bulk and store is not None:
+                    store.flush_soon()
+            restore.flushing = True
+            if restore.bulk and store is not None:
+                if store.flushing:  # of several partitions at once, while others are read
+                    restore.progress_at = self._clock.monotonic()
+                    continue
+                store.end_bulk()
+            del self._tasks[restore.task.name]
+            complete.append(restore)
+        return complete
 
     def _find(self, partition: Partition) -> tuple[TaskRestore, _StoreReplay] | None:
         for restore in self._tasks.values():
@@ -280,6 +331,37 @@ class Restorer:
             seen=replay.position,
             expected=replay.facts.end,
         )
+
+
+def _data_of(
+    batch: Batch, restore: TaskRestore, replay: _StoreReplay
+) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+    """The data of a batch; what its meta records say is noted."""
+    keys, values = batch.keys, batch.values
+    if META_KEY in keys or None in keys:
+        for key, value in zip(keys, values, strict=True):
+            if key == META_KEY and value is not None:
+                meta = ChangelogMeta.decode(value)
+                replay.inputs = meta.inputs
+                restore.sources = meta.sources or restore.sources
+        pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None and pair[0] != META_KEY]
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    data = cast(list[bytes], keys)
+    present = cast(list[bytes], values if None not in values else [value for value in values if value is not None])
+    if not (_begin_with(data, KEY_VERSION) and _begin_with(present, VALUE_VERSION)):
+        for place, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            foreign = key is not None and key != META_KEY and key[:1] != _KEY_START
+            if foreign or (key not in (None, META_KEY) and value is not None and value[:1] != _VALUE_START):
+                raise _unknown_record(batch, place)
+    return data, values
+
+
+def _begin_with(items: Sequence[bytes], version: int) -> bool:
+    """Whether all have this first byte."""
+    try:
+        return set(map(_first, items)) <= {version}
+    except IndexError:  # one is empty
+        return False
 
 
 def _unknown_record(batch: Batch, place: int) -> FormatUnknown:

@@ -32,6 +32,23 @@ class Database(Protocol):
         """
         ...
 
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Like ``write``, with all keys and all values."""
+        ...
+
+    def begin_bulk(self) -> None:
+        """Expect nothing but many writes: reads may be slow until ``end_bulk``."""
+        ...
+
+    def end_bulk(self) -> None:
+        """Flush, and be as after opening."""
+        ...
+
+    @property
+    def flushing(self) -> bool:
+        """Whether a flush that was not waited for is under way."""
+        ...
+
     def flush(self, *, wait: bool = True) -> None:
         """Make what is written survive the process and the machine; without ``wait``, soon."""
         ...

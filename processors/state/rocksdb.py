@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rocksdict import (
     Cache,
     Checkpoint,
     DBCompressionType,
+    MemtableFactory,
     Options,
     Rdict,
     WriteBatch,
@@ -28,11 +30,13 @@ BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
 #: Files of databases are copied in pieces of so many bytes.
 CHUNK_BYTES = 4 << 20
+#: In bulk so many buffers may wait to be written before writes have to wait.
+BULK_BUFFERS = 4
 
 _shared_cache: Cache | None = None
 
 
-def _options() -> Options:
+def _options(*, bulk: bool = False) -> Options:
     global _shared_cache
     if _shared_cache is None:
         _shared_cache = Cache(BLOCK_CACHE_BYTES)
@@ -47,19 +51,38 @@ def _options() -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.increase_parallelism(2)
+    if bulk:
+        # Writes are appended, and sorted when they are flushed, by threads of RocksDB's own.
+        options.set_memtable_factory(MemtableFactory.vector())
+        options.set_allow_concurrent_memtable_write(False)
+        options.set_disable_auto_compactions(True)
+        options.set_level_zero_slowdown_writes_trigger(1 << 20)
+        options.set_level_zero_stop_writes_trigger(1 << 20)
+        options.set_max_write_buffer_number(BULK_BUFFERS)
     return options
+
+
+def _opened(path: Path, *, bulk: bool = False) -> Rdict:
+    options = _options(bulk=bulk)
+    try:
+        # Without the explicit column family, a reopened store takes its options from disk, with an 8 MB cache.
+        rdict = Rdict(str(path), options, column_families={"default": options})
+    except Exception as failure:
+        raise _named(failure) from failure
+    # The changelog is the log of writes: after a crash its tail is replayed from the offsets of the last flush.
+    # Data and offsets are in one column family, so that a flush never parts them.
+    writing = WriteOptions()
+    writing.disable_wal = True
+    rdict.set_write_options(writing)
+    return rdict
 
 
 class RocksDatabase:
     """One RocksDB; see ``Database``."""
 
-    def __init__(self, rdict: Rdict) -> None:
+    def __init__(self, rdict: Rdict, path: Path) -> None:
         self._rdict = rdict
-        # The changelog is the log of writes: after a crash its tail is replayed from the offsets of the last flush.
-        # Data and offsets are in one column family, so that a flush never parts them.
-        writing = WriteOptions()
-        writing.disable_wal = True
-        rdict.set_write_options(writing)
+        self._path = path
 
     def get(self, key: bytes) -> bytes | None:
         """See ``Database.get``."""
@@ -89,6 +112,37 @@ class RocksDatabase:
             self._rdict.write(batch)
         except Exception as failure:
             raise _named(failure) from failure
+
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """See ``Database.load``."""
+        if None in values:
+            self.write(list(zip(keys, values, strict=True)))
+            return
+        batch = WriteBatch(raw_mode=True)
+        deque(map(batch.put, keys, values), maxlen=0)
+        try:
+            self._rdict.write(batch)
+        except Exception as failure:
+            raise _named(failure) from failure
+
+    def begin_bulk(self) -> None:
+        """See ``Database.begin_bulk``."""
+        self._reopen(bulk=True)
+
+    def end_bulk(self) -> None:
+        """See ``Database.end_bulk``."""
+        self._reopen(bulk=False)
+
+    def _reopen(self, *, bulk: bool) -> None:
+        self.flush()
+        self._rdict.close()
+        self._rdict = _opened(self._path, bulk=bulk)
+
+    @property
+    def flushing(self) -> bool:
+        """See ``Database.flushing``."""
+        pending = self._rdict.property_int_value("rocksdb.mem-table-flush-pending")
+        return bool(pending or self._rdict.property_int_value("rocksdb.num-running-flushes"))
 
     def flush(self, *, wait: bool = True) -> None:
         """See ``Database.flush``."""
@@ -138,12 +192,7 @@ class RocksDatabases:
     def open(self, path: Path) -> Database:
         """See ``Databases.open``."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        options = _options()
-        try:
-            # Without the explicit column family, a reopened store takes its options from disk, with an 8 MB cache.
-            return RocksDatabase(Rdict(str(path), options, column_families={"default": options}))
-        except Exception as failure:
-            raise _named(failure) from failure
+        return RocksDatabase(_opened(path), path)
 
     def exists(self, path: Path) -> bool:
         """See ``Databases.exists``."""
@@ -196,7 +245,8 @@ class StateReader:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._database = RocksDatabase(Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only()))
+            rdict = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+            self._database = RocksDatabase(rdict, path)
         except Exception as failure:
             raise StateFailed(
                 f"{path} can't be opened as a RocksDB: {str(failure)[:200]}.",

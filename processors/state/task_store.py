@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,6 +181,45 @@ class TaskStore:
         except Exception as failure:
             raise self._broken("written", failure) from failure
 
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Apply full keys and values (None deletes) that the offsets do not cover yet: see ``write``."""
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self._unflushed = True
+            for first in range(0, len(keys), BATCH_OPERATIONS_MAX):
+                last = first + BATCH_OPERATIONS_MAX
+                self._database.load(keys[first:last], values[first:last])
+        except Exception as failure:
+            raise self._broken("written", failure) from failure
+
+    def begin_bulk(self) -> None:
+        """Expect many calls of ``load`` and hardly any reads, until ``end_bulk``."""
+        try:
+            self._database.begin_bulk()
+        except Exception as failure:
+            raise self._broken("opened", failure) from failure
+
+    def end_bulk(self) -> None:
+        """Flush, and be ready for reads again; see ``flush_soon`` for not waiting."""
+        try:
+            self._database.end_bulk()
+        except Exception as failure:
+            raise self._broken("flushed", failure) from failure
+        self._unflushed, self._written_at = False, None
+
+    def flush_soon(self) -> None:
+        """Flush without waiting; ``flushing`` tells how long it lasts."""
+        try:
+            self._database.flush(wait=False)
+        except Exception as failure:
+            raise self._broken("flushed", failure) from failure
+
+    @property
+    def flushing(self) -> bool:
+        """Whether a flush is under way."""
+        return self._database.flushing
+
     def flush_in_time(self, now: float) -> None:
         """Flush, without waiting, what was written so long ago that its replay should be over with.
 
@@ -191,10 +230,7 @@ class TaskStore:
             if self._unflushed:
                 self._written_at = now
         elif now - self._written_at >= FLUSH_EVERY_S:
-            try:
-                self._database.flush(wait=False)
-            except Exception as failure:
-                raise self._broken("flushed", failure) from failure
+            self.flush_soon()
             self._unflushed, self._written_at = False, None
 
     def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:

@@ -264,6 +264,11 @@ class InMemoryReplayer:
         self._starts = dict(starts)
         self._positions = {}
 
+    def drop(self, partitions: Sequence[Partition]) -> None:
+        """Read no more of these."""
+        for partition in partitions:
+            self._starts.pop(partition, None)
+
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
         """Committed records, and where the last stable offset was met."""
         self._process.point("replay")

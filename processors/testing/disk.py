@@ -242,6 +242,23 @@ class SimulatedDatabase:
         self._stored.apply(changes)
         self._process.point("disk:write:after")
 
+    def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """See ``Database.load``."""
+        self.write(list(zip(keys, values, strict=True)))
+
+    def begin_bulk(self) -> None:
+        """See ``Database.begin_bulk``."""
+        self.flush()
+
+    def end_bulk(self) -> None:
+        """See ``Database.end_bulk``."""
+        self.flush()
+
+    @property
+    def flushing(self) -> bool:
+        """Nothing goes on behind a simulated process."""
+        return False
+
     def flush(self, *, wait: bool = True) -> None:
         """See ``Database.flush``.
 

@@ -438,6 +438,8 @@ def tuned(schedule: Schedule) -> Iterator[None]:
         (columns, "RUN_MAX", 5),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
         (decision, "SPARES_AT_LEAST", schedule.spares),
+        (restore, "NOTE_EVERY_S", 0.0 if schedule.seed % 2 else 1.0),
+        (restore, "BULK_RECORDS_MIN", 1 if schedule.seed % 4 < 2 else 50_000),
         (task_store, "FLUSH_EVERY_S", 0.2 + schedule.patience_s / 10),
     ]
     if schedule.pieces:
