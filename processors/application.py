@@ -86,6 +86,8 @@ class Application:
         slot: The worker's slot on this machine; None takes the first free one.
         standby_replicas: How many other processes follow each task's changelogs, so that a failover replays only
             their tail; None takes the settings.
+        state_backend: Where state is: RocksDB, or the memory of the process, restored whole from the changelogs at each
+            start; its checkpoints are RocksDB's.
         description: One sentence for people.
         owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
     """
@@ -110,6 +112,7 @@ class Application:
         broker_availability_timeout: float = 120.0,
         slot: str | None = None,
         standby_replicas: int | None = None,
+        state_backend: Literal["rocksdb", "memory"] = "rocksdb",
         description: str = "",
         owners: tuple[str, ...] = (),
     ) -> None:
@@ -124,6 +127,12 @@ class Application:
                 f"commit_interval is {commit_interval:g} s, but a transaction lives 15 s at the most.",
                 action=f"Use at most {COMMIT_INTERVAL_MAX_S:g} s, or the guarantee at-least-once.",
                 seen=commit_interval,
+            )
+        _one_of("state_backend", state_backend, ("rocksdb", "memory"))
+        if state_backend == "memory" and not use_changelog_topics:
+            raise ApplicationInvalid(
+                "state_backend is memory and use_changelog_topics is off: every restart would begin without state.",
+                action="Keep changelogs on, or use state_backend='rocksdb'.",
             )
         self.consumer_group = check_name(consumer_group, "consumer group")
         if slot is not None:
@@ -146,6 +155,7 @@ class Application:
         self._broker_timeout_s = broker_availability_timeout
         self._slot = slot
         self._standby_replicas = standby_replicas
+        self._state_backend = state_backend
         self._frames: dict[str, StreamingDataFrame] = {}
         self._worker: Worker | None = None
         self._stop_asked = False
@@ -289,7 +299,6 @@ class Application:
         from processors.checkpoints.opening import open_keeper
         from processors.runtime.assignment import Assignment
         from processors.state.folder import StateFolder
-        from processors.state.rocksdb import RocksDatabases
 
         topology = self.topology()
         if not topology.inputs:
@@ -302,7 +311,7 @@ class Application:
         options = replace(self._within(self._prepare_topics(topology, cluster)), standby_replicas=chosen)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
-            databases = databases or RocksDatabases()
+            databases = databases or self._databases()
             keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = self._make_worker(topology, cluster, assignment, folder, options)
@@ -313,6 +322,12 @@ class Application:
                     keeper.close()
         finally:
             folder.release()
+
+    def _databases(self) -> Databases:
+        from processors.state.memory import MemoryDatabases
+        from processors.state.rocksdb import RocksDatabases, export
+
+        return RocksDatabases() if self._state_backend == "rocksdb" else MemoryDatabases(export)
 
     def stop(self) -> None:
         """Ask a running worker to finish; safe from other threads."""

@@ -75,6 +75,7 @@ class TaskRestore:
     started_with: int = 0
     #: When the offsets were last written beside the data.
     noted_at: float = 0.0
+    noted_remaining: int = 0
     bulk: bool = False
     #: All records are there; in bulk they are being flushed.
     flushing: bool = False
@@ -184,6 +185,7 @@ class Restorer:
             batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
             self._apply(batches)
             self._advance(ends)
+            self._note_in_time(idle=not batches)
         complete = self._complete()
         self._watch()
         return complete
@@ -219,12 +221,20 @@ class Restorer:
             keys, values = _data_of(batch, restore, replay)
             replay.position = batch.offsets[-1] + 1
             restore.records += len(batch.keys)
-            restore.progress_at = now = self._clock.monotonic()
+            restore.progress_at = self._clock.monotonic()
             if keys:
                 assert restore.task.store is not None
                 restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
-            if now - restore.noted_at >= NOTE_EVERY_S:
+
+    def _note_in_time(self, *, idle: bool) -> None:
+        """Where nothing more comes, as below an open transaction, what is there is flushed, too."""
+        now = self._clock.monotonic()
+        for restore in self._tasks.values():
+            due = now - restore.noted_at >= NOTE_EVERY_S and restore.remaining != restore.noted_remaining
+            if due and not restore.done:
                 self._note(restore)
+                if idle and restore.task.store is not None:
+                    restore.task.store.flush()
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
         """Count control and cleaned-away records at the end of a partition as read."""
@@ -249,6 +259,7 @@ class Restorer:
         task = restore.task
         assert task.store is not None
         restore.noted_at = self._clock.monotonic()
+        restore.noted_remaining = restore.remaining
         task.meta = replace(
             task.meta,
             restoring=True,

@@ -24,7 +24,7 @@ from processors.changelog.format import META_KEY
 from processors.checkpoints.ports import LocalFile
 from processors.state.database import Change, Database, DatabaseCorrupt
 from processors.state.errors import StateFailed
-from processors.state.task_store import TaskMeta, items_of
+from processors.state.task_store import BATCH_OPERATIONS_MAX, TaskMeta, items_of
 
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
@@ -234,6 +234,22 @@ class RocksDatabases:
     def clear(self, path: Path) -> None:
         """See ``DatabaseFiles.clear``."""
         shutil.rmtree(path, ignore_errors=True)
+
+
+def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
+    """Write keys and values as a RocksDB of its own (``processors.state.memory.Export``)."""
+    database = RocksDatabases().open(path)
+    try:
+        piece: list[Change] = []
+        for item in items:
+            piece.append(item)
+            if len(piece) == BATCH_OPERATIONS_MAX:
+                database.write(piece)
+                piece = []
+        database.write(piece)
+        database.flush()
+    finally:
+        database.close()
 
 
 class StateReader:

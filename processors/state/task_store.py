@@ -208,6 +208,14 @@ class TaskStore:
             raise self._broken("flushed", failure) from failure
         self._unflushed, self._written_at = False, None
 
+    def flush(self) -> None:
+        """Flush, and wait for it."""
+        try:
+            self._database.flush()
+        except Exception as failure:
+            raise self._broken("flushed", failure) from failure
+        self._unflushed, self._written_at = False, None
+
     def flush_soon(self) -> None:
         """Flush without waiting; ``flushing`` tells how long it lasts."""
         try:

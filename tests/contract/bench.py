@@ -135,8 +135,9 @@ class Bench:
 
 
 def records_of(batch: Batch) -> list[Record]:
-    parts = zip(batch.keys, batch.values, batch.offsets, batch.timestamps, batch.headers, strict=True)
-    return [Record(*each) for each in parts]
+    count = len(batch.offsets)
+    timestamps, headers = batch.timestamps or [0] * count, batch.headers or [None] * count  # replays have none
+    return [Record(*each) for each in zip(batch.keys, batch.values, batch.offsets, timestamps, headers, strict=True)]
 
 
 def send(producer: TransactionProducer, partition: Partition, values: Sequence[bytes | None]) -> None:

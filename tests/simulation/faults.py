@@ -220,7 +220,7 @@ class Faults:
 
     def _disk_lost(self, machine: Machine) -> Step:
         """The machine dies with its disk; another one takes its place."""
-        self._dead(machine, power=False)
+        self._dead(machine)
         machine.disk.lose()
         machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0))
         return Step.CRASH

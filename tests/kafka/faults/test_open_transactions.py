@@ -129,6 +129,8 @@ def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, w
     one = worker("0").start()
     waiting(lambda: restores(one, "remaining") == left, "what is below the open transaction to be replayed")
     assert min(restores(one, "records")) > 0
+    below = [stable[number] - 1 for number in sorted(stable)]
+    waiting(lambda: noted(one) == below, "what is replayed to be flushed, as nothing more comes")
     one.kill()
     one.start()
     waiting(lambda: restores(one, "remaining"), "the restores to go on")
@@ -175,6 +177,13 @@ def polled_on_from(told_ends):
 def phases(worker):
     status = worker.client.status()
     return [] if status is None else [task.phase for task in status.tasks]
+
+
+def noted(worker):
+    """How far the store of each task is on disk, by partition."""
+    status = worker.client.status()
+    tasks = sorted(status.tasks, key=lambda task: task.task) if status is not None else []
+    return [task.stores["counts"]["offset"] for task in tasks if task.stores]
 
 
 def restores(worker, what):

@@ -1,0 +1,146 @@
+"""What holds of every database that state can be in: RocksDB, the memory of the process, the simulated disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processors.state.database import Database, Databases
+from processors.state.memory import MemoryDatabases
+from processors.state.rocksdb import RocksDatabases, StateReader, export
+from processors.state.task_store import StoreOffset, TaskMeta, TaskStore
+from processors.testing.clock import VirtualClock
+from processors.testing.disk import SimulatedDisk
+from processors.testing.process import InlineProcess
+
+LASTING = ("rocksdb", "simulated")
+
+
+@pytest.fixture(params=["rocksdb", "memory", "simulated"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def databases(kind: str) -> Databases:
+    if kind == "rocksdb":
+        return RocksDatabases()
+    if kind == "memory":
+        return MemoryDatabases(export)
+    return SimulatedDisk().attach(InlineProcess(VirtualClock(), "a"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "slot" / "task"
+
+
+@pytest.fixture
+def database(databases: Databases, path: Path) -> Iterator[Database]:
+    opened = databases.open(path)
+    yield opened
+    opened.close()
+
+
+def all_of(database: Database) -> list[tuple[bytes, bytes]]:
+    return list(database.items(b""))
+
+
+def test_a_new_database_is_empty(database: Database) -> None:
+    assert database.get(b"a") is None
+    assert database.get_many([b"a", b"b"]) == [None, None]
+    assert all_of(database) == []
+
+
+def test_changes_are_applied_in_their_order(database: Database) -> None:
+    database.write([(b"a", b"1"), (b"b", b"2"), (b"a", None), (b"c", b"3"), (b"c", b"4")])
+    assert database.get_many([b"a", b"b", b"c"]) == [None, b"2", b"4"]
+    database.write([(b"a", b"5"), (b"b", None), (b"not there", None)])
+    assert all_of(database) == [(b"a", b"5"), (b"c", b"4")]
+
+
+def test_what_is_loaded_is_as_if_written(database: Database) -> None:
+    database.write([(b"a", b"1"), (b"b", b"1")])
+    database.load([b"a", b"c"], [b"2", b"3"])
+    database.load([b"b", b"d", b"d"], [None, b"4", b"5"])
+    assert all_of(database) == [(b"a", b"2"), (b"c", b"3"), (b"d", b"5")]
+
+
+def test_empty_values_and_bytes_of_all_kinds_are_kept_apart(database: Database) -> None:
+    pairs = [(bytes([first, second]), bytes([second]) * first) for first in (0, 1, 255) for second in (0, 127, 255)]
+    database.load([key for key, _ in pairs], [value for _, value in pairs])
+    assert all_of(database) == sorted(pairs)
+    assert database.get(b"\x00\x00") == b""
+
+
+def test_items_come_in_key_order_from_the_first_on(database: Database) -> None:
+    database.write([(b"%03d" % number, b"v") for number in reversed(range(300))])
+    assert [key for key, _ in database.items(b"290")] == [b"%03d" % number for number in range(290, 300)]
+    assert list(database.items(b"999")) == []
+
+
+def test_bulk_mode_changes_nothing_but_speed(database: Database) -> None:
+    database.write([(b"a", b"0"), (b"gone", b"0")])
+    database.begin_bulk()
+    for number in range(50):
+        database.load([b"%03d" % key for key in range(100)], [b"%d" % number] * 100)
+    database.write([(b"gone", None), (b"meta", b"m")])
+    assert database.get(b"meta") == b"m"
+    database.flush(wait=False)
+    database.end_bulk()
+    assert not database.flushing
+    assert all_of(database) == [*((b"%03d" % key, b"49") for key in range(100)), (b"a", b"0"), (b"meta", b"m")]
+
+
+def test_what_is_flushed_is_there_after_closing_where_databases_last(
+    databases: Databases, path: Path, kind: str
+) -> None:
+    database = databases.open(path)
+    database.write([(b"a", b"1")])
+    database.flush()
+    database.close()
+    again = databases.open(path)
+    assert databases.exists(path) is (kind in LASTING)
+    assert again.get(b"a") == (b"1" if kind in LASTING else None)
+    again.close()
+
+
+def test_a_store_is_wiped_and_used_again(databases: Databases, path: Path) -> None:
+    store = TaskStore(databases, path)
+    store.write([(b"\x01sk", b"v")], TaskMeta(transaction=1))
+    store.wipe()
+    assert store.meta() is None
+    assert not store.holds_data("s")
+    store.begin_bulk()
+    store.load([b"\x01sk"], [b"w"])
+    store.write([], TaskMeta(transaction=2))
+    store.end_bulk()
+    assert store.get(b"\x01sk") == b"w"
+    assert list(store.items("s")) == [(b"k", b"w")]
+    store.close()
+
+
+def test_a_size_grows_with_what_is_written_and_flushed(database: Database) -> None:
+    before = database.size_bytes()
+    database.load([b"k%06d" % number for number in range(10_000)], [b"v" * 50] * 10_000)
+    database.flush()
+    assert database.size_bytes() > before
+    database.compact()
+    assert database.get(b"k000007") == b"v" * 50
+
+
+@pytest.mark.parametrize("kind", ["rocksdb", "memory"], indirect=True)
+def test_a_checkpoint_is_a_rocksdb_whatever_holds_the_state(databases: Databases, path: Path) -> None:
+    meta = TaskMeta({"in": 7}, {"s": StoreOffset("changelog", "id", 9, {"in": 7})}, transaction=3)
+    store = TaskStore(databases, path)
+    store.write([(b"\x01s%05d" % number, b"v%d" % number) for number in range(12_000)], meta)
+    copy = path.parent / "copies" / "one"
+    store.checkpoint(copy)
+    store.write([(b"\x01s00000", None)], meta)
+    store.close()
+    reader = StateReader(copy)
+    assert reader.meta() == meta
+    assert list(reader.items("s")) == [(b"%05d" % number, b"v%d" % number) for number in range(12_000)]
+    reader.close()
