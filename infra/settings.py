@@ -143,6 +143,9 @@ class Settings(BaseSettings):
     registry_url: str | None = Field(
         default=None, description="SQLAlchemy URL of the registry. Unset: SQLite below the home folder."
     )
+    memory_max_mb: int = Field(
+        default=1024, gt=0, description="Memory that one worker is to stay within, MiB; split over caches and buffers."
+    )
     stuck_after_s: float = Field(
         default=30.0, gt=0, description="A processor whose loop was silent for so many seconds counts as stuck."
     )

@@ -30,6 +30,7 @@ from processors.dataframe.serialization import Deserializer, Serializer
 from processors.dataframe.topic import Topic, TopicConfig
 from processors.lifecycle import provision
 from processors.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
+from processors.runtime.memory import MemoryPlan, plan_memory
 from processors.topology import (
     CHANGELOG_CONFIG,
     ChangelogSpec,
@@ -88,6 +89,7 @@ class Application:
             their tail; None takes the settings.
         state_backend: Where state is: RocksDB, or the memory of the process, restored whole from the changelogs at each
             start; its checkpoints are RocksDB's.
+        memory_max_bytes: Memory that the process is to stay within; None takes the setting's.
         description: One sentence for people.
         owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
     """
@@ -113,6 +115,7 @@ class Application:
         slot: str | None = None,
         standby_replicas: int | None = None,
         state_backend: Literal["rocksdb", "memory"] = "rocksdb",
+        memory_max_bytes: int | None = None,
         description: str = "",
         owners: tuple[str, ...] = (),
     ) -> None:
@@ -156,6 +159,9 @@ class Application:
         self._slot = slot
         self._standby_replicas = standby_replicas
         self._state_backend = state_backend
+        if memory_max_bytes is not None:
+            plan_memory(memory_max_bytes)
+        self._memory_max_bytes = memory_max_bytes
         self._frames: dict[str, StreamingDataFrame] = {}
         self._worker: Worker | None = None
         self._stop_asked = False
@@ -267,8 +273,11 @@ class Application:
         """The Kafka cluster that this application works on, with its own client settings."""
         from infra.kafka.cluster import KafkaCluster
 
+        memory = self._memory(settings)
         return KafkaCluster(
             self.broker_address or bootstrap_servers(settings),
+            fetched_bytes=memory.fetched,
+            queued_bytes=memory.queued,
             client_config=client_config(settings),
             consumer_config=self._consumer_config,
             producer_config=self._producer_config,
@@ -298,6 +307,7 @@ class Application:
         """
         from processors.checkpoints.opening import open_keeper
         from processors.runtime.assignment import Assignment
+        from processors.state.backends import databases_of
         from processors.state.folder import StateFolder
 
         topology = self.topology()
@@ -308,10 +318,13 @@ class Application:
         self._check_strategy(topology)
         state_dir = Path(self._state_dir) if self._state_dir is not None else settings.paths.state
         chosen = settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
-        options = replace(self._within(self._prepare_topics(topology, cluster)), standby_replicas=chosen)
+        if self._state_backend == "memory":
+            chosen = 0  # nothing of it outlives the change of hands
+        memory = self._memory(settings)
+        options = self._within(self._prepare_topics(topology, cluster), standby_replicas=chosen, memory=memory)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
-            databases = databases or self._databases()
+            databases = databases or databases_of(self._state_backend, memory)
             keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = self._make_worker(topology, cluster, assignment, folder, options)
@@ -323,11 +336,8 @@ class Application:
         finally:
             folder.release()
 
-    def _databases(self) -> Databases:
-        from processors.state.memory import MemoryDatabases
-        from processors.state.rocksdb import RocksDatabases, export
-
-        return RocksDatabases() if self._state_backend == "rocksdb" else MemoryDatabases(export)
+    def _memory(self, settings: Settings) -> MemoryPlan:
+        return plan_memory(self._memory_max_bytes or settings.memory_max_mb << 20)
 
     def stop(self) -> None:
         """Ask a running worker to finish; safe from other threads."""
@@ -352,10 +362,18 @@ class Application:
             shutil.rmtree(folder.path)
             folder.release()
 
-    def _within(self, record_bytes_max: Mapping[str, int]) -> RuntimeOptions:
-        """How to run, with topics that take so large records."""
+    def _within(
+        self, record_bytes_max: Mapping[str, int], *, standby_replicas: int, memory: MemoryPlan
+    ) -> RuntimeOptions:
+        """How to run, with topics that take so large records, and within so much memory."""
         batch = min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in record_bytes_max.values())])
-        return replace(self._options(), record_bytes_max=record_bytes_max, batch_bytes_max=batch)
+        return replace(
+            self._options(),
+            record_bytes_max=record_bytes_max,
+            batch_bytes_max=batch,
+            standby_replicas=standby_replicas,
+            overlay_bytes_max=memory.overlay,
+        )
 
     def _make_worker(
         self,

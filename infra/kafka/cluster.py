@@ -22,6 +22,8 @@ class KafkaCluster:
         client_config: Settings for every client (security).
         consumer_config: Further settings for the group member.
         producer_config: Further settings for the producer.
+        fetched_bytes: How much each consumer may fetch ahead.
+        queued_bytes: How much may wait to be sent.
     """
 
     def __init__(
@@ -31,12 +33,17 @@ class KafkaCluster:
         client_config: Mapping[str, Any] | None = None,
         consumer_config: Mapping[str, Any] | None = None,
         producer_config: Mapping[str, Any] | None = None,
+        fetched_bytes: int = 64 << 20,
+        queued_bytes: int = 1 << 30,
     ) -> None:
         self.bootstrap = bootstrap
         self.clock: Clock = SystemClock()
         self._client = dict(client_config or {})
-        self._consumer = {**self._client, **(consumer_config or {})}
-        self._producer = {**self._client, **(producer_config or {})}
+        self._fetched_kb = max(1, fetched_bytes >> 10)
+        ahead = {"queued.max.messages.kbytes": self._fetched_kb}
+        waiting = {"queue.buffering.max.kbytes": max(1, queued_bytes >> 10)}
+        self._consumer = {**ahead, **self._client, **(consumer_config or {})}
+        self._producer = {**waiting, **self._client, **(producer_config or {})}
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)
         check_settings("the consumer's settings (consumer_extra_config)", self._consumer, Consumer)
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
@@ -51,7 +58,7 @@ class KafkaCluster:
 
     def changelog_consumer(self) -> ChangelogConsumer:
         """A new restorer."""
-        return ChangelogConsumer(self.bootstrap, config=self._client)
+        return ChangelogConsumer(self.bootstrap, config=self._client, fetched_kb=self._fetched_kb)
 
     @property
     def record_bytes_max(self) -> int | None:

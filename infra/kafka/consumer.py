@@ -457,9 +457,15 @@ def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
 
 
 class ChangelogConsumer:
-    """Replays changelog partitions under read_committed; belongs to no group."""
+    """Replays changelog partitions under read_committed; belongs to no group.
 
-    def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None) -> None:
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        config: Further library settings; ours win.
+        fetched_kb: How much may be fetched ahead, KiB.
+    """
+
+    def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -471,9 +477,9 @@ class ChangelogConsumer:
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 50,
-                "fetch.message.max.bytes": 8 << 20,
+                "fetch.message.max.bytes": min(8 << 20, max(1 << 20, fetched_kb << 8)),
                 "queued.min.messages": 1_000_000,
-                "queued.max.messages.kbytes": 65_536,
+                "queued.max.messages.kbytes": fetched_kb,
                 "check.crcs": False,
                 "reconnect.backoff.max.ms": 1000,
             },

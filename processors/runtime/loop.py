@@ -26,7 +26,7 @@ from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.assignment import Assignment
 from processors.runtime.committer import Committer, Outcome, OwnershipLost
 from processors.runtime.failures import FailurePolicy
-from processors.runtime.options import OVERLAY_BYTES_MAX, RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
+from processors.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.task import Task, TaskPhase
 from processors.state.errors import StateCorrupt, StateFailed
@@ -371,7 +371,7 @@ class Worker:
             return True
         if self.clock.monotonic() >= self._commit_due_at:
             return True
-        return sum(task.dirty_bytes() for task in self.assignment.tasks) > OVERLAY_BYTES_MAX
+        return sum(task.dirty_bytes() for task in self.assignment.tasks) > self.options.overlay_bytes_max
 
     def _commit(self) -> None:
         assert self.member is not None

@@ -32,3 +32,5 @@ class RuntimeOptions:
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
     #: What every one of these topics takes in one batch.
     batch_bytes_max: int = BATCH_BYTES_MAX
+    #: Uncommitted writes above this commit early, in bytes.
+    overlay_bytes_max: int = OVERLAY_BYTES_MAX

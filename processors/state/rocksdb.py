@@ -17,6 +17,7 @@ from rocksdict import (
     Options,
     Rdict,
     WriteBatch,
+    WriteBufferManager,
     WriteOptions,
 )
 
@@ -33,21 +34,33 @@ CHUNK_BYTES = 4 << 20
 #: In bulk so many buffers may wait to be written before writes have to wait.
 BULK_BUFFERS = 4
 
-_shared_cache: Cache | None = None
+
+class RocksMemory:
+    """What all databases of a process share: a block cache, and a bound for what is not flushed.
+
+    Args:
+        block_cache: Bytes of cached blocks.
+        write_buffers: Bytes that wait to be flushed, of all databases together; over it, RocksDB flushes early.
+    """
+
+    def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
+        self.cache = Cache(block_cache)
+        self.writes = WriteBufferManager(write_buffers, False)
+        self.buffer_bytes = max(1 << 20, min(WRITE_BUFFER_BYTES, write_buffers // 8))
 
 
-def _options(*, bulk: bool = False) -> Options:
-    global _shared_cache
-    if _shared_cache is None:
-        _shared_cache = Cache(BLOCK_CACHE_BYTES)
+def _options(memory: RocksMemory, *, bulk: bool = False) -> Options:
     table = BlockBasedOptions()
-    table.set_block_cache(_shared_cache)
+    table.set_block_cache(memory.cache)
+    # Else every open file has its index and filter beside the cache, without a bound.
+    table.set_cache_index_and_filter_blocks(True)
     table.set_bloom_filter(10, False)
     table.set_format_version(5)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(memory.buffer_bytes)
+    options.set_write_buffer_manager(memory.writes)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.increase_parallelism(2)
@@ -62,8 +75,8 @@ def _options(*, bulk: bool = False) -> Options:
     return options
 
 
-def _opened(path: Path, *, bulk: bool = False) -> Rdict:
-    options = _options(bulk=bulk)
+def _opened(path: Path, memory: RocksMemory, *, bulk: bool = False) -> Rdict:
+    options = _options(memory, bulk=bulk)
     try:
         # Without the explicit column family, a reopened store takes its options from disk, with an 8 MB cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
@@ -80,7 +93,8 @@ def _opened(path: Path, *, bulk: bool = False) -> Rdict:
 class RocksDatabase:
     """One RocksDB; see ``Database``."""
 
-    def __init__(self, rdict: Rdict, path: Path) -> None:
+    def __init__(self, rdict: Rdict, path: Path, memory: RocksMemory | None = None) -> None:
+        self._memory = memory
         self._rdict = rdict
         self._path = path
 
@@ -134,9 +148,10 @@ class RocksDatabase:
         self._reopen(bulk=False)
 
     def _reopen(self, *, bulk: bool) -> None:
+        assert self._memory is not None  # else it was opened for reading only
         self.flush()
         self._rdict.close()
-        self._rdict = _opened(self._path, bulk=bulk)
+        self._rdict = _opened(self._path, self._memory, bulk=bulk)
 
     @property
     def flushing(self) -> bool:
@@ -187,12 +202,19 @@ class RocksDatabase:
 
 
 class RocksDatabases:
-    """RocksDB folders on this machine's disks; see ``Databases``."""
+    """RocksDB folders on this machine's disks; see ``Databases``.
+
+    Args:
+        memory: What they share.
+    """
+
+    def __init__(self, memory: RocksMemory | None = None) -> None:
+        self._memory = memory or RocksMemory()
 
     def open(self, path: Path) -> Database:
         """See ``Databases.open``."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        return RocksDatabase(_opened(path), path)
+        return RocksDatabase(_opened(path, self._memory), path, self._memory)
 
     def exists(self, path: Path) -> bool:
         """See ``Databases.exists``."""

@@ -95,6 +95,7 @@ class DyingDatabase:
 
 class DyingDatabases(RocksDatabases):
     def __init__(self, fuse):
+        super().__init__()
         self._fuse = fuse
 
     def open(self, path):

@@ -1,0 +1,17 @@
+"""The places where state can be, by the name that an application gives."""
+
+from __future__ import annotations
+
+from processors.runtime.memory import MemoryPlan
+from processors.state.database import Databases
+from processors.state.memory import MemoryDatabases
+from processors.state.rocksdb import RocksDatabases, RocksMemory, export
+
+BACKENDS = ("rocksdb", "memory")
+
+
+def databases_of(backend: str, memory: MemoryPlan) -> Databases:
+    """RocksDB within its parts of the process' memory, or the memory itself."""
+    if backend == "memory":
+        return MemoryDatabases(export)
+    return RocksDatabases(RocksMemory(memory.block_cache, memory.write_buffers))
