@@ -9,8 +9,9 @@ from confluent_kafka import Consumer, Producer
 
 from infra.clock import Clock, SystemClock
 from infra.kafka.client import check_settings
-from infra.kafka.consumer import ChangelogConsumer, GroupConsumer
+from infra.kafka.consumer import GroupConsumer
 from infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
+from infra.kafka.replay import ChangelogConsumer
 from infra.kafka.topics import Topics
 
 

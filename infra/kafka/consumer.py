@@ -1,4 +1,4 @@
-"""The engine's two consumers: the group member that reads the inputs, and the restorer that replays changelogs.
+"""The group member that reads the inputs.
 
 Invariants:
     - Records leave here as batches per partition, in offset order; library errors leave as ours.
@@ -25,7 +25,7 @@ _log = structlog.get_logger("kafka.consumer")
 
 RebalanceCallback = Callable[[list[Partition]], None]
 
-_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
+AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 _OUT_OF_THE_GROUP = (
@@ -91,19 +91,6 @@ def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> li
 
 _PLACE, _MESSAGE = itemgetter(0, 1), itemgetter(2)
 
-def _place(message: Message) -> tuple[str, int]:
-    return message.topic(), message.partition()
-
-
-def _replayed(run: list[Message]) -> Batch:
-    """Consecutive records of one partition, without timestamps and headers."""
-    return Batch(
-        Partition(*_place(run[0])),
-        keys=list(map(Message.key, run)),
-        values=list(map(Message.value, run)),
-        offsets=list(map(Message.offset, run)),
-    )
-
 
 _METADATA_MAGIC = b"CGMDv2:"
 
@@ -130,7 +117,8 @@ def _metadata(metadata: GroupMetadata) -> bytes:
     return metadata[len(_METADATA_MAGIC) :]
 
 
-def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
+def places_of(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    """Partitions as the library names them."""
     return [TopicPartition(partition.topic, partition.number) for partition in partitions]
 
 
@@ -272,7 +260,7 @@ class GroupConsumer:
             BrokerUnreachable: No answer in time.
         """
         try:
-            places = self._consumer.committed(_places(partitions), timeout=LOOKUP_TIMEOUT_S)
+            places = self._consumer.committed(places_of(partitions), timeout=LOOKUP_TIMEOUT_S)
         except KafkaException as failure:
             raise BrokerUnreachable(
                 f"The committed offsets of {len(partitions)} partitions could not be read: {failure.args[0].str()}.",
@@ -293,12 +281,12 @@ class GroupConsumer:
     def pause(self, partitions: Sequence[Partition]) -> None:
         """Stop fetching these partitions."""
         self._paused.update(partitions)
-        self._consumer.pause(_places([partition for partition in partitions if partition in self._next]))
+        self._consumer.pause(places_of([partition for partition in partitions if partition in self._next]))
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         """Let these partitions flow."""
         self._paused.difference_update(partitions)
-        self._consumer.resume(_places([partition for partition in partitions if partition in self._next]))
+        self._consumer.resume(places_of([partition for partition in partitions if partition in self._next]))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from ``offset``; retried while the library is still setting the partition up."""
@@ -332,7 +320,7 @@ class GroupConsumer:
             else:
                 # Without increments all are assigned again, each where it is.
                 self._consumer.assign([TopicPartition(*place, at) for place, at in self._next.items()])
-            self._consumer.pause(_places([place for place in self._next if place in self._paused]))
+            self._consumer.pause(places_of([place for place in self._next if place in self._paused]))
         except KafkaException as failure:
             raise KafkaFailed(
                 f"Reading {partition.topic}[{partition.number}] from {offset} was refused: {failure.args[0].str()}.",
@@ -348,7 +336,7 @@ class GroupConsumer:
             self._next.pop(partition, None)
             self._paused.discard(partition)
         if self._cooperative:
-            consumer.incremental_unassign(_places(known))
+            consumer.incremental_unassign(places_of(known))
         else:
             consumer.unassign()
 
@@ -445,7 +433,7 @@ def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
             action="Nothing is lost: the records are processed again by the partition's owner.",
             error=error.name(),
         )
-    if error.retriable() or error.code() in _AWAY:
+    if error.retriable() or error.code() in AWAY:
         return OutcomeUnknown(
             seen, action="The engine finds out what was committed and goes on from there.", error=error.name()
         )
@@ -454,85 +442,3 @@ def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
         action="Check the rights of this client on its consumer group; the records are processed again.",
         error=error.name(),
     )
-
-
-class ChangelogConsumer:
-    """Replays changelog partitions under read_committed; belongs to no group.
-
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        config: Further library settings; ours win.
-        fetched_kb: How much may be fetched ahead, KiB.
-    """
-
-    def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                **(config or {}),
-                "group.id": "holdfast-restore",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 50,
-                "fetch.message.max.bytes": min(8 << 20, max(1 << 20, fetched_kb << 8)),
-                "queued.min.messages": 1_000_000,
-                "queued.max.messages.kbytes": fetched_kb,
-                "check.crcs": False,
-                "reconnect.backoff.max.ms": 1000,
-            },
-            logger=library_logger(),
-        )
-        self._topics: set[str] = set()
-
-    def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets, instead of what was read before."""
-        self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
-        self._topics = {partition.topic for partition in starts}
-
-    def drop(self, partitions: Sequence[Partition]) -> None:
-        """Read no more of these; of the others, what was fetched ahead stays."""
-        self._consumer.pause(_places(partitions))
-
-    def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records, and for each partition whose end was met the offset of that end.
-
-        A partition may have several batches; their timestamps and headers are left empty.
-
-        Raises:
-            KafkaFailed: A changelog can't be read from where we are (truncated, deleted, refused).
-        """
-        ends: dict[Partition, int] = {}
-
-        def note(message: Message) -> None:
-            error = message.error()
-            if error.code() == KafkaError._PARTITION_EOF:
-                ends[Partition(message.topic(), message.partition())] = message.offset()
-            elif not (error.retriable() or error.code() in _AWAY):
-                raise KafkaFailed(
-                    f"Changelog {message.topic()}[{message.partition()}] can't be read on: {error.str()}.",
-                    action="See `holdfast status`; the changelog may have been truncated or deleted.",
-                    topic=message.topic(),
-                    partition=message.partition(),
-                )
-
-        messages = self._consumer.consume(records_max, timeout_s)
-        failed = [message for message in messages if message.error() is not None]
-        for message in failed:
-            note(message)
-        if failed:
-            messages = [message for message in messages if message.error() is None]
-        # No Python code for each record: restores have millions.
-        place = Message.partition if len(self._topics) == 1 else _place
-        return [_replayed(list(run)) for _, run in groupby(messages, place)], ends
-
-    def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offset to be handed out, control records counted; absent before the first record."""
-        places = self._consumer.position(_places(partitions))
-        return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._consumer.close()

@@ -72,7 +72,7 @@ class GroupMember(Protocol):
 
 
 class ChangelogReplayer(Protocol):
-    """Reads changelogs under read_committed; see ``infra.kafka.consumer.ChangelogConsumer``."""
+    """Reads changelogs under read_committed; see ``infra.kafka.replay.ChangelogConsumer``."""
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from infra.kafka.errors import KafkaFailed
@@ -51,6 +53,28 @@ def test_a_replay_begins_anywhere_up_to_the_end(bench: Bench) -> None:
     bench.wait_settled(place.topic, {0: 3})
     assert [[record.offset for record in bench.replay(place, start)[0]] for start in range(4)] == [[0, 1], [1], [], []]
     assert [bench.replay(place, start)[1] for start in range(4)] == [3, 3, 3, 3]
+
+
+def test_a_partition_that_was_dropped_is_read_again_when_it_is_assigned_again(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer(bench.name("id"))
+    producer.begin()
+    send(producer, place, [b"0", b"1"])
+    producer.commit()
+    bench.wait_settled(place.topic, {0: 3})
+    replayer = bench.replayer()
+
+    def read(seen: list[int]) -> bool:
+        seen.extend(offset for batch in replayer.poll(10, 0.1)[0] for offset in batch.offsets)
+        return len(seen) >= 2
+
+    for _ in range(2):
+        offsets: list[int] = []
+        replayer.assign({place: 0})
+        bench.wait_for(partial(read, offsets), "both records")
+        assert offsets == [0, 1]
+        replayer.drop([place])
+        assert replayer.poll(10, 0.1)[0] == []
 
 
 def test_an_empty_changelog_has_its_end_at_its_start(bench: Bench) -> None:

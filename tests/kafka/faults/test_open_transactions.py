@@ -11,7 +11,7 @@ import threading
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.consumer import ChangelogConsumer
+from infra.kafka.replay import ChangelogConsumer
 from processors.changelog.names import changelog_topic
 from tests.kafka.faults.verification import verify
 

@@ -1,0 +1,116 @@
+"""The restorer's consumer: replays changelogs, without Python code for each record.
+
+Invariants:
+    - Only committed records leave here, as batches per partition, in offset order; library errors leave as ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from infra.kafka.client import library_logger
+from infra.kafka.consumer import AWAY, places_of
+from infra.kafka.errors import KafkaFailed
+from infra.kafka.records import Batch, Partition
+
+
+def _place(message: Message) -> tuple[str, int]:
+    return message.topic(), message.partition()
+
+
+def _replayed(run: list[Message]) -> Batch:
+    """Consecutive records of one partition, without timestamps and headers."""
+    return Batch(
+        Partition(*_place(run[0])),
+        keys=list(map(Message.key, run)),
+        values=list(map(Message.value, run)),
+        offsets=list(map(Message.offset, run)),
+    )
+
+
+class ChangelogConsumer:
+    """Replays changelog partitions under read_committed; belongs to no group.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        config: Further library settings; ours win.
+        fetched_kb: How much may be fetched ahead, KiB.
+    """
+
+    def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                **(config or {}),
+                "group.id": "holdfast-restore",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+                "fetch.message.max.bytes": min(8 << 20, max(1 << 20, fetched_kb << 8)),
+                "queued.min.messages": 1_000_000,
+                "queued.max.messages.kbytes": fetched_kb,
+                "check.crcs": False,
+                "reconnect.backoff.max.ms": 1000,
+            },
+            logger=library_logger(),
+        )
+        self._topics: set[str] = set()
+
+    def assign(self, starts: Mapping[Partition, int]) -> None:
+        """Read these partitions from these offsets, instead of what was read before."""
+        self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
+        # The library keeps a pause for as long as it lives, whatever is assigned meanwhile.
+        self._consumer.resume(places_of(list(starts)))
+        self._topics = {partition.topic for partition in starts}
+
+    def drop(self, partitions: Sequence[Partition]) -> None:
+        """Read no more of these; of the others, what was fetched ahead stays."""
+        self._consumer.pause(places_of(partitions))
+
+    def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
+        """Records, and for each partition whose end was met the offset of that end.
+
+        A partition may have several batches; their timestamps and headers are left empty.
+
+        Raises:
+            KafkaFailed: A changelog can't be read from where we are (truncated, deleted, refused).
+        """
+        ends: dict[Partition, int] = {}
+
+        def note(message: Message) -> None:
+            error = message.error()
+            if error.code() == KafkaError._PARTITION_EOF:
+                ends[Partition(message.topic(), message.partition())] = message.offset()
+            elif not (error.retriable() or error.code() in AWAY):
+                raise KafkaFailed(
+                    f"Changelog {message.topic()}[{message.partition()}] can't be read on: {error.str()}.",
+                    action="See `holdfast status`; the changelog may have been truncated or deleted.",
+                    topic=message.topic(),
+                    partition=message.partition(),
+                )
+
+        messages = self._consumer.consume(records_max, timeout_s)
+        failed = [message for message in messages if message.error() is not None]
+        for message in failed:
+            note(message)
+        if failed:
+            messages = [message for message in messages if message.error() is None]
+        # No Python code for each record: restores have millions.
+        place = Message.partition if len(self._topics) == 1 else _place
+        return [_replayed(list(run)) for _, run in groupby(messages, place)], ends
+
+    def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The next offset to be handed out, control records counted; absent before the first record."""
+        places = self._consumer.position(places_of(partitions))
+        return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._consumer.close()
