@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-import signal
 import socket
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from processors.dataframe.topic import Topic, TopicConfig
 from processors.lifecycle import provision
 from processors.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
 from processors.runtime.memory import MemoryPlan, plan_memory
+from processors.signals import stop_on_signals
 from processors.topology import (
     CHANGELOG_CONFIG,
     ChangelogSpec,
@@ -159,9 +158,7 @@ class Application:
         self._slot = slot
         self._standby_replicas = standby_replicas
         self._state_backend = state_backend
-        if memory_max_bytes is not None:
-            plan_memory(memory_max_bytes)
-        self._memory_max_bytes = memory_max_bytes
+        self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._frames: dict[str, StreamingDataFrame] = {}
         self._worker: Worker | None = None
         self._stop_asked = False
@@ -404,7 +401,7 @@ class Application:
         self._worker = worker
         if self._stop_asked:
             worker.stop()
-        restore_signals = _stop_on_signals(worker)
+        restore_signals = stop_on_signals(worker.stop)
         server = None
         try:
             if serve:
@@ -498,18 +495,3 @@ def _source_of(function: Any) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):
         return getattr(function, "__qualname__", "")
-
-
-def _stop_on_signals(worker: Worker) -> Any:
-    """Let SIGTERM and SIGINT finish the worker; returns what puts the former handlers back."""
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in former:
-        signal.signal(number, lambda *_: worker.stop())
-
-    def restore() -> None:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-
-    return restore
