@@ -258,10 +258,6 @@ class Worker:
             self._commit()
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
-        now = self.clock.monotonic()
-        for task in self.assignment.tasks:
-            if task.store is not None:
-                task.store.flush_in_time(now)
 
     def _raise_what_failed(self) -> None:
         """In a callback, or in a request."""

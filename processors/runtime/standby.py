@@ -279,13 +279,6 @@ class Standbys:
             self._interrupt(failure)
             return
         self.busy = sum(restore.records for restore in under_way) > before
-        for standby in self._standbys.values():
-            store = None if standby.task is None else standby.task.store
-            if store is not None and store.failure is None:
-                try:
-                    store.flush_in_time(self._clock.monotonic())
-                except Exception as failure:
-                    self._put_off(standby, failure)
         for restore in complete:
             standby = self._standbys[restore.task.name]
             try:

@@ -26,10 +26,7 @@ class Database(Protocol):
         ...
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Apply all changes, in order, or none; survives the death of the process only once it is flushed.
-
-        A process that dies loses a suffix of its writes, never one from between others.
-        """
+        """Apply all changes, in order, or none; survives the death of the process, not of the machine."""
         ...
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
@@ -37,7 +34,10 @@ class Database(Protocol):
         ...
 
     def begin_bulk(self) -> None:
-        """Expect nothing but many writes: reads may be slow until ``end_bulk``."""
+        """Expect nothing but many writes: reads may be slow until ``end_bulk``.
+
+        A process that dies meanwhile loses a suffix of its writes since the last flush, never one from between others.
+        """
         ...
 
     def end_bulk(self) -> None:
@@ -66,11 +66,11 @@ class Database(Protocol):
         ...
 
     def size_bytes(self) -> int:
-        """Bytes on disk, without what is not flushed."""
+        """Bytes on disk, without the log of recent writes."""
         ...
 
     def close(self) -> None:
-        """Close; what was flushed stays."""
+        """Close; what was written stays, and of what was written in bulk, what was flushed."""
         ...
 
 

@@ -82,11 +82,12 @@ def _opened(path: Path, memory: RocksMemory, *, bulk: bool = False) -> Rdict:
         rdict = Rdict(str(path), options, column_families={"default": options})
     except Exception as failure:
         raise _named(failure) from failure
-    # The changelog is the log of writes: after a crash its tail is replayed from the offsets of the last flush.
-    # Data and offsets are in one column family, so that a flush never parts them.
-    writing = WriteOptions()
-    writing.disable_wal = True
-    rdict.set_write_options(writing)
+    if bulk:
+        # A replay that dies is replayed again from the offsets of its last flush: no log is needed. Data and offsets
+        # are in one column family, so that a flush never parts them.
+        writing = WriteOptions()
+        writing.disable_wal = True
+        rdict.set_write_options(writing)
     return rdict
 
 

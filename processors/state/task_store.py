@@ -1,8 +1,8 @@
 """The store of one task: every store of its topology and the offsets that belong to them, in one database.
 
 Keys: ``length of store name (1 byte) | store name | changelog key``; the reserved key ``0x00 "meta"`` holds
-the offsets. All in one column family, so that no flush can ever part data from offsets: a crash loses the writes since
-the last flush, data and offsets together, and they are replayed from the changelog.
+the offsets. All in one column family, so that no flush can ever part data from offsets: a crash in a bulk replay loses
+the writes since the last flush, data and offsets together, and they are replayed from the changelog.
 
 Invariants:
     - The meta key is in the last piece of every batch: a crash between pieces leaves the older offsets, and the
@@ -32,9 +32,6 @@ META_VERSION = 1
 
 #: A write may hold the interpreter lock: pieces stay small enough to never stall the process noticeably.
 BATCH_OPERATIONS_MAX = 10_000
-
-#: Writes are flushed within so many seconds, so that a killed worker has not more than that to replay.
-FLUSH_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +124,7 @@ class TaskStore:
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
-        self._unflushed = False
-        #: When the oldest write that is not flushed was seen.
-        self._written_at: float | None = None
+        self._bulk = False
         try:
             self._database = databases.open(path)
         except DatabaseCorrupt as damage:
@@ -176,7 +171,6 @@ class TaskStore:
         pieces = [*changes, (META_KEY, meta.encode())]
         try:
             for first in range(0, len(pieces), BATCH_OPERATIONS_MAX):
-                self._unflushed = True
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
         except Exception as failure:
             raise self._broken("written", failure) from failure
@@ -186,7 +180,6 @@ class TaskStore:
         if self.failure is not None:
             raise self.failure
         try:
-            self._unflushed = True
             for first in range(0, len(keys), BATCH_OPERATIONS_MAX):
                 last = first + BATCH_OPERATIONS_MAX
                 self._database.load(keys[first:last], values[first:last])
@@ -195,6 +188,7 @@ class TaskStore:
 
     def begin_bulk(self) -> None:
         """Expect many calls of ``load`` and hardly any reads, until ``end_bulk``."""
+        self._bulk = True
         try:
             self._database.begin_bulk()
         except Exception as failure:
@@ -206,7 +200,7 @@ class TaskStore:
             self._database.end_bulk()
         except Exception as failure:
             raise self._broken("flushed", failure) from failure
-        self._unflushed, self._written_at = False, None
+        self._bulk = False
 
     def flush(self) -> None:
         """Flush, and wait for it."""
@@ -214,7 +208,6 @@ class TaskStore:
             self._database.flush()
         except Exception as failure:
             raise self._broken("flushed", failure) from failure
-        self._unflushed, self._written_at = False, None
 
     def flush_soon(self) -> None:
         """Flush without waiting; ``flushing`` tells how long it lasts."""
@@ -227,19 +220,6 @@ class TaskStore:
     def flushing(self) -> bool:
         """Whether a flush is under way."""
         return self._database.flushing
-
-    def flush_in_time(self, now: float) -> None:
-        """Flush, without waiting, what was written so long ago that its replay should be over with.
-
-        Args:
-            now: Seconds of the engine's monotonic clock.
-        """
-        if self._written_at is None:
-            if self._unflushed:
-                self._written_at = now
-        elif now - self._written_at >= FLUSH_EVERY_S:
-            self.flush_soon()
-            self._unflushed, self._written_at = False, None
 
     def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
         """Changelog keys and values of one store, in key order."""
@@ -286,7 +266,7 @@ class TaskStore:
         if self._compaction is not None:
             self._compaction.join()
         try:
-            if self._unflushed and self.failure is None:
+            if self._bulk and self.failure is None:
                 self._database.flush()
         except Exception as failure:
             _log.error("state was not flushed: it is replayed", path=str(self.path), error=str(failure)[:200])
@@ -304,7 +284,7 @@ class TaskStore:
             self._databases.delete(self.path)
         except Exception as failure:
             raise _disk_failed(self.path, "emptied", failure) from failure
-        self._unflushed, self._written_at = False, None
+        self._bulk = False
         self._database = self._open_new()
 
     def _open_new(self) -> Database:

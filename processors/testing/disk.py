@@ -1,7 +1,8 @@
 """A disk in memory for the state of simulated processes: databases by path, and everything a disk can do wrong.
 
-A write is one atomic batch in the journal of its database. The death of a process, or of its machine, keeps a prefix of
-them: what was flushed, and as many of the later ones as luck has it.
+A write is one atomic batch in the journal of its database. The death of a process keeps all batches but those of bulk
+writing; the death of the machine, and of a process in bulk writing, keeps a prefix of them: what was flushed, and as
+many of the later ones as luck has it.
 
 Invariants:
     - A batch is there whole or not at all, and never without all batches before it.
@@ -38,13 +39,14 @@ class Damage(Enum):
 
 @dataclass(slots=True)
 class _Stored:
-    """What the disk holds of one database: ``synced`` survives the process, ``batches`` are written after it."""
+    """What the disk holds of one database: ``synced`` survives the machine, ``batches`` are written after it."""
 
     synced: dict[bytes, bytes] = field(default_factory=dict)
     batches: list[tuple[Change, ...]] = field(default_factory=list)
     content: dict[bytes, bytes] = field(default_factory=dict)
     damage: Damage = Damage.NONE
     holder: Process | None = None
+    bulk: bool = False
     #: Of a database that was copied file by file and not opened since.
     files: dict[str, bytes] | None = None
 
@@ -94,8 +96,12 @@ class SimulatedDisk:
         return self._stored[path].damage
 
     def unsynced(self, path: Path) -> int:
-        """How many batches of a database would not survive its process for certain."""
+        """How many batches of a database would not survive the machine for certain."""
         return len(self._stored[path].batches)
+
+    def in_bulk(self, path: Path) -> bool:
+        """Whether the batches would not survive the process either."""
+        return self._stored[path].bulk
 
     def sync(self, path: Path) -> None:
         """Flush a database, as it does by itself when its buffer is full."""
@@ -106,7 +112,7 @@ class SimulatedDisk:
         self._stored[path].damage = damage
 
     def lose_unsynced(self, path: Path, keep: int) -> None:
-        """The process died: of the batches that were not flushed, only the first ``keep`` are left."""
+        """Of the batches that were not flushed, only the first ``keep`` are left."""
         self._stored[path].keep(keep)
 
     def lose(self) -> None:
@@ -147,7 +153,7 @@ class DiskOfProcess:
         if stored.files is not None:
             content, stored.files = content_of(stored.files), None
             stored.apply(list(content.items()))
-        stored.holder = self._process
+        stored.holder, stored.bulk = self._process, False
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:
@@ -249,10 +255,12 @@ class SimulatedDatabase:
     def begin_bulk(self) -> None:
         """See ``Database.begin_bulk``."""
         self.flush()
+        self._stored.bulk = True
 
     def end_bulk(self) -> None:
         """See ``Database.end_bulk``."""
         self.flush()
+        self._stored.bulk = False
 
     @property
     def flushing(self) -> bool:
@@ -300,12 +308,14 @@ class SimulatedDatabase:
         return sum(len(key) + len(value) for key, value in self._stored.content.items())
 
     def close(self) -> None:
-        """See ``Database.close``; what is not flushed is gone."""
+        """See ``Database.close``; what is not flushed of bulk writing is gone."""
         if self._closed:
             return
         self._process.point("disk:close")
         self._closed = True
-        self._stored.keep(0)
+        if self._stored.bulk:
+            self._stored.keep(0)
+            self._stored.bulk = False
         self._stored.holder = None
 
     def _readable(self) -> dict[bytes, bytes]:

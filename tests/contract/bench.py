@@ -92,6 +92,13 @@ class Bench:
         self.wait_for(lambda: reader.poll() or reader.owned == wanted, "the first assignment")
         return reader
 
+    def read(self, partition: Partition, count: int) -> list[Record]:
+        """The first ``count`` records, with times and headers, which a replay has no use for."""
+        reader = self.joined(self.name("reading"), partition.topic)
+        reader.flow_from(partition, 0)
+        self.wait_for(lambda: reader.poll() or len(reader.read) >= count, f"{count} records of {partition}")
+        return [record for _, record in reader.read]
+
     def replayer(self) -> ChangelogReplayer:
         made = self.cluster.changelog_consumer()
         self._made.append(made)

@@ -90,7 +90,7 @@ class Faults:
     # -- processes -------------------------------------------------------------------------------------------------
 
     def _crash(self, machine: Machine) -> Step:
-        self._dead(machine)
+        self._dead(machine, power=self._random.random() < 0.4)
         machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0, 30.0))
         return Step.CRASH
 
@@ -98,18 +98,20 @@ class Faults:
         for other in self._world.machines:
             if other.alive is not None:
                 other.alive.kill()
-                self._dead(other)
+                self._dead(other, power=self._random.random() < 0.5)
                 other.start_later(self._pick(0.1, 1.0, 12.0))
         return Step.CRASH
 
-    def _dead(self, machine: Machine) -> None:
+    def _dead(self, machine: Machine, *, power: bool) -> None:
         assert machine.process is not None
         machine.process.kill()
         machine.disk.release(machine.process)
         self._world.look_at(machine)
-        for path in machine.disk.paths:
+        lost = [path for path in machine.disk.paths if power or machine.disk.in_bulk(path)]
+        for path in lost:
             machine.disk.lose_unsynced(path, self._random.randint(0, machine.disk.unsynced(path)))
-        self._world.look_at(machine)
+        if lost:
+            self._world.look_at(machine)
 
     def _freeze(self, machine: Machine) -> Step:
         process = machine.process
@@ -220,7 +222,7 @@ class Faults:
 
     def _disk_lost(self, machine: Machine) -> Step:
         """The machine dies with its disk; another one takes its place."""
-        self._dead(machine)
+        self._dead(machine, power=False)
         machine.disk.lose()
         machine.start_later(self._pick(0.1, 1.0, 5.0, 14.0))
         return Step.CRASH

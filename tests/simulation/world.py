@@ -440,7 +440,6 @@ def tuned(schedule: Schedule) -> Iterator[None]:
         (decision, "SPARES_AT_LEAST", schedule.spares),
         (restore, "NOTE_EVERY_S", 0.0 if schedule.seed % 2 else 1.0),
         (restore, "BULK_RECORDS_MIN", 1 if schedule.seed % 4 < 2 else 50_000),
-        (task_store, "FLUSH_EVERY_S", 0.2 + schedule.patience_s / 10),
     ]
     if schedule.pieces:
         values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))

@@ -160,12 +160,35 @@ def test_damage_that_can_not_be_moved_aside_says_so(tmp_path: Path) -> None:
     assert failed.value.exit_code == 74
 
 
-@pytest.mark.parametrize("flushed", [0, 1, 120])
-def test_a_killed_process_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Path, part: float) -> None:
     """Offsets and data never part: what is lost is replayed from the offset that is left."""
     store = opened(tmp_path / "task")
     for transaction in range(1, 201):
         store.write([(key(number), b"%d" % transaction) for number in range(20)], TaskMeta(transaction=transaction))
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "task", copy)  # as a killed process leaves it: closing would empty the log
+    store.close()
+    (log,) = (file for file in copy.glob("*.log") if file.stat().st_size)
+    with log.open("r+b") as damaged:
+        damaged.seek(int(log.stat().st_size * part))
+        damaged.write(bytes(64))
+    again = opened(copy)
+    meta = again.meta()
+    left = 0 if meta is None else meta.transaction
+    assert left < 200
+    assert again.get_many([key(number) for number in range(20)]) == [b"%d" % left if left else None] * 20
+    again.close()
+
+
+@pytest.mark.parametrize("flushed", [0, 1, 120])
+def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
+    """As a log would have it: what is lost is replayed from the offset that is left."""
+    store = opened(tmp_path / "task")
+    store.begin_bulk()
+    for transaction in range(1, 201):
+        store.load([key(number) for number in range(20)], [b"%d" % transaction] * 20)
+        store.write([], TaskMeta(transaction=transaction))
         if transaction == flushed:
             store.flush()
     copy = tmp_path / "copy"

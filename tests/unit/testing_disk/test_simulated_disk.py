@@ -24,7 +24,6 @@ def test_batches_are_applied_in_order_and_read_back_after_reopening() -> None:
     database = view.open(PATH)
     database.write([(b"a", b"1"), (b"b", b"2"), (b"a", None)])
     database.write([(b"c", b"3")])
-    database.flush()
     database.close()
     again = view.open(PATH)
     assert again.get(b"a") is None
@@ -33,7 +32,7 @@ def test_batches_are_applied_in_order_and_read_back_after_reopening() -> None:
     assert list(again.items(b"c")) == [(b"c", b"3")]
 
 
-def test_a_dead_process_loses_a_suffix_of_what_was_not_flushed() -> None:
+def test_a_dead_machine_loses_a_suffix_of_what_was_not_synced() -> None:
     disk = SimulatedDisk()
     database = disk.attach(process()).open(PATH)
     database.write([(b"a", b"1")])
@@ -78,7 +77,6 @@ def test_a_torn_write_is_gone_and_nothing_is_written_after_it() -> None:
     view = disk.attach(process())
     database = view.open(PATH)
     database.write([(b"a", b"1")])
-    database.flush()
     disk.short_writes = 1
     for _ in range(2):
         with pytest.raises(OSError, match="EIO"):
