@@ -370,6 +370,7 @@ class Application:
             batch_bytes_max=batch,
             standby_replicas=standby_replicas,
             overlay_bytes_max=memory.overlay,
+            state_cache_bytes=memory.state_cache,
         )
 
     def _make_worker(

@@ -90,7 +90,8 @@ class ColumnarAggregation:
         self._make_state = _struct("Stored", [FORMAT, *self._kinds])
         self._make_kinds = [_struct(kind, of) for kind, of in self._kinds.items()]
         self._encode_lines = msgspec.json.Encoder().encode_lines
-        self._rows_max = max(1024, rows_bytes_max // (ROW_BYTES + COLUMN_BYTES * len(names)))
+        self.rows_bytes_max = rows_bytes_max
+        self._row_bytes = ROW_BYTES + COLUMN_BYTES * len(names)
         fixed = sum(len(msgspec.json.encode(name)) + NUMBER_CHARACTERS * 2 + 24 for name in (*names, *self._kinds))
         self._state_bytes = HEAD_SIZE + fixed
         self._forget_all()
@@ -122,7 +123,7 @@ class ColumnarAggregation:
 
     def committed(self) -> None:
         """The overlay was committed."""
-        if len(self._index) > self._rows_max:
+        if len(self._index) > self._rows_max():
             self._forget_unused()
 
     def drop(self) -> None:
@@ -252,9 +253,12 @@ class ColumnarAggregation:
         self._times = np.zeros(0, np.int64)
         self._columns = [_column_of(made.kind) for made in self._aggregation.columns.values()]
 
+    def _rows_max(self) -> int:
+        return max(1024, self.rows_bytes_max // self._row_bytes)
+
     def _forget_unused(self) -> None:
         """Forget what no run has used since the last time; all, when that is still too much."""
-        keep = self._used if np.count_nonzero(self._used) <= self._rows_max // 2 else np.zeros_like(self._used)
+        keep = self._used if np.count_nonzero(self._used) <= self._rows_max() // 2 else np.zeros_like(self._used)
         keep = keep | self._dirty
         for key in [key for key, row in self._index.items() if not keep[row]]:
             self._free.append(self._index.pop(key))

@@ -144,6 +144,13 @@ class Assignment:
                 self.pending.remove(task)
             task.close()
             del self._tasks[task.name]
+        self._share_cache()
+
+    def _share_cache(self) -> None:
+        """All stores of all tasks have the same share of the memory for committed values."""
+        states = [state for task in self._tasks.values() for state in task.states.values()]
+        for state in states:
+            state.bound_cache(self._options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
         """Open pending tasks, replay some records, and return the tasks that run now.
@@ -170,6 +177,8 @@ class Assignment:
                 self._check_still_ours(member, restore)
                 raise
             started.append(restore.task)
+        if started:
+            self._share_cache()
         return started
 
     def follow(self, member: GroupMember, *, idle: bool) -> None:

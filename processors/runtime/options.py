@@ -9,6 +9,8 @@ from infra.kafka.producer import BATCH_BYTES_MAX
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
+#: Committed values that are kept at hand take no more than this, in bytes.
+STATE_CACHE_BYTES = 256 << 20
 #: Records asked for in one poll.
 RECORDS_PER_POLL = 2_000
 #: The commit trigger is looked at after so many records, and sooner where functions take long. Larger slices fall out
@@ -34,3 +36,5 @@ class RuntimeOptions:
     batch_bytes_max: int = BATCH_BYTES_MAX
     #: Uncommitted writes above this commit early, in bytes.
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
+    #: What committed values may take in memory, of all tasks together, in bytes.
+    state_cache_bytes: int = STATE_CACHE_BYTES

@@ -38,6 +38,8 @@ NOTE_EVERY_S = 1.0
 _KEY_START = bytes([KEY_VERSION])
 _VALUE_START = bytes([VALUE_VERSION])
 _first = itemgetter(0)
+#: Time between two steps that is longer than this is nobody's lack of progress, in seconds.
+ABSENT_S = 5.0
 #: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
 NO_PROGRESS_S = 120.0
 
@@ -122,6 +124,7 @@ class Restorer:
         self._consumer: ChangelogReplayer | None = None
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
+        self._stepped_at = 0.0
 
     @property
     def active(self) -> Mapping[str, TaskRestore]:
@@ -179,6 +182,10 @@ class Restorer:
         Raises:
             StateIncoherent: No progress for two minutes: a hanging transaction, or a truncated changelog.
         """
+        now = self._clock.monotonic()
+        if now - self._stepped_at > ABSENT_S:
+            self.excuse()  # frozen, or busy elsewhere: nothing was asked for
+        self._stepped_at = now
         if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
             reading = any(not restore.done for restore in self._tasks.values())
             most = min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP)

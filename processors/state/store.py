@@ -35,6 +35,7 @@ from processors.changelog.format import (
 )
 from processors.record_size import UNLIMITED, RecordTooLarge, too_large
 from processors.state.keys import store_prefix
+from processors.state.rows import Rows
 
 if TYPE_CHECKING:
     from processors.state.task_store import TaskStore
@@ -121,30 +122,6 @@ class State(Protocol):
 
     def set_bytes(self, key: str, value: bytes) -> None:
         """Set ``key`` to raw bytes."""
-        ...
-
-
-class Rows(Protocol):
-    """State that is held outside of the overlay between commits; see ``dataframe.columnar.ColumnarAggregation``."""
-
-    def write_back(self) -> None:
-        """Put everything uncommitted into the overlay."""
-        ...
-
-    def committed(self) -> None:
-        """The overlay is in RocksDB."""
-        ...
-
-    def drop(self) -> None:
-        """Forget everything uncommitted."""
-        ...
-
-    def dirty_bytes(self) -> int:
-        """Roughly how much memory the uncommitted part takes in the overlay."""
-        ...
-
-    def rows_bytes(self) -> int:
-        """Roughly how much memory all of it takes."""
         ...
 
 
@@ -381,6 +358,12 @@ class StoreState:
     def attach(self, rows: Rows) -> None:
         """Have state held in rows, which are asked before a commit and told after it."""
         self._rows = rows
+
+    def bound_cache(self, cache_bytes: int) -> None:
+        """From now on committed values may take so many bytes of memory."""
+        self.cache_bytes = cache_bytes
+        if self._rows is not None:
+            self._rows.rows_bytes_max = cache_bytes
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
         """Stored values of many message keys, uncommitted ones included; None where there is none."""
