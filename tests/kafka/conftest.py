@@ -70,7 +70,13 @@ class Stream:
         self.topics.create(TopicSpec(self.source, self.partitions, 1))
 
     def feed(self, messages: list[tuple[bytes | None, bytes | None]]) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random"})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "partitioner": "murmur2_random",
+                "queue.buffering.max.messages": 1_000_000,
+            }
+        )
         for key, value in messages:
             producer.produce(self.source, value, key)
         assert producer.flush(60) == 0

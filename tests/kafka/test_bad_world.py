@@ -476,6 +476,29 @@ def test_a_disk_that_fills_up_while_running_stops_with_its_own_code_and_loses_no
     is_exact(stream, 1, 40_000)
 
 
+@pytest.mark.skipif(
+    "full" not in UNWRITABLE, reason="no process here may mount; a bound on file size stands in elsewhere"
+)
+def test_a_restore_on_a_disk_that_is_too_small_says_so_and_goes_through_where_there_is_room(stream, worker, waiting):
+    one = worker()
+    one.environment["HOLDFAST_CHECKPOINTS__ENABLED"] = "false"
+    folder = one.paths.state / stream.group
+    stream.feed_numbers(60_000, 60_000)
+    one.start()
+    waiting(lambda: committed(stream) == 60_000, "all to be committed")
+    one.wait_running()
+    assert one.terminate() == 0
+    shutil.rmtree(folder)
+    folder.mkdir()
+    start_in_mounts(one, f"mount -t tmpfs -o size=1m tmpfs {folder}")
+    assert one.wait() == EXIT_DISK_FAILURE, one.tail()
+    assert "Make room on the disk" in one.tail()
+    one.start()
+    one.wait_running()
+    assert one.terminate() == 0
+    is_exact(stream, 1, 60_000)
+
+
 def start_in_mounts(worker, mounts):
     """Start the worker with mounts that only it sees, and that end with it."""
     command = [sys.executable, "-m", "processors", "--processor", worker.stream.group, "--slot", worker.slot]

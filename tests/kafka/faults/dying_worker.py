@@ -1,7 +1,7 @@
 """A worker that kills itself (SIGKILL) at an exact step of its commit cycle; else the counting application.
 
 ``python dying_worker.py <bootstrap> <group> <state_dir> <home> <guarantee> <step> <commit>``; the step is one of the
-guarantee's, or ``never``.
+guarantee's, ``in a replay`` (the n-th write of one, in its middle), or ``never``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STEPS_AT_LEAST_ONCE = ("before the outputs", "between outputs and changelogs", *
 
 class Fuse:
     def __init__(self, step: str, commit: int) -> None:
-        self.step, self.commit, self.commits = step, commit, 0
+        self.step, self.commit, self.commits, self.loads = step, commit, 0, 0
 
     def at(self, step: str) -> None:
         if step == self.step and self.commits == self.commit:
@@ -91,6 +91,14 @@ class DyingDatabase:
             self._fuse.at("between pieces of the local write")
         self._database.write(changes)
         self._fuse.at("after the local write")
+
+    def load(self, keys, values):
+        self._fuse.loads += 1
+        if self._fuse.step == "in a replay" and self._fuse.loads == self._fuse.commit:
+            half = len(keys) // 2
+            self._database.load(keys[:half], values[:half])
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._database.load(keys, values)
 
 
 class DyingDatabases(RocksDatabases):

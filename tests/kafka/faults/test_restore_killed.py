@@ -1,0 +1,21 @@
+"""A restore that is killed again and again ends right: what it has is a whole prefix, and it goes on from there."""
+
+import shutil
+
+from processors.runtime.restore import BULK_RECORDS_MIN
+from tests.kafka.faults.verification import finish, verify
+
+KILLS = 5
+
+
+def test_a_restore_killed_five_times_in_mid_way_ends_right(on_site, die_at, waiting, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # the whole changelog is to be replayed
+    keys = on_site.partitions * (BULK_RECORDS_MIN + 10_000)
+    on_site.feed_numbers(keys + 5_000, keys)
+    finish(on_site, waiting, slot="0")
+    shutil.rmtree(on_site.state_dir)
+    for kill in range(KILLS):
+        assert die_at("in a replay", 2 + kill) == -9
+    on_site.feed_numbers(5_000)
+    finish(on_site, waiting, slot="0")
+    verify(on_site, on_site.state_dir)
