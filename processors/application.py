@@ -397,8 +397,6 @@ class Application:
     def _work(
         self, worker: Worker, settings: Settings, folder: StateFolder, *, count: int, timeout: float, serve: bool
     ) -> None:
-        from processors.serving.server import ControlServer
-
         self._worker = worker
         if self._stop_asked:
             worker.stop()
@@ -406,6 +404,8 @@ class Application:
         server = None
         try:
             if serve:
+                from processors.serving.server import ControlServer
+
                 paths = settings.paths
                 server = ControlServer(
                     worker,

@@ -39,6 +39,7 @@ class KafkaCluster:
     ) -> None:
         self.bootstrap = bootstrap
         self.clock: Clock = SystemClock()
+        self._topics: dict[float, Topics] = {}
         self._client = dict(client_config or {})
         self._fetched_kb = max(1, fetched_bytes >> 10)
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
@@ -50,8 +51,11 @@ class KafkaCluster:
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
-        """The administrative view."""
-        return Topics(self.bootstrap, self._client, timeout_s=timeout_s)
+        """The administrative view; one connection for all who ask with the same patience."""
+        found = self._topics.get(timeout_s)
+        if found is None:
+            found = self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
+        return found
 
     def group_consumer(self, group: str) -> GroupConsumer:
         """A new member of ``group``, not subscribed yet."""

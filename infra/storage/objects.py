@@ -12,9 +12,8 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
-
-import fsspec  # type: ignore[import-untyped]
 
 from infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
 
@@ -47,17 +46,37 @@ class FsspecObjects:
                 "retries": {"max_attempts": ATTEMPTS},
             }
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
+        self._url, self._given = url, given
+        if "://" in url or options:
+            _ = self._driver  # a folder always works, and is opened when it is used: starts are quicker
+
+    @cached_property
+    def _driver(self) -> tuple[Any, str]:
+        """fsspec's driver, and the root in its words."""
+        import fsspec  # type: ignore[import-untyped]
+
         try:
-            self._files, self._root = fsspec.url_to_fs(url, **given)
+            files, root = fsspec.url_to_fs(self._url, **self._given)
         except Exception as failure:
             raise StorageUnusable(
                 f"The checkpoint store {self.shown} can't be used: {_said(failure)}.",
                 action="Correct HOLDFAST_CHECKPOINTS__URL and HOLDFAST_CHECKPOINTS__OPTIONS, or install its driver.",
                 url=self.shown,
             ) from failure
+        return files, root.rstrip("/")
+
+    @property
+    def _files(self) -> Any:
+        return self._driver[0]
+
+    @property
+    def _root(self) -> str:
+        return self._driver[1]
+
+    @cached_property
+    def _is_folder(self) -> bool:
         protocol = self._files.protocol
-        self._is_folder = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
-        self._root = self._root.rstrip("/")
+        return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """The objects whose names begin with a folder's name (it ends with ``/``), and their sizes in bytes.

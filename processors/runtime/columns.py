@@ -9,15 +9,17 @@ the stream's steps message by message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from infra.kafka.records import Batch
-from processors.dataframe.columnar import ColumnarAggregation
-from processors.dataframe.columns import Unfit
 from processors.dataframe.dataframe import Node, StreamingDataFrame
 from processors.dataframe.outbox import Outbox, Outboxes
 from processors.dataframe.serialization import as_is, deserializer, serializer
 from processors.record_size import UNLIMITED
 from processors.state.store import StoreState
+
+if TYPE_CHECKING:
+    from processors.dataframe.columnar import ColumnarAggregation
 
 #: Fewer messages than this are faster one by one.
 RUN_MIN = 48
@@ -100,6 +102,10 @@ def columnar_stream(
     topics = [node.topic.name for node in sinks if node.topic is not None]
     if len(set(topics)) < len(topics):
         return None
+    # Only here: numpy is a tenth of a second at the start, and most of the modules of a worker.
+    from processors.dataframe.columnar import ColumnarAggregation
+    from processors.dataframe.columns import Unfit
+
     state = states[step.store]
     try:
         columns = ColumnarAggregation(

@@ -40,6 +40,8 @@ DAMAGES_MAX = 3
 SLICE_S = 0.1
 #: How long a poll waits for records while standbys have more to replay, in seconds.
 STANDBY_PATIENCE_S = 0.002
+#: How long it waits while the group is joined: the library hands partitions out within a poll, and goes on waiting.
+JOINING_PATIENCE_S = 0.01
 
 
 class Phase(Enum):
@@ -206,10 +208,11 @@ class Worker:
         self._uncommitted = 0
         self.processed -= self._processed_open
         self._processed_open = 0
-        self.committer.start()
         self.member = member = self._cluster.group_consumer(self.options.group)
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
+            # The library joins meanwhile; partitions come with the first poll, when former transactions are ended.
+            self.committer.start()
             self.phase = Phase.JOINING
             while True:
                 while not self._finished(count, timeout_s):
@@ -276,6 +279,8 @@ class Worker:
 
     def _patience(self) -> float:
         longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
+        if not self.assignment.joined:
+            longest = JOINING_PATIENCE_S
         if not self._uncommitted:
             return longest
         return min(longest, max(0.0, self._commit_due_at - self.clock.monotonic()))

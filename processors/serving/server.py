@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -25,9 +25,11 @@ from infra.settings import ServingSettings
 from processors.runtime.loop import Phase, Request, Worker
 from processors.serving.checkpoint import take_checkpoint
 from processors.serving.guard import Guard
-from processors.serving.metrics import CONTENT_TYPE, WorkerMetrics
 from processors.serving.requests import Answer, RequestServer
 from processors.serving.status import describe_worker
+
+if TYPE_CHECKING:
+    from processors.serving.metrics import WorkerMetrics
 
 _log = structlog.get_logger("serving")
 
@@ -127,15 +129,15 @@ class ControlServer:
         self._asked: _Call | None = None
         self._beat = (worker.heartbeat_at, time.monotonic())
         self._closed = threading.Event()
+        self._metrics: WorkerMetrics | None = None
         self._last: dict[str, Any] = describe_worker(worker, processor, slot, None)
-        self._metrics = WorkerMetrics()
         serving = serving or ServingSettings()
         self._guard = Guard(serving)
         self._pages: dict[str, Callable[[], Answer]] = {
             "/health": self._health,
             "/ready": self._ready,
             "/status": lambda: Answer(200, self.status()),
-            "/metrics": lambda: Answer(200, self._metrics.page(self.status(), self.silent_s()), CONTENT_TYPE),
+            "/metrics": self._metrics_page,
         }
         self._verbs: dict[str, Callable[[], Answer]] = {
             "/checkpoint": lambda: self._control("checkpoint", self._checkpoint),
@@ -229,6 +231,13 @@ class ControlServer:
         else:
             why = _NOT_READY[phase]
         return Answer(503, {"status": "not ready", "phase": phase.value, "reason": why})
+
+    def _metrics_page(self) -> Answer:
+        from processors.serving.metrics import CONTENT_TYPE, WorkerMetrics  # a start that nobody scrapes is quicker
+
+        with self._lock:
+            metrics = self._metrics = self._metrics or WorkerMetrics()
+        return Answer(200, metrics.page(self.status(), self.silent_s()), CONTENT_TYPE)
 
     # -- verbs -----------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ from random import Random
 import pytest
 
 from processors import Application, Collect, Count, Last, Mean, Min, Sum
+from processors.dataframe.columnar import ColumnarAggregation
 from processors.dataframe.outbox import Outboxes
-from processors.runtime import columns, task
+from processors.runtime import task
 from processors.runtime.columns import ColumnarStream, columnar_stream
 from processors.testing import InMemoryCluster
 
@@ -156,10 +157,8 @@ def test_what_is_an_aggregation_and_nothing_else_goes_by_columns():
 
 def test_after_slices_that_do_not_fit_most_are_not_even_tried(monkeypatch, taken, tmp_path):
     tried = []
-    original = columns.ColumnarAggregation.run
-    monkeypatch.setattr(
-        columns.ColumnarAggregation, "run", lambda self, *slices: tried.append(1) or original(self, *slices)
-    )
+    original = ColumnarAggregation.run
+    monkeypatch.setattr(ColumnarAggregation, "run", lambda self, *slices: tried.append(1) or original(self, *slices))
     cluster = InMemoryCluster()
     for topic in ("in", "out", "dead"):
         cluster.create_topic(topic)
