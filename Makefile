@@ -31,7 +31,7 @@ lint: setup ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: setup ## measure the engine and its peers on a real broker, an hour and more; BENCH=--small takes a minute
+bench: setup ## measure the engine, its peers and its goals on a real broker, half an hour and more; BENCH=--small is quick
 	@$(BIN)/python -m tests.bench.engine $(BENCH)
 
 lock: setup ## write requirements.lock anew from requirements.in

@@ -1,7 +1,7 @@
 """Restore from a checkpoint and a tail of 10 %, against a replay of the whole changelog, on a real broker.
 
     python -m tests.bench.checkpoint                     2,000,000 changelog records, 3 rounds of each
-    python -m tests.bench.checkpoint --records 200000 --rounds 1
+    python -m tests.bench.checkpoint --size 200000 --rounds 1
 
 The engine restores 90 % of the records, stores a checkpoint at its end, and the rest is appended. Then both ways take
 turns, each in a process of its own with an empty disk. Time is from the assignment of the partitions to the moment when
@@ -10,28 +10,20 @@ the last task runs. Both have to end with the same state, to the byte.
 
 from __future__ import annotations
 
-import argparse
-import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from infra.jars import JarSource, fetch_jars
-from infra.java import find_java
-from infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from infra.kafka.broker import BrokerAddress
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
-from infra.settings import load_settings
 from processors.changelog.format import META_KEY
-from processors.lifecycle.audit import fingerprint_changelog
-from processors.state.fingerprint import Fingerprint, fingerprint_of
-from processors.state.rocksdb import StateReader
+from tests.bench.held import check_state
 from tests.bench.measured import RunWrong, Usage, run_measured
-from tests.bench.ours import application_of
+from tests.bench.results import Figures
+from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill, first_of_each_partition, rows_of_ours, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies
 from tests.bench.told import Work
@@ -41,14 +33,8 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 MESSAGES = 200
 TAIL_PART = 10
 LIMIT_S = 900.0
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One way to restore: seconds of each run, and changelog records replayed in the last."""
-
-    seconds: tuple[float, ...]
-    records: int
+#: The two ways.
+FROM_CHECKPOINT, FULL_REPLAY = "checkpoint + 10 % tail", "full replay"
 
 
 class CheckpointBench:
@@ -91,33 +77,28 @@ class CheckpointBench:
         tail = (row for row in rows_of_ours(work, topics, self._state) if row[2] != META_KEY)
         fill(work.bootstrap, (row for number, row in enumerate(tail) if number >= early.records))
 
-    def measure(self, rounds: int) -> tuple[Measured, Measured]:
+    def measure(self, rounds: int) -> Iterator[tuple[str, Figures]]:
         """Both ways, in turns: from the checkpoint, and from the whole changelog.
 
         Raises:
             RunWrong: One has other state than its changelog, or did not do what it is measured for.
         """
-        store = self._folder / "store"
-        runs: list[tuple[Usage, Usage]] = []
+        store, records = self._folder / "store", self._state.records
         for _ in range(rounds):
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(self._kept, store)
             self._feed()
-            with_store = self._run({"URL": str(store), "STOP_WAIT_S": "0"})
-            self._check_state()
+            short = self._run({"URL": str(store), "STOP_WAIT_S": "0"})
+            check_state(self._work, self._state.keys)
+            if short.told["restored"] > records // 2:
+                raise RunWrong(f"no checkpoint was used: {short.told['restored']} records were replayed")
+            yield FROM_CHECKPOINT, _figures(short)
             self._feed()
-            whole = self._run({"ENABLED": "false"})
-            self._check_state()
-            runs.append((with_store, whole))
-        short, full = ([pair[place] for pair in runs] for place in (0, 1))
-        expected = self._state.records
-        if any(usage.told["restored"] < expected for usage in full):
-            raise RunWrong(f"a full replay had {[usage.told['restored'] for usage in full]} of {expected} records")
-        if any(usage.told["restored"] > expected // 2 for usage in short):
-            raise RunWrong(
-                f"no checkpoint was used: {[usage.told['restored'] for usage in short]} records were replayed"
-            )
-        return _measured(short), _measured(full)
+            full = self._run({"ENABLED": "false"})
+            check_state(self._work, self._state.keys)
+            if full.told["restored"] < records:
+                raise RunWrong(f"a full replay had {full.told['restored']} of {records} records")
+            yield FULL_REPLAY, _figures(full)
 
     def _feed(self) -> None:
         fill(self._work.bootstrap, ((self._work.source, *row, None) for row in bodies(MESSAGES, self._state.keys)))
@@ -129,63 +110,25 @@ class CheckpointBench:
         command = (sys.executable, "-m", "tests.bench.ours", *self._work.arguments())
         return run_measured(command, environment, self._broker.pid, LIMIT_S)
 
-    def _check_state(self) -> None:
-        """What the last run left on its disk is what the changelog holds."""
-        topology = application_of(self._work).topology()
 
-        def rows() -> Iterator[tuple[bytes, bytes]]:
-            for path in sorted(Path(self._work.state_dir).glob("*/*/*")):
-                if (path / "CURRENT").exists():
-                    reader = StateReader(path)
-                    yield from reader.items(topology.stores[0].name)
-                    reader.close()
-
-        topic, held, expected = topology.changelogs[0].topic.name, fingerprint_of(rows()), Fingerprint()
-        for number, end in Topics(self._work.bootstrap).settled_end_offsets(topic, LIMIT_S).items():
-            expected += fingerprint_changelog(self._work.bootstrap, topic, number, end, {}).fingerprint
-        if held != expected or held.count != self._state.keys:
-            raise RunWrong(f"the state is {held.hex}, its changelog is {expected.hex}")
+def _figures(usage: Usage) -> Figures:
+    return {"restore s": usage.told["restore_s"], "replayed": usage.told["restored"], "CPU s": usage.cpu_s}
 
 
-def _measured(usages: list[Usage]) -> Measured:
-    return Measured(tuple(usage.told["restore_s"] for usage in usages), usages[-1].told["restored"])
+def measure(place: Place) -> Iterator[tuple[str, Figures]]:
+    """Make the checkpoint, then both ways in turns."""
+    bench = CheckpointBench(place.broker, place.folder, place.size)
+    bench.prepare()
+    yield from bench.measure(place.rounds)
 
 
-def block(short: Measured, full: Measured) -> str:
-    """The figures and their ratio, as lines."""
-    rows = [
-        f"  {name:<24} {measured.records:>12,} records   {min(measured.seconds):>8.2f} s best "
-        f"{median(measured.seconds):>8.2f} s median"
-        for name, measured in (("checkpoint + 10 % tail", short), ("full replay", full))
-    ]
-    ratio = median(full.seconds) / median(short.seconds)
-    return "\n".join(
-        ["restore, ours: from a checkpoint against from the changelog alone", *rows, f"  ratio {ratio:.1f}x"]
-    )
-
-
-def main(arguments: list[str]) -> int:
-    """The command line; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.checkpoint", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--records", type=int, default=2_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args(arguments)
-    settings, java = load_settings(), find_java()
-    jars = fetch_jars("broker", settings.cache, JarSource(java, settings.ivy_settings))
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=1_024, java=java, jars=jars)
-        try:
-            bench = CheckpointBench(broker.start(), Path(folder), given.records)
-            bench.prepare()
-            print(block(*bench.measure(given.rounds)))
-        except RunWrong as wrong:
-            print(f"WRONG      {wrong}", file=sys.stderr)
-            return 1
-        finally:
-            broker.stop()
-    print(f"load       {' '.join(f'{load:.1f}' for load in os.getloadavg())} after the bench")
-    return 0
-
+SCENARIO = Scenario(
+    "checkpoint",
+    "restore of {size:,} changelog records, from a checkpoint against from the changelog alone",
+    size=2_000_000,
+    small=20_000,
+    measure=measure,
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_alone(SCENARIO, sys.argv[1:]))

@@ -1,14 +1,19 @@
 """The engine against the raw client, Quix Streams and Kafka Streams, on one real broker: ``make bench``.
 
-    python -m tests.bench.engine                                     everything; an hour and more on two cores
+    python -m tests.bench.engine                                     everything; half an hour and more on two cores
     python -m tests.bench.engine --small                             the smallest sizes, once: is it right, not how fast
-    python -m tests.bench.engine --cases few-eos-1s --messages 200000 --contenders ours,streams
+    python -m tests.bench.engine --cases few-eos-1s,failover --messages 200000 --contenders ours,streams
+    python -m tests.bench.engine --cases restore --results raw.jsonl --page docs/benchmarks.md
 
 How it is measured: contenders take turns, each time in a process of its own; rates come from the broker's own times of
 append of the outputs (``warm``: the last 60 % of them, when a JVM has compiled what is hot), CPU seconds and peak
 memory from the process with all its threads. ``broker`` is the broker's CPU, ``others`` how many cores the rest of
 the machine used meanwhile. CPU is in seconds per million messages. Every run's outputs are read back: one for each
-message, and final totals with the bits that plain Python computes; anything else ends with exit code 1.
+message, and final totals with the bits that plain Python computes. A run that fails does not count: it is told, its
+contender is left out of the case, and the exit code is 1 at the end.
+
+With ``--results`` every run is a line in a file, and tables, goals and page are made of all of the file's runs: a bench
+may be done in parts, and go on after it was ended (name the cases that are left).
 """
 
 from __future__ import annotations
@@ -27,17 +32,21 @@ from confluent_kafka import libversion
 from infra.errors import HoldfastError
 from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
-from infra.kafka.broker import EmbeddedBroker
+from infra.kafka.broker import BrokerAddress, EmbeddedBroker
 from infra.settings import load_settings
-from tests.bench import checkpoint
-from tests.bench.cases import Case, Kind, Result, Runner, Sizes, all_cases
+from tests.bench import checkpoint, failover, pair, scenario, start
+from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
+from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
+from tests.bench.page import page
 from tests.bench.peers import CONTENDERS, JAVA_HEAP_MB, Contender, Machine, NotHere, versions
 from tests.bench.report import against_ourselves, block
+from tests.bench.results import Results
+from tests.bench.scenario import BROKER_HEAP_MB, Place, Scenario, load
 from tests.bench.stream import MESSAGE_BYTES, PARTITIONS
 
-BROKER_HEAP_MB = 1_024
-FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=2_000_000, latency_s=10, latency_rate=5_000)
+SCENARIOS = {each.name: each for each in (checkpoint.SCENARIO, pair.SCENARIO, start.SCENARIO, failover.SCENARIO)}
+FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=2_000_000, latency_s=8, latency_rate=5_000)
 SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000)
 
 
@@ -50,6 +59,8 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--restore", type=int, default=None, help="changelog records of the restore case")
     parser.add_argument("--cache-keys", type=int, default=None, help="keys of the case that outgrows the block cache")
     parser.add_argument("--latency-s", type=int, default=None, help="seconds that count in the latency case")
+    parser.add_argument("--results", type=Path, default=None, help="a file for raw results, as JSON lines; kept")
+    parser.add_argument("--page", type=Path, default=None, help="a Markdown page to write, of all results")
     parser.add_argument("--small", action="store_true", help="the smallest sizes, one round")
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (1 if given.small else 3)
@@ -69,29 +80,31 @@ def options(arguments: list[str]) -> argparse.Namespace:
             sizes.many_keys,
         )
     )
-    names = [name for name in given.cases.split(",") if name] or [case.name for case in given.all]
-    unknown = [name for name in names if name not in {case.name for case in given.all}]
+    there = [*(case.name for case in given.all), *SCENARIOS]
+    names = [name for name in given.cases.split(",") if name] or there
+    unknown = [name for name in names if name not in there]
     if unknown:
-        parser.error(f"there is no case {', '.join(unknown)}; there are {', '.join(case.name for case in given.all)}")
+        parser.error(f"there is no case {', '.join(unknown)}; there are {', '.join(there)}")
     given.chosen = [case for case in given.all if case.name in names]
+    given.scenarios = [each for name, each in SCENARIOS.items() if name in names]
     return given
 
 
 def conditions(given: argparse.Namespace, java: Java, jars: Iterable[Path]) -> str:
     """Where and on what is measured."""
     kafka = next((jar.stem.rpartition("-")[2] for jar in jars if jar.name.startswith("kafka-server-")), "?")
-    load = " ".join(f"{load:.1f}" for load in os.getloadavg())
     nice = os.nice(0)
+    names = ", ".join(each.name for each in (*given.chosen, *given.scenarios))
     return "\n".join(
         (
+            f"measured   {names}",
             f"machine    {os.cpu_count()} cores, {platform.system()} {platform.machine()}; the broker runs on it too",
-            f"load       {load} before the bench (1, 5, 15 minutes){f'; run at nice {nice}' if nice else ''}",
+            f"load       {load()} before the bench (1, 5, 15 minutes){f'; run at nice {nice}' if nice else ''}",
             f"python     {platform.python_implementation()} {platform.python_version()}",
             f"versions   Kafka {kafka} (Java {java.version}), librdkafka {libversion()[0]}, {versions()}",
             f"broker     one node, replication 1, heap {BROKER_HEAP_MB} MiB; heap of Kafka Streams {JAVA_HEAP_MB} MiB",
             f"messages   JSON of {MESSAGE_BYTES} bytes, {PARTITIONS} partitions, lz4; one output for each",
-            "counts     " + ", ".join(f"{case.name} {case.count:,}" for case in given.chosen),
-            f"runs       {given.rounds} of each, in turns, one process each; best and median",
+            f"runs       {given.rounds} of each, in turns, one process each",
         )
     )
 
@@ -107,18 +120,56 @@ def contenders_of(given: argparse.Namespace, machine: Machine) -> dict[str, Cont
     return found
 
 
-def measure_case(
-    case: Case, runner: Runner, found: dict[str, Contender], rounds: int, results: dict[str, list[Result]]
-) -> None:
-    """All runs of a case, in turns, each into ``results`` when it is done."""
+def measure_case(case: Case, runner: Runner, found: dict[str, Contender], rounds: int, results: Results) -> bool:
+    """All runs of a case, in turns, each into ``results`` when it is done; whether all count."""
+    taking_part = {name: each for name, each in found.items() if not case.contenders or name in case.contenders}
+    failed: set[str] = set()
     for number in range(1, rounds + 1):
-        for name, contender in found.items():
-            result = runner.run(case, contender, number)
-            results.setdefault(name, []).append(result)
+        for name, contender in taking_part.items():
+            if name in failed:
+                continue
+            try:
+                result = runner.run(case, contender, number)
+            except (RunWrong, HoldfastError) as wrong:
+                failed.add(name)
+                _wrong(results, f"{case.name} {name}, run {number}: {wrong}")
+                continue
+            results.add_run(case, name, contender.title, result)
             shown = (
                 f"{result.rate:,.0f} /s" if case.kind is not Kind.LATENCY else f"p99 {result.latency_ms['p99']:.1f} ms"
             )
             print(f"run {number}      {case.name} {name}: {shown}, {result.cpu:.2f} CPU s/M", flush=True)
+    return not failed
+
+
+def measure_scenario(each: Scenario, place: Place, results: Results) -> bool:
+    """All runs of a scenario; whether all count."""
+    try:
+        each.run(place, results)
+    except (RunWrong, HoldfastError) as wrong:
+        _wrong(results, f"{each.name}: {wrong}")
+        return False
+    return True
+
+
+def _wrong(results: Results, told: str) -> None:
+    print(f"WRONG      {told}", file=sys.stderr, flush=True)
+    results.add_wrong(told)
+
+
+def measure_all(
+    given: argparse.Namespace, broker: BrokerAddress, home: Path, found: dict[str, Contender], results: Results
+) -> bool:
+    """Everything that was chosen; whether all of it counts."""
+    runner, right = Runner(broker, home / "state"), True
+    if "floor" in found and given.chosen and not given.small:
+        runner.run(given.chosen[0], found["floor"], 0)  # the broker's own warm-up
+    for case in given.chosen:
+        right = measure_case(case, runner, found, given.rounds, results) and right
+    for each in given.scenarios if "ours" in found else ():
+        size = each.small if given.small else each.size
+        right = measure_scenario(each, Place(broker, home / each.name, size, given.rounds), results) and right
+    return right
 
 
 def measure(given: argparse.Namespace) -> int:
@@ -127,35 +178,33 @@ def measure(given: argparse.Namespace) -> int:
     source = JarSource(java, settings.ivy_settings)
     jars = fetch_jars("broker", settings.cache, source)
     found = contenders_of(given, Machine(settings.cache, java, source))
-    print(conditions(given, java, jars), flush=True)
-    measured: dict[str, tuple[Case, dict[str, list[Result]]]] = {}
+    results, told = Results.kept_in(given.results), conditions(given, java, jars)
+    print(told, flush=True)
+    right = False
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, jars=jars)
         try:
-            address = broker.start()
-            runner = Runner(address, Path(folder) / "state")
-            if "floor" in found and not given.small:
-                runner.run(given.chosen[0], found["floor"], 0)  # the broker's own warm-up
-            for case in given.chosen:
-                measured[case.name] = (case, {})
-                measure_case(case, runner, found, given.rounds, measured[case.name][1])
-            if "ours" in found and not given.small and not given.cases:
-                bench = checkpoint.CheckpointBench(address, Path(folder) / "checkpoint", given.restore or FULL.restore)
-                bench.prepare()
-                print(checkpoint.block(*bench.measure(given.rounds)), flush=True)
-        except (RunWrong, HoldfastError) as wrong:
-            print(f"WRONG      {wrong}", file=sys.stderr)
-            return 1
+            right = measure_all(given, broker.start(), Path(folder), found, results)
         finally:
             broker.stop()
-            # What there is of a table is worth its time, even when a late run went wrong.
-            print()
-            for case, results in measured.values():
-                if results:
-                    print(block(case, found, results), end="\n\n", flush=True)
-    print(against_ourselves(measured))
-    print(f"load       {' '.join(f'{load:.1f}' for load in os.getloadavg())} after the bench")
-    return 0
+            results.add_conditions(f"{told}\nload       {load()} after the bench")
+            # What there is of a table is worth its time, even when the bench was ended.
+            report(given, results)
+    return 0 if right else 1
+
+
+def report(given: argparse.Namespace, results: Results) -> None:
+    """Tables, ratios and goals, of all results that there are."""
+    print()
+    for case, runs in results.runs.values():
+        print(block(case, results.titles, runs), end="\n\n")
+    for name, (title, ways) in results.figures.items():
+        print(scenario.block(name, title, ways), end="\n\n")
+    print(against_ourselves(results.runs), end="\n\n")
+    print(summary(results, os.cpu_count() or 1))
+    print(f"load       {load()} after the bench", flush=True)
+    if given.page is not None:
+        given.page.write_text(page(results, os.cpu_count() or 1))
 
 
 def main(arguments: list[str]) -> int:

@@ -3,46 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from statistics import median
 
 from tests.bench.cases import Case, Kind, Result
-from tests.bench.peers import Contender
 
 MIB = 1 << 20
 OURS = ("ours", "ours-builtin")
 
-Results = Mapping[str, Sequence[Result]]
+Runs = Mapping[str, Sequence[Result]]
 
 
-def block(case: Case, contenders: Mapping[str, Contender], results: Results) -> str:
-    """The lines of one case. A ratio is what ours does, divided by what the line's contender does."""
-    bases = [name for name in OURS if results.get(name)]
+def rows_of(case: Case, titles: Mapping[str, str], runs: Runs) -> list[list[str]]:
+    """The header, then contenders. A ratio is what ours does, divided by what the row's contender does."""
+    bases = [name for name in OURS if runs.get(name)]
     latency = case.kind is Kind.LATENCY
     columns = ["p50 ms", "p99 ms", "p99 best"] if latency else ["best /s", "median /s", "warm /s"]
     columns += ["CPU s/M", "warm", "broker", "RSS MiB", "others"]
     for base in bases:
         mark = "f" if base == "ours" else "b"
         columns += [f"{mark}: {what}" for what in ("p99" if latency else "rate", "CPU", "RSS")]
-    lines = [f"{case.name}: {case.title}", f"  {'':<22}" + "".join(f"{column:>11}" for column in columns)]
-    for name, runs in results.items():
-        if not runs:
+    rows = [["", *columns]]
+    for name, of in runs.items():
+        if not of:
             continue
-        cells = _latency_cells(runs) if latency else _rate_cells(runs)
-        warm = _warm_cpu(runs)
-        cells += [f"{_middle(runs, _cpu):.2f}", "-" if warm is None else f"{warm:.2f}"]
-        cells += [f"{_middle(runs, lambda run: run.broker_cpu):.2f}", f"{_middle(runs, _peak) / MIB:.0f}"]
-        cells.append(f"{_middle(runs, lambda run: run.others_cores):.2f}")
+        cells = _latency_cells(of) if latency else _rate_cells(of)
+        warm = _warm_cpu(of)
+        cells += [f"{_middle(of, _cpu):.2f}", "-" if warm is None else f"{warm:.2f}"]
+        cells += [f"{_middle(of, lambda run: run.broker_cpu):.2f}", f"{_middle(of, _peak) / MIB:.0f}"]
+        cells.append(f"{_middle(of, lambda run: run.others_cores):.2f}")
         for base in bases:
-            cells += _ratios(results[base], runs, latency)
-        lines.append(f"  {contenders[name].title:<22}" + "".join(f"{cell:>11}" for cell in cells))
-    hashes = {run.hash for runs in results.values() for run in runs if run.hash}
-    if hashes:
-        runs = sum(1 for all_of in results.values() for run in all_of if run.hash)
-        lines.append(f"  result sha256 {' '.join(sorted(hashes))} in all {runs} runs, and in plain Python")
+            cells += _ratios(runs[base], of, latency)
+        rows.append([titles[name], *cells])
+    return rows
+
+
+def hashes_of(runs: Runs) -> str:
+    """The result of all runs that had the same work; each was compared with plain Python's."""
+    found: dict[tuple[int, str], int] = {}
+    for run in chain.from_iterable(runs.values()):
+        if run.hash:
+            found[run.count, run.hash] = found.get((run.count, run.hash), 0) + 1
+    return "; ".join(
+        f"result sha256 {digest} in all {many} runs over {count:,}" for (count, digest), many in sorted(found.items())
+    )
+
+
+def counts_of(case: Case, runs: Runs) -> str:
+    """How much each contender had, when it was not the same for all, and how often."""
+    counts = {name: case.of(name) for name, of in runs.items() if of}
+    less = [
+        f"{name} {of.restore or of.count:,}"
+        for name, of in counts.items()
+        if (of.restore, of.count) != (case.restore, case.count)
+    ]
+    rounds = sorted({len(of) for of in runs.values() if of})
+    many = " to ".join(str(each) for each in ([rounds[0], rounds[-1]] if len(rounds) > 1 else rounds))
+    what = "changelog records" if case.kind is Kind.RESTORE else "messages"
+    size = case.restore if case.kind is Kind.RESTORE else case.count
+    return f"{size:,} {what}{', ' + ', '.join(less) if less else ''}; {many} runs of each"
+
+
+def block(case: Case, titles: Mapping[str, str], runs: Runs) -> str:
+    """The lines of one case."""
+    lines = [f"{case.name}: {case.title}; {counts_of(case, runs)}"]
+    for title, *cells in rows_of(case, titles, runs):
+        lines.append(f"  {title:<22}" + "".join(f"{cell:>11}" for cell in cells))
+    if told := hashes_of(runs):
+        lines.append(f"  {told}; the same in plain Python")
     return "\n".join(lines)
 
 
-def against_ourselves(measured: Mapping[str, tuple[Case, Results]]) -> str:
+def against_ourselves(measured: Mapping[str, tuple[Case, Runs]]) -> str:
     """What exactly-once costs: its rate divided by that of at-least-once."""
     lines = []
     for keys in ("few", "many"):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from infra.kafka.records import TopicSpec
@@ -141,9 +142,9 @@ def _quix(work: Work, _: Topics, state: SeededState) -> tuple[str, Iterable[Row]
     processed = json.dumps({work.source: 0}, separators=(",", ":")).encode()
     headers = [("__column_family__", b"default"), ("__processed_tp_offsets__", processed)]
     # Keys of both kinds are JSON texts: the function gets strings.
-    form = b'"%s"|"' + STATE_KEY.encode() + b'"'
+    form, encode = b'"%s"|"' + STATE_KEY.encode() + b'"', msgspec.json.Encoder().encode
     return topic, (
-        (topic, user % PARTITIONS, form % key_of(user), json.dumps(_totals(*totals)).encode(), headers)
+        (topic, user % PARTITIONS, form % key_of(user), encode(_totals(*totals)), headers)
         for user, *totals in state.items()
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -14,19 +13,21 @@ from pathlib import Path
 import pytest
 
 from tests.bench.cases import all_cases
-from tests.bench.engine import SMALL
+from tests.bench.engine import SCENARIOS, SMALL
 from tests.bench.measured import RunWrong, run_measured
+from tests.bench.results import Results
 from tests.bench.stream import SeededState, bodies, expected, hash_of
 
 pytestmark = pytest.mark.kafka
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-NUMBER = r"-?[\d,.]+"
 
 
-def bench(folder: Path, *options: str) -> str:
-    """What a small bench printed; it leaves nothing behind."""
-    command = [sys.executable, "-m", "tests.bench.engine", "--small", *options]
+def bench(folder: Path, *options: str) -> Results:
+    """What a small bench measured; it leaves nothing behind."""
+    folder.mkdir()
+    kept = folder.parent / "raw.jsonl"
+    command = [sys.executable, "-m", "tests.bench.engine", "--small", "--results", str(kept), *options]
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(
         command, env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -39,7 +40,7 @@ def bench(folder: Path, *options: str) -> str:
     print(told)
     assert process.returncode == 0, told
     assert list(folder.iterdir()) == []
-    return told
+    return Results.kept_in(kept)
 
 
 def hash_in_plain_python(count: int, keys: int, seeded: dict[bytes, list[float]] | None = None) -> str:
@@ -106,19 +107,43 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
 ) -> None:
     cases = {case.name: case for case in all_cases(SMALL)}
     # One of both guarantees, of both numbers of keys, and each kind of its own.
-    chosen = ["few-eos-1s", "many-alo-100ms", "restore", "cache", "latency"]
+    chosen = ["few-eos-1s", "many-alo-1s", "restore", "cache", "latency"]
     # The peers have environments of their own, which `make bench` sets up.
-    told = bench(tmp_path, "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
+    results = bench(tmp_path / "bench", "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
 
-    printed = {
-        name: re.search(rf"^{name}: .*\n(?:.*\n)*?  result sha256 (.*) in all (\d+) runs", told, re.M)
-        for name in chosen
-    }
-    for name, found in printed.items():
-        case = cases[name]
-        assert found is not None, name
+    assert not results.wrong
+    for name in chosen:
+        case, runs = results.runs[name]
+        assert case == cases[name]
+        assert set(runs) == set(case.contenders or ("floor", "ours", "ours-builtin")) & {
+            "floor",
+            "ours",
+            "ours-builtin",
+        }
+        wanted = hash_of(expected(case.count, case.keys, case.seeded).items())
         # the raw client computes nothing
-        assert found[2] == "2", name
-        assert found[1] == hash_of(expected(case.count, case.keys, case.seeded).items()), name
-    for title in ("raw client", "ours, function", "ours, built-in"):
-        assert len(re.findall(rf"^  {title}.*(?:{NUMBER}x *){{6}}$", told, re.M)) == len(chosen), title
+        assert {run.hash for who, of in runs.items() for run in of if who != "floor"} == {wanted}, name
+
+
+def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
+    broker_jars: tuple[Path, ...], tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    results = bench(
+        tmp_path / "bench", "--cases", ",".join(SCENARIOS), "--contenders", "ours", "--page", str(page)
+    )  # each compares its outputs or its state with what they must be, and fails the bench when they differ
+
+    assert not results.wrong
+    assert {name: len(ways) for name, (_, ways) in results.figures.items()} == {
+        "checkpoint": 2,
+        "pair": 2,
+        "start": 1,
+        "failover": 1,
+    }
+    ways = results.figures["checkpoint"][1]
+    assert ways["full replay"][0]["replayed"] >= SCENARIOS["checkpoint"].small
+    assert 0 < ways["checkpoint + 10 % tail"][0]["replayed"] < SCENARIOS["checkpoint"].small / 5
+    assert results.figures["failover"][1]["with a standby"][0]["replayed"] < SCENARIOS["failover"].small
+    told = page.read_text()
+    assert all(f"### {name}" in told for name in SCENARIOS)
+    assert "measured   checkpoint, pair, start, failover" in told

@@ -1,0 +1,149 @@
+"""The goals, and how what was measured stands to them: medians of the runs that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from tests.bench import checkpoint, failover, pair, start
+from tests.bench.cases import Result
+from tests.bench.results import Results
+
+#: Below so many cores two processes and the broker share them: a ratio of rates says nothing then.
+CORES_FOR_PAIR = 4
+
+Of = Callable[[Result], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One goal. ``measured`` is None when what it needs was not measured; ``beside`` says more about it."""
+
+    what: str
+    at_least: bool
+    goal: float
+    measured: float | None
+    unit: str = "x"
+    beside: str = ""
+    #: Why it can't be judged here; empty when it can.
+    unjudged: str = ""
+
+    @property
+    def wanted(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.goal:.3g}{self.unit}"
+
+    @property
+    def found(self) -> str:
+        return "-" if self.measured is None else f"{self.measured:.2f}{self.unit}"
+
+    @property
+    def verdict(self) -> str:
+        if self.measured is None:
+            return "not measured"
+        if self.unjudged:
+            return self.unjudged
+        met = self.measured >= self.goal if self.at_least else self.measured <= self.goal
+        return "met" if met else "not met"
+
+    def line(self) -> str:
+        beside = f" ({self.beside})" if self.beside else ""
+        return f"goal       {self.what}: {self.wanted}   measured {self.found}{beside}   {self.verdict}"
+
+
+def judged(results: Results, cores: int) -> list[Judged]:
+    """All goals, in the order of the table."""
+    return [*_against_peers(results), *_against_ourselves(results), *_of_scenarios(results, cores)]
+
+
+def summary(results: Results, cores: int) -> str:
+    """One line for each goal."""
+    return "\n".join(goal.line() for goal in judged(results, cores))
+
+
+def _against_peers(results: Results) -> Iterator[Judged]:
+    rates = (
+        ("function, 10 k keys, 1 s", "few-eos-1s", "ours", (12.0, 2.0)),
+        ("function, 10 k keys, 100 ms", "few-eos-100ms", "ours", (8.0, 1.7)),
+        ("built-in, 10 k keys, 1 s", "few-eos-1s", "ours-builtin", (18.0, 3.5)),
+        ("function, 1 M keys", "many-eos-1s", "ours", (6.0, 3.0)),
+        ("built-in, 1 M keys", "many-eos-1s", "ours-builtin", (9.0, 4.5)),
+        ("restore", "restore", "ours", (8.0, 1.8)),
+    )
+    for what, case, name, goals in rates:
+        for peer, title, goal in zip(PEERS, TITLES, goals, strict=True):
+            cpu = _ratio(results, case, name, peer, _cpu)
+            beside = "" if cpu is None else f"CPU {cpu:.3f}x"
+            yield Judged(f"{what}, rate / {title}", True, goal, _ratio(results, case, name, peer, _warm), beside=beside)
+    below: tuple[tuple[str, str, str, Of, tuple[float, float]], ...] = (
+        ("function, CPU s/M", "few-eos-1s", "ours", _cpu, (1 / 8, 0.5)),
+        ("built-in, CPU s/M", "few-eos-1s", "ours-builtin", _cpu, (1 / 12, 0.35)),
+        ("latency p99", "latency", "ours", _p99, (1.1, 0.6)),
+        ("peak RSS at 1 M keys", "many-eos-1s", "ours", _peak, (0.6, 0.6)),
+    )
+    for what, case, name, of, goals in below:
+        for peer, title, goal in zip(PEERS, TITLES, goals, strict=True):
+            yield Judged(f"{what} / {title}", False, goal, _ratio(results, case, name, peer, of))
+
+
+def _against_ourselves(results: Results) -> Iterator[Judged]:
+    for name, what in (("ours", "function"), ("ours-builtin", "built-in")):
+        for every, goal in (("1s", 0.95), ("100ms", 0.85)):
+            exactly, at_least = (_middle(results, f"few-{short}-{every}", name, _warm) for short in ("eos", "alo"))
+            ratio = exactly / at_least if exactly and at_least else None
+            yield Judged(f"{what}, exactly-once / at-least-once, commit every {every}", True, goal, ratio)
+
+
+def _of_scenarios(results: Results, cores: int) -> Iterator[Judged]:
+    short, full = (
+        _figure(results, "checkpoint", way, "restore s") for way in (checkpoint.FROM_CHECKPOINT, checkpoint.FULL_REPLAY)
+    )
+    ratio = full / short if full and short else None
+    yield Judged("restore from checkpoint + 10 % tail / full replay", True, 8.0, ratio)
+    one, two = (_figure(results, "pair", way, "rate /s") for way in pair.WAYS.values())
+    cpu = [_figure(results, "pair", way, "CPU s/M") for way in pair.WAYS.values()]
+    beside = f"CPU s/M {cpu[0]:.2f} and {cpu[1]:.2f}" if cpu[0] and cpu[1] else ""
+    scarce = "" if cores >= CORES_FOR_PAIR else f"not judged: {cores} cores, the broker's work included"
+    ratio = two / one if one and two else None
+    yield Judged("two processes / one, rate", True, 1.7, ratio, beside=beside, unjudged=scarce)
+    replayed = _figure(results, "start", start.WAY, "replayed")
+    beside = "" if replayed is None else f"{replayed:,.0f} records replayed"
+    first = _figure(results, "start", start.WAY, "first output s")
+    yield Judged("start with 1 M keys on the disk, to the first output", False, 3.0, first, " s", beside)
+    takes_over = _figure(results, "failover", failover.WITH, "takes over s")
+    yield Judged("failover to a standby, after the group notices", False, 2.0, takes_over, " s")
+
+
+PEERS, TITLES = ("quix", "streams"), ("Quix Streams", "Kafka Streams")
+
+
+def _ratio(results: Results, case: str, name: str, peer: str, of: Of) -> float | None:
+    ours, theirs = _middle(results, case, name, of), _middle(results, case, peer, of)
+    return ours / theirs if ours and theirs else None
+
+
+def _middle(results: Results, case: str, name: str, of: Of) -> float | None:
+    runs = results.runs[case][1].get(name) if case in results.runs else None
+    return median(of(run) for run in runs) if runs else None
+
+
+def _figure(results: Results, scenario: str, way: str, column: str) -> float | None:
+    runs = results.figures[scenario][1].get(way) if scenario in results.figures else None
+    return median(run[column] for run in runs) if runs else None
+
+
+def _warm(run: Result) -> float:
+    return run.warm_rate
+
+
+def _cpu(run: Result) -> float:
+    """As in the table: of the warm part where there is one, of the whole process otherwise."""
+    return run.cpu if run.warm_cpu is None else run.warm_cpu
+
+
+def _p99(run: Result) -> float:
+    return run.latency_ms["p99"]
+
+
+def _peak(run: Result) -> float:
+    return float(run.peak_bytes)

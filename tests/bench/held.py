@@ -1,0 +1,38 @@
+"""Whether the state that a process left on its disk is what its changelogs hold, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.kafka.topics import Topics
+from processors.lifecycle.audit import fingerprint_changelog
+from processors.state.fingerprint import Fingerprint, fingerprint_of
+from processors.state.rocksdb import StateReader
+from tests.bench.measured import RunWrong
+from tests.bench.ours import application_of
+from tests.bench.told import Work
+
+SETTLE_S = 600.0
+
+
+def check_state(work: Work, keys: int, slot: str = "*") -> None:
+    """Compare the folders of a group (of one slot of it) with the changelogs.
+
+    Raises:
+        RunWrong: They differ, or have not so many keys.
+    """
+    topology = application_of(work).topology()
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        for path in sorted(Path(work.state_dir).glob(f"*/{slot}/*")):
+            if (path / "CURRENT").exists():
+                reader = StateReader(path)
+                yield from reader.items(topology.stores[0].name)
+                reader.close()
+
+    topic, held, expected = topology.changelogs[0].topic.name, fingerprint_of(rows()), Fingerprint()
+    for number, end in Topics(work.bootstrap).settled_end_offsets(topic, SETTLE_S).items():
+        expected += fingerprint_changelog(work.bootstrap, topic, number, end, {}).fingerprint
+    if held != expected or held.count != keys:
+        raise RunWrong(f"the state of {work.group} is {held.hex}, its changelog is {expected.hex}")

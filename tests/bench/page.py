@@ -1,0 +1,58 @@
+"""The benchmarks as a page in Markdown: how it is measured, conditions, goals, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.bench import scenario
+from tests.bench.goals import judged
+from tests.bench.report import against_ourselves, counts_of, hashes_of, rows_of
+from tests.bench.results import Results
+
+HOW = """\
+Contenders take turns, each time in a process of its own, on one real broker that runs on the same machine. Rates come
+from the broker's own times of append of the outputs; `warm` is the last 60 % of them, when a JVM has compiled what is
+hot. CPU is in seconds per million messages, of the whole process with all its threads, its start included (`warm`: of
+the warm part); `broker` is the broker's for them. `RSS MiB` is peak memory, `others` how many cores the rest of the
+machine used meanwhile. Columns `f:` and `b:` are what ours does, with a plain function and with the built-in
+aggregation, divided by what the row's contender does. The outputs of every run are read back: one for each message,
+and final totals with the bits that plain Python computes, or the run does not count. Slow contenders get fewer messages
+of the same stream where a table says so: rates are rates. Figures are medians unless they say best.
+"""
+
+
+def page(results: Results, cores: int) -> str:
+    """The whole page."""
+    anew = "`make bench` measures anew; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
+    parts = ["# Benchmarks\n", f"{HOW}\n{anew}"]
+    parts += ["## Goals\n", _goals(results, cores)]
+    if results.wrong:
+        parts += ["Runs that do not count:\n", "\n".join(f"- {told}" for told in results.wrong) + "\n"]
+    parts.append("## Contenders in turns\n")
+    for case, runs in results.runs.values():
+        parts += [f"### {case.name}\n", f"{case.title[0].upper()}{case.title[1:]}: {counts_of(case, runs)}.\n"]
+        parts.append(_table(rows_of(case, results.titles, runs)))
+        if told := hashes_of(runs):
+            parts.append(f"{told[0].upper()}{told[1:]}; the same in plain Python.\n")
+    if ratios := against_ourselves(results.runs):
+        first, *lines = ratios.splitlines()
+        parts += [f"### {first}\n", "\n".join(f"- {line.strip()}" for line in lines) + "\n"]
+    if results.figures:
+        parts.append("## The engine against itself\n")
+    for name, (title, ways) in results.figures.items():
+        columns, rows = scenario.rows_of(ways)
+        parts += [f"### {name}\n", f"{title[0].upper()}{title[1:]}; medians.\n", _table([columns, *rows])]
+    parts += ["## Conditions\n", "```text\n" + "\n\n".join(dict.fromkeys(results.conditions)) + "\n```\n"]
+    return "\n".join(parts)
+
+
+def _goals(results: Results, cores: int) -> str:
+    rows = [["", "goal", "measured", "beside", ""]]
+    rows += [[goal.what, goal.wanted, goal.found, goal.beside, goal.verdict] for goal in judged(results, cores)]
+    return _table(rows)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *rest = rows
+    rule = ["---", *(["---:"] * (len(head) - 1))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rest)) + "\n"

@@ -1,0 +1,128 @@
+"""Two processes of one group against one process, with the same work, on a real broker.
+
+    python -m tests.bench.pair                     1,000,000 messages, 3 rounds of each
+    python -m tests.bench.pair --size 200000 --rounds 1
+
+All messages are in the topic before, in a transaction that is still open: nobody sees them. It is committed when every
+process has its partitions, so both ways start at once on all of the work. Rates are those of the ``warm`` part of the
+outputs. CPU is seconds per million messages of all processes together, their starts included: where processes and
+broker share few cores it tells what the rates can't.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Producer
+
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from tests.bench.measured import RunWrong
+from tests.bench.outputs import WARM_AFTER, read_outputs
+from tests.bench.results import Figures
+from tests.bench.scenario import Place, Scenario, run_alone
+from tests.bench.stream import PARTITIONS, bodies, expected, hash_of
+from tests.bench.told import Work
+from tests.bench.workers import Worker, await_all
+
+KEYS = 10_000
+MILLION = 1_000_000
+#: Longer than any run: the broker's own bound.
+TRANSACTION_MS = 900_000
+#: The two ways, by number of processes.
+WAYS = {1: "one process", 2: "two processes"}
+
+
+@contextmanager
+def unseen(work: Work, keys: int) -> Iterator[Producer]:
+    """The work's messages in its topic, in a transaction that its user commits."""
+    producer = Producer(
+        {
+            "bootstrap.servers": work.bootstrap,
+            "transactional.id": f"{work.group}-filler",
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "compression.type": "lz4",
+        }
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for partition, key, value in bodies(work.count, keys):
+        while True:
+            try:
+                producer.produce(work.source, value, key, partition)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(120):
+        raise RunWrong(f"{work.source} could not be filled")
+    yield producer
+
+
+def share(place: Place, topics: Topics, number: int, processes: int) -> Figures:
+    """One run of so many processes.
+
+    Raises:
+        RunWrong: It failed, or its outputs are not those that plain Python computes.
+    """
+    name = f"bench-pair-{place.size}-{number}-{processes}"
+    bootstrap, state_dir, keys = place.broker.bootstrap, str(place.folder / name), min(KEYS, place.size)
+    work = Work(bootstrap, name, f"{name}-in", f"{name}-out", place.size, "exactly-once", 1.0, state_dir)
+    topics.create(TopicSpec(work.source, PARTITIONS, 1))
+    topics.create(TopicSpec(work.output, PARTITIONS, 1, {"message.timestamp.type": "LogAppendTime"}))
+    workers: list[Worker] = []
+    with unseen(work, keys) as filler:
+        try:
+            for count in range(1, processes + 1):
+                workers.append(Worker(work, place.folder / "home", {}))
+                _await_runs(workers, workers[-1], PARTITIONS // count)
+            filler.commit_transaction(60)
+            ends = topics.settled_end_offsets(work.source, 60)
+            await_all(lambda: _is_done(topics, work, ends), "all messages", workers)
+            cpu_s = sum(worker.stop() for worker in workers)
+        finally:
+            for worker in workers:
+                worker.kill()
+    outputs = read_outputs(bootstrap, topics, work.output)
+    wanted = hash_of(expected(place.size, keys).items())
+    if outputs.count != place.size or hash_of(outputs.final().items()) != wanted:
+        raise RunWrong(f"{name} has other outputs than plain Python: {outputs.count} for {place.size} messages")
+    first, warm, last = outputs.moments()
+    rate = place.size * (1 - WARM_AFTER) / (last - warm)
+    shutil.rmtree(state_dir, ignore_errors=True)
+    for topic in (work.source, work.output):
+        topics.delete(topic)
+    return {"rate /s": round(rate), "CPU s/M": cpu_s / place.size * MILLION, "seconds": last - first}
+
+
+def _await_runs(workers: list[Worker], worker: Worker, count: int) -> None:
+    await_all(lambda: len(worker.events("task runs")) >= count, f"{count} tasks to run", workers)
+
+
+def _is_done(topics: Topics, work: Work, ends: dict[int, int]) -> bool:
+    done = topics.committed_offsets(work.group)
+    return sum(done.values()) >= sum(ends.values()) - len(ends)
+
+
+def measure(place: Place) -> Iterator[tuple[str, Figures]]:
+    """Both ways, in turns."""
+    topics = Topics(place.broker.bootstrap)
+    for number in range(place.rounds):
+        for processes, way in WAYS.items():
+            yield way, share(place, topics, number, processes)
+
+
+SCENARIO = Scenario(
+    "pair",
+    "two processes of one group against one, {size:,} messages, exactly-once, commit every 1 s",
+    size=1_000_000,
+    small=2_000,
+    measure=measure,
+)
+
+if __name__ == "__main__":
+    sys.exit(run_alone(SCENARIO, sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""Scenarios: what the engine does against itself, in ways that take turns, each run with a few figures."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from infra.errors import HoldfastError
+from infra.jars import JarSource, fetch_jars
+from infra.java import find_java
+from infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from infra.settings import load_settings
+from tests.bench.measured import RunWrong
+from tests.bench.results import Figures, Results
+
+BROKER_HEAP_MB = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a scenario runs, how big, and how often."""
+
+    broker: BrokerAddress
+    #: A folder of its own, empty before.
+    folder: Path
+    #: What the scenario counts: changelog records, keys or messages.
+    size: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario. ``measure`` gives each run's way and figures as soon as it has them, and raises RunWrong."""
+
+    name: str
+    #: With ``{size:,}`` in it.
+    title: str
+    size: int
+    small: int
+    measure: Callable[[Place], Iterable[tuple[str, Figures]]]
+
+    def run(self, place: Place, results: Results) -> None:
+        """Measure; each run is in ``results`` when it is done.
+
+        Raises:
+            RunWrong: A run did not do what it is measured for, or has not the result that it must have.
+        """
+        place.folder.mkdir(parents=True, exist_ok=True)
+        for way, figures in self.measure(place):
+            results.add_figures(self.name, self.title.format(size=place.size), way, figures)
+            told = ", ".join(f"{column} {shown(value)}" for column, value in figures.items())
+            print(f"run        {self.name} {way}: {told}", flush=True)
+
+
+def shown(value: float) -> str:
+    """A figure as a table has it."""
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1_000 else f"{value:,.2f}"
+
+
+def rows_of(ways: Mapping[str, Sequence[Figures]]) -> tuple[list[str], list[list[str]]]:
+    """Columns, and for each way the medians of its runs."""
+    columns = list(next(iter(ways.values()))[0])
+    rows = [
+        [way, str(len(runs)), *(shown(median(run[column] for run in runs)) for column in columns)]
+        for way, runs in ways.items()
+    ]
+    return ["", "runs", *columns], rows
+
+
+def block(name: str, title: str, ways: Mapping[str, Sequence[Figures]]) -> str:
+    """The lines of one scenario: medians, and every run of the first column."""
+    columns, rows = rows_of(ways)
+    lines = [f"{name}: {title}; medians"]
+    for row in (columns, *rows):
+        lines.append(
+            f"  {row[0]:<26}"
+            + "".join(f"{cell:>{max(8, len(columns[number + 1]) + 3)}}" for number, cell in enumerate(row[1:]))
+        )
+    return "\n".join(lines)
+
+
+def run_alone(scenario: Scenario, arguments: list[str]) -> int:
+    """The command line of one scenario, on a broker of its own; the exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.bench.{scenario.name}")
+    parser.add_argument("--size", type=int, default=scenario.size, help=scenario.title.format(size=scenario.size))
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each way")
+    parser.add_argument("--results", type=Path, default=None, help="a file for raw results, as JSON lines")
+    given = parser.parse_args(arguments)
+    # The broker would outlive us: an ended bench takes it along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    results = Results.kept_in(given.results)
+    settings, java = load_settings(), find_java()
+    jars = fetch_jars("broker", settings.cache, JarSource(java, settings.ivy_settings))
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, jars=jars)
+        try:
+            scenario.run(Place(broker.start(), Path(folder) / "scenario", given.size, given.rounds), results)
+        except (RunWrong, HoldfastError) as wrong:
+            print(f"WRONG      {wrong}", file=sys.stderr)
+            return 1
+        finally:
+            broker.stop()
+    print(block(scenario.name, *results.figures[scenario.name]))
+    print(f"load       {load()} after the bench")
+    return 0
+
+
+def load() -> str:
+    """The machine's load over 1, 5 and 15 minutes."""
+    return " ".join(f"{part:.1f}" for part in os.getloadavg())

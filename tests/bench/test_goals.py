@@ -1,0 +1,127 @@
+"""Goals, tables and the page are made of raw results, however many invocations they come from. Nothing runs here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.bench.cases import Case, Kind, Result, all_cases
+from tests.bench.engine import FULL
+from tests.bench.goals import judged, summary
+from tests.bench.page import page
+from tests.bench.report import against_ourselves, block
+from tests.bench.results import Results
+
+CASES = {case.name: case for case in all_cases(FULL)}
+RUN = Result(1_000, 900.0, 1_000.0, 8.0, 6.0, 1.0, 100 << 20, 0.1, "ab", {})
+
+
+def add(results: Results, case: str, contender: str, **changes: object) -> None:
+    results.add_run(CASES[case], contender, contender.title(), replace(RUN, **changes))
+
+
+def verdicts(results: Results, cores: int = 8) -> dict[str, tuple[str, str]]:
+    return {goal.what: (goal.found, goal.verdict) for goal in judged(results, cores)}
+
+
+def test_a_goal_compares_the_medians_of_what_was_measured() -> None:
+    results = Results()
+    for rate in (12_000.0, 90_000.0, 13_000.0):
+        add(results, "few-eos-1s", "ours", warm_rate=rate)
+    for rate in (1_000.0, 1.0, 1_100.0):
+        add(results, "few-eos-1s", "quix", warm_rate=rate)
+    add(results, "few-eos-1s", "streams", warm_rate=6_501.0, warm_cpu=13.0)
+    told = verdicts(results)
+    assert told["function, 10 k keys, 1 s, rate / Quix Streams"] == ("13.00x", "met")
+    assert told["function, 10 k keys, 1 s, rate / Kafka Streams"] == ("2.00x", "not met")
+    assert told["function, CPU s/M / Kafka Streams"] == ("0.46x", "met")
+    assert told["restore, rate / Quix Streams"] == ("-", "not measured")
+
+
+def test_latency_and_memory_have_to_be_below_their_goals() -> None:
+    results = Results()
+    add(results, "latency", "ours", latency_ms={"p50": 1.0, "p99": 66.0})
+    add(results, "latency", "quix", latency_ms={"p50": 1.0, "p99": 60.0})
+    add(results, "latency", "streams", latency_ms={"p50": 1.0, "p99": 100.0})
+    add(results, "many-eos-1s", "ours", peak_bytes=500)
+    add(results, "many-eos-1s", "quix", peak_bytes=1_000)
+    told = verdicts(results)
+    assert told["latency p99 / Quix Streams"] == ("1.10x", "met")
+    assert told["latency p99 / Kafka Streams"] == ("0.66x", "not met")
+    assert told["peak RSS at 1 M keys / Quix Streams"] == ("0.50x", "met")
+
+
+def test_exactly_once_is_compared_with_at_least_once() -> None:
+    results = Results()
+    add(results, "few-eos-1s", "ours", warm_rate=96.0)
+    add(results, "few-alo-1s", "ours", warm_rate=100.0)
+    add(results, "few-eos-100ms", "ours", warm_rate=84.0)
+    add(results, "few-alo-100ms", "ours", warm_rate=100.0)
+    told = verdicts(results)
+    assert told["function, exactly-once / at-least-once, commit every 1s"] == ("0.96x", "met")
+    assert told["function, exactly-once / at-least-once, commit every 100ms"] == ("0.84x", "not met")
+    assert "ours, few keys, commit every 1s: 0.96" in against_ourselves(results.runs)
+
+
+def test_the_scenarios_have_goals_and_two_processes_are_judged_where_cores_allow() -> None:
+    results = Results()
+    for way, seconds in (("checkpoint + 10 % tail", 1.0), ("full replay", 8.5)):
+        results.add_figures("checkpoint", "title", way, {"restore s": seconds})
+    for way, rate in (("one process", 100.0), ("two processes", 150.0)):
+        results.add_figures("pair", "title", way, {"rate /s": rate, "CPU s/M": 9.0})
+    results.add_figures("start", "title", "warm disk", {"first output s": 2.5, "replayed": 0})
+    results.add_figures("failover", "title", "with a standby", {"takes over s": 2.5})
+    told = verdicts(results)
+    assert told["restore from checkpoint + 10 % tail / full replay"] == ("8.50x", "met")
+    assert told["two processes / one, rate"] == ("1.50x", "not met")
+    assert verdicts(results, cores=2)["two processes / one, rate"][1].startswith("not judged: 2 cores")
+    assert told["start with 1 M keys on the disk, to the first output"] == ("2.50 s", "met")
+    assert told["failover to a standby, after the group notices"] == ("2.50 s", "not met")
+
+
+def test_a_bench_in_parts_is_one_bench(tmp_path: Path) -> None:
+    kept = tmp_path / "raw.jsonl"
+    first = Results.kept_in(kept)
+    add(first, "few-eos-1s", "ours")
+    first.add_conditions("load 1")
+    second = Results.kept_in(kept)
+    add(second, "few-eos-1s", "quix", count=200)
+    add(second, "latency", "ours", latency_ms={"p50": 1.0, "p99": 2.0})
+    second.add_figures("failover", "title", "with a standby", {"takes over s": 0.5})
+    second.add_conditions("load 2")
+    second.add_wrong("restore quix, run 1: it took too long")
+
+    found = Results.kept_in(kept)
+    assert found == second
+    case, runs = found.runs["few-eos-1s"]
+    assert case == CASES["few-eos-1s"]
+    assert set(runs) == {"ours", "quix"}
+    told = page(found, 2)
+    assert told.startswith("# Benchmarks")
+    assert "load 1" in told
+    assert "load 2" in told
+    assert "it took too long" in told
+    assert "### latency" in told
+    assert summary(found, 2).count("\n") == len(judged(found, 2)) - 1
+
+
+def test_a_table_says_who_had_less_to_do() -> None:
+    results = Results()
+    add(results, "few-eos-1s", "ours", count=1_000_000)
+    add(results, "few-eos-1s", "quix", count=200_000, hash="cd")
+    told = block(*_case(results, "few-eos-1s"))
+    assert "1,000,000 messages, quix 200,000; 1 runs of each" in told
+    assert "result sha256 cd in all 1 runs over 200,000; result sha256 ab in all 1 runs over 1,000,000" in told
+
+
+def test_a_part_of_the_work_has_its_own_counts() -> None:
+    restore = CASES["restore"].of("quix")
+    assert (restore.restore, restore.keys) == (1_000_000, 500_000)
+    assert CASES["few-eos-1s"].of("quix").count == 200_000
+    assert CASES["few-eos-1s"].of("streams") is CASES["few-eos-1s"]
+    assert CASES["latency"].kind is Kind.LATENCY
+
+
+def _case(results: Results, name: str) -> tuple[Case, dict[str, str], dict[str, list[Result]]]:
+    case, runs = results.runs[name]
+    return case, results.titles, runs
