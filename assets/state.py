@@ -195,10 +195,10 @@ def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.Ass
     told = {status.slot: status.checkpoints for status in statuses if status.checkpoints is not None}
     failing = {slot: each for slot, each in told.items() if not each["ok"]}
     said = [
-        f"slot {slot}: {each['error']} ({each['failures']} failures, tried again in {each['retry_in_s']:g} s)"
+        f"slot {slot}: {each['error']} ({each['failures']} failures{_when_again(each['retry_in_s'])})"
         for slot, each in failing.items()
     ]
-    remedy = ". Mend the store, its room or its rights; until then a lost disk is restored from the changelog alone."
+    remedy = ". Mend the store, its speed, room or rights; until then a lost disk is restored from the changelog alone."
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=CHECKPOINTS_STORED,
@@ -211,6 +211,10 @@ def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.Ass
             "failures": sum(each["failures"] for each in told.values()),
         },
     )
+
+
+def _when_again(seconds: float | None) -> str:
+    return "" if seconds is None else f", tried again in {seconds:g} s"
 
 
 def _judge(key: dg.AssetKey, rows: list[_Measured], uncovered: list[int]) -> dg.AssetCheckResult:

@@ -140,9 +140,7 @@ class FsspecObjects:
         file = None
         try:
             with self._named(f"write {name}"):
-                if self._is_folder:
-                    self._files.makedirs(os.path.dirname(place), exist_ok=True)
-                file = self._files.open(target, "wb", block_size=max(CHUNK_BYTES, 5 << 20))
+                file = self._create(target)
             for piece in chunks:
                 with self._named(f"write {name}"):
                     file.write(piece)
@@ -163,6 +161,22 @@ class FsspecObjects:
         for name in names:
             with self._named(f"delete {name}"), contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._place(name))
+                if self._is_folder:
+                    with contextlib.suppress(OSError):  # it has other objects
+                        os.rmdir(os.path.dirname(self._place(name)))
+
+    def _create(self, target: str) -> Any:
+        size = max(CHUNK_BYTES, 5 << 20)
+        if not self._is_folder:
+            return self._files.open(target, "wb", block_size=size)
+        for last in (False, True):
+            self._files.makedirs(os.path.dirname(target), exist_ok=True)
+            try:
+                return self._files.open(target, "wb", block_size=size)
+            except FileNotFoundError:  # somebody deleted the last object of this folder, and with it the folder
+                if last:
+                    raise
+        return None
 
     def _forget(self, file: Any, target: str) -> None:
         """Let go of a write that failed, without making an object of what there is of it."""

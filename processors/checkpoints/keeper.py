@@ -35,6 +35,9 @@ _log = structlog.get_logger("checkpoints")
 
 #: After a failed upload the next one waits this long, in seconds, then twice as long each time, up to the second.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
+#: Checkpoints that are due and not stored for longer than the time between two, and for so many seconds at least, are
+#: a reason to say so: nothing fails, and yet a lost disk would cost more and more.
+SLOW_AFTER_S = 10.0
 #: Folders in the state folder of a slot.
 UPLOADS, DOWNLOADS = ".upload", ".download"
 
@@ -93,6 +96,9 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
+        #: Since when there is something to store; None while there is nothing.
+        self._busy_since: float | None = None
+        self._slow_told = False
         for left in (UPLOADS, DOWNLOADS):  # by a former life that was killed
             files.clear(folder.path / left)
 
@@ -105,9 +111,10 @@ class CheckpointKeeper:
             StateCorrupt: A store is damaged.
         """
         self._work.turn()
-        if not self._is_idle():
+        idle, now = self._is_idle(), self._clock.monotonic()
+        self._watch(now, idle=idle and not self._due)
+        if not idle:
             return
-        now = self._clock.monotonic()
         if now >= self._due_at:
             self._due_at = now + self._options.every_s
             self.ask(tasks)
@@ -189,10 +196,11 @@ class CheckpointKeeper:
     def told(self) -> dict[str, Any]:
         """For the status: how the store does, and the last checkpoint of each task."""
         now = self._clock.monotonic()
+        error = self._error or self._slow(now)
         return {
             "store": self._storage.objects.shown,
-            "ok": self._error is None,
-            "error": self._error,
+            "ok": error is None,
+            "error": error,
             "retry_in_s": None if self._error is None else round(max(0.0, self._retry_at - now), 1),
             "uploads": self._uploads,
             "failures": self._failures,
@@ -204,6 +212,26 @@ class CheckpointKeeper:
         }
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _watch(self, now: float, *, idle: bool) -> None:
+        """Note since when there is something to store, and warn once when the store takes it too slowly."""
+        if idle:
+            self._busy_since, self._slow_told = None, False
+            return
+        self._busy_since = now if self._busy_since is None else self._busy_since
+        slow = self._slow(now)
+        if slow is not None and self._error is None and not self._slow_told:
+            self._slow_told = True
+            _log.warning(
+                "the checkpoint store is slow; processing goes on", why=slow, store=self._storage.objects.shown
+            )
+
+    def _slow(self, now: float) -> str | None:
+        """Why the store counts as slow; None while it doesn't."""
+        since = self._busy_since
+        if since is None or now - since <= max(SLOW_AFTER_S, self._options.every_s):
+            return None
+        return f"it is slow: checkpoints that were due {now - since:.0f} s ago are not stored yet"
 
     def _is_new(self, task: Task) -> bool:
         """Whether there is something that the last checkpoint of this worker does not have."""

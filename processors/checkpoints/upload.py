@@ -4,6 +4,7 @@ Steps, and what is true if we die after each:
     1. a mark says that an upload is under way     - others collect nothing until it is gone, or a day old
     2. the newest manifest is read                 - its files may be shared: nobody collects them while it is newest
     3. new files are written                       - no manifest names them: they are collected once the mark is gone
+                                                     (where this fails and we live, we delete them ourselves)
     4. the manifest is written                     - the checkpoint is there
     5. the mark is deleted                         - the same
     6. old manifests are deleted, then files that no manifest names
@@ -17,13 +18,14 @@ stands still before it deletes changes nothing about that: what it deletes is na
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.storage.errors import ObjectMissing
+from infra.storage.errors import ObjectMissing, StorageFailed
 from processors.changelog.format import FormatUnknown
 from processors.checkpoints.manifest import (
     STATE_FORMAT,
@@ -105,7 +107,11 @@ class Uploader:
             before = self._newest(place)
             yield
             sharable = yield from self._sharable(place, before)
-            parts = yield from self._carry(taken, upload, sharable, job)
+            try:
+                parts = yield from self._carry(taken, upload, sharable, job)
+            except (StorageFailed, OSError):
+                self._take_back(place, upload)
+                raise
             generation = generation_of(before[0]) + 1 if before is not None else 1
             name = place.manifest(generation, upload)
             manifest = _manifest_of(taken, id_of(name), self.files.kind, parts)
@@ -140,6 +146,12 @@ class Uploader:
         self.objects.delete(old)
         yield
         self.objects.delete(sorted(set(files) - used))
+
+    def _take_back(self, place: Place, upload: str) -> None:
+        """Delete what an upload wrote that failed before its manifest: tried again and again, it would fill a store
+        that is full already."""
+        with contextlib.suppress(StorageFailed):
+            self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         ours = [name for name in self.objects.sizes(place.uploads) if self._is_ours(name)]

@@ -46,6 +46,13 @@ def test_a_store_that_fails_is_warned_of_with_its_reason() -> None:
     assert judged.metadata["failures"].value == 4
 
 
+def test_a_store_that_is_slow_is_warned_of_too() -> None:
+    judged = judge_store(KEY, [status("0", ok=False, error="it is slow")])
+    assert not judged.passed
+    assert judged.description is not None
+    assert judged.description.startswith("slot 0: it is slow (0 failures). Mend the store, its speed")
+
+
 @pytest.mark.parametrize("statuses", [[], [status("0", off=True)], [status("0"), status("1")]])
 def test_a_store_that_works_or_is_not_used_is_well(statuses: list[ProcessorStatus]) -> None:
     assert judge_store(KEY, statuses).passed

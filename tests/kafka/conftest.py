@@ -23,6 +23,7 @@ from processors import Application
 from processors.changelog.format import META_KEY, decode_value, split_key
 from processors.lifecycle import provision
 from processors.serving.client import ProcessorClient
+from tests.kafka.object_store import S3Server
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 #: How long a test waits for something that takes seconds on a quiet machine.
@@ -265,3 +266,10 @@ def worker_class() -> type[Worker]:
 @pytest.fixture
 def stream_class() -> type[Stream]:
     return Stream
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    yield server.start()
+    server.stop()

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
-from processors.changelog.format import decode_value, split_key
-from processors.state.checkpoint_reader import iterate_checkpoint
+from tests.kafka.checkpointing import (
+    KEYS,
+    MANY,
+    expected,
+    feed,
+    held,
+    lose_disk,
+    metrics,
+    restored,
+    stored,
+    told,
+    with_store,
+)
 from tests.kafka.object_store import READER, S3Server
 
-KEYS = 3_000
-MANY, TAIL = 8_000, 200
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    server = S3Server(tmp_path_factory.mktemp("s3"))
-    yield server.start()
-    server.stop()
+TAIL = 200
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -36,61 +38,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
         return {"URL": str(tmp_path / "store")}
     server = request.getfixturevalue("s3")
     return {"URL": f"{server.url}/{tmp_path.name}", "OPTIONS": json.dumps(server.options())}
-
-
-def with_store(worker: Any, **settings: str) -> Any:
-    for name, value in {"EVERY_S": "3600", "STOP_WAIT_S": "0", **settings}.items():
-        worker.environment[f"HOLDFAST_CHECKPOINTS__{name}"] = value
-    worker.environment["HOLDFAST_LOG_FORMAT"] = "json"
-    return worker
-
-
-def processed(worker: Any) -> bool:
-    status = worker.client.status()
-    return status is not None and status.phase == "running" and status.lag == 0
-
-
-def expected(count: int) -> dict[bytes, int]:
-    return {b"k%d" % key: len(range(key, count, KEYS)) for key in range(min(KEYS, count))}
-
-
-def feed(stream: Any, worker: Any, waiting: Any, first: int, last: int) -> None:
-    stream.feed([(b"k%d" % (number % KEYS), b"%d" % number) for number in range(first, last)])
-    waiting(lambda: sum(stream.counts().values()) == last, f"{last} messages to be processed; {worker.tail()}")
-
-
-def stored(worker: Any, waiting: Any) -> dict[str, Any]:
-    """Ask for checkpoints, and wait until all are in the store."""
-    wanted = set(worker.client.checkpoint()["storing"])
-
-    def done() -> Any:
-        told = worker.client.status().checkpoints
-        return told if wanted <= set(told["tasks"]) and told["uploading"] is None else None
-
-    return waiting(done, f"checkpoints of {wanted} in the store; {worker.tail()}")
-
-
-def lose_disk(worker: Any) -> None:
-    shutil.rmtree(worker.paths.state)
-
-
-def held(worker: Any) -> dict[bytes, int]:
-    """What the worker's own stores hold."""
-    found = {}
-    for task in worker.client.checkpoint()["tasks"]:
-        for key, value in iterate_checkpoint(Path(task["path"]), "counts"):
-            found[split_key(key)[0]] = decode_value(value)
-    return found
-
-
-def told(worker: Any, event: str) -> list[dict[str, Any]]:
-    """The log's lines about something."""
-    lines = [line for line in worker.log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in map(json.loads, lines) if line["event"] == event]
-
-
-def restored(worker: Any) -> int:
-    return sum(line["records"] for line in told(worker, "task runs"))
 
 
 def test_a_lost_disk_is_restored_from_checkpoints_and_the_tail(stream, worker, waiting, store):
@@ -128,10 +75,17 @@ def test_a_restart_with_a_warm_disk_replays_the_tail_only_and_looks_for_no_check
     assert held(one) == expected(MANY)
 
 
-def test_a_clean_stop_leaves_checkpoints_of_everything(stream, worker, waiting, tmp_path):
+def test_a_clean_stop_commits_leaves_the_group_and_leaves_checkpoints_of_everything(stream, worker, waiting, tmp_path):
     one = with_store(worker(), URL=str(tmp_path / "store"), STOP_WAIT_S="60").start().wait_running()
     feed(stream, one, waiting, 0, MANY)
     assert one.terminate() == 0
+    admin = AdminClient({"bootstrap.servers": stream.bootstrap})
+    assert admin.describe_consumer_groups([stream.group])[stream.group].result(30).members == [], "it left at once"
+    assert sum(stream.topics.committed_offsets(stream.group).values()) == MANY
+    one.log.unlink()
+    one.start().wait_running()
+    assert [task.restored for task in one.client.status().tasks] == [0] * stream.partitions, "a warm disk has it all"
+    one.kill()
     lose_disk(one)
     one.log.unlink()
     one.start().wait_running()
@@ -147,30 +101,6 @@ def test_checkpoints_come_on_a_timer(stream, worker, waiting, tmp_path):
     waiting(lambda: "holdfast_checkpoint_store_ok" in metrics(one), "metrics")
     assert metrics(one)["holdfast_checkpoint_store_ok"] == 1.0
     assert metrics(one)["holdfast_checkpoints_stored_total"] >= stream.partitions
-
-
-def test_a_damaged_checkpoint_is_refused_with_a_reason_and_replayed_over(stream, worker, waiting, tmp_path):
-    one = with_store(worker(), URL=str(tmp_path / "store")).start().wait_running()
-    feed(stream, one, waiting, 0, MANY)
-    stored(one, waiting)
-    one.kill()
-    lose_disk(one)
-    for file in (tmp_path / "store").rglob("*.sst"):
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    one.log.unlink()
-    one.start().wait_running()
-    assert all("checksum" in line["why"] for line in told(one, "a checkpoint is not used"))
-    assert [task.checkpoint["used"] for task in one.client.status().tasks] == [None] * stream.partitions
-    assert restored(one) >= KEYS
-    assert held(one) == expected(MANY)
-    stream.outputs_are_exact(expected(MANY))
-
-
-def metrics(worker: Any) -> dict[str, float]:
-    page = worker.client.metrics() or ""
-    return {name: float(value) for name, value in re.findall(r"^(\w+)\{[^}]*\} (\S+)$", page, re.M)}
 
 
 @contextmanager

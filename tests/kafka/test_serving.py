@@ -168,18 +168,26 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
         holder.produce(f"{stream.group}-counts-changelog", b"never", b"foreign", partition=number)
     assert holder.flush(30) == 0
 
-    second = worker(home="second").start()
+    second = worker(home="second")
+    second.environment["HOLDFAST_LOG_FORMAT"] = "json"
+    second.start()
 
     def restores() -> bool:
         status = second.client.status()
-        return status is not None and status.phase == "restoring" and all(task.restore for task in status.tasks)
+        began = status is not None and status.phase == "restoring" and all(task.restore for task in status.tasks)
+        return began and all(task.restore["records"] for task in status.tasks)
 
     waiting(restores, "the restore to begin")
     ready, health = ask(second, "GET", "/ready"), ask(second, "GET", "/health")
     assert (ready.status_code, ready.json()["phase"]) == (503, "restoring")
     assert second.client.ready() == (False, "it restores its state")
     assert health.status_code == 200
-    assert all(task.restore["remaining"] > 0 for task in second.client.status().tasks)
+    for task in second.client.status().tasks:
+        assert task.restore["remaining"] > 0
+        assert task.restore["records_per_s"] > 0
+        assert task.restore["seconds_left"] > 0
+    lines = waiting(lambda: restoring_lines(second), "the progress in the log")
+    assert set(lines[0]) >= {"task", "records", "records_per_s", "remaining", "seconds", "seconds_left"}
     found = samples(second)
     assert sum(name == "holdfast_restore_remaining_offsets" for name, _ in found) == stream.partitions
     assert found["holdfast_phase", frozenset({("phase", "restoring")})] == 1
@@ -189,6 +197,11 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     second.wait_running()
     assert second.client.ready() == (True, "")
     assert second.terminate() == 0
+
+
+def restoring_lines(worker: Any) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in worker.log.read_text().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == "restoring"]
 
 
 def test_a_loop_that_stands_still_is_not_healthy(stream: Any, worker: Any, waiting: Any) -> None:

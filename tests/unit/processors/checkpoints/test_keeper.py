@@ -133,12 +133,17 @@ def test_a_slow_store_has_one_upload_under_way_that_is_told(kept):
     kept.store.step_s = 30.0
     kept.commit()
     kept.keeper.ask_now([kept.task])
-    kept.turns(100)
+    kept.turns(50)
     told = kept.keeper.told()
     assert (told["uploading"]["task"], told["uploads"], told["ok"]) == ("in-0", 0, True)
     assert len(scratch(kept)) == 1
+    kept.turns(50)
+    told = kept.keeper.told()
+    assert (told["uploads"], told["ok"], told["failures"]) == (0, False, 0)
+    assert "it is slow" in told["error"]
     kept.turns(1_000)
-    assert kept.keeper.told()["uploads"] == 1
+    told = kept.keeper.told()
+    assert (told["uploads"], told["ok"], told["error"]) == (1, True, None)
 
 
 def test_the_end_waits_for_the_last_checkpoint(kept):

@@ -77,6 +77,19 @@ def test_local_copies_are_gone_after_an_upload_and_after_a_failed_one(bench, bre
     assert not taken.path.exists()
 
 
+def test_an_upload_that_fails_in_its_files_takes_back_what_it_wrote(bench, breaking):
+    """Tried again and again, it would else fill the rest of a store that is almost full."""
+    bench.write()
+    breaking.at = 8
+    with pytest.raises(StorageFailed):
+        bench.upload(bench.uploader(objects=breaking))
+    assert breaking.operations[:8].count("write") > 3, "some files were written"
+    assert bench.objects.sizes("group/orders-0/files/") == {}
+    assert not list(bench.object("group/orders-0/files").glob("*")), "no empty folder is left, either"
+    bench.upload()
+    assert bench.holds(bench.fetch().path) == bench.expected()
+
+
 @pytest.mark.parametrize("dies", [True, False], ids=["the process dies", "the store fails"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench, breaking, dies, after):
