@@ -143,7 +143,9 @@ class _Snapshot(Collector):
         told = self._status.get("checkpoints")
         if told is None:
             return
-        yield self._gauge("holdfast_checkpoint_store_ok", "0 after a checkpoint that was not stored, or not in time.", told["ok"])
+        yield self._gauge(
+            "holdfast_checkpoint_store_ok", "0 after a checkpoint that was not stored, or not in time.", told["ok"]
+        )
         yield self._counter("holdfast_checkpoints_stored", "Checkpoints stored.", told["uploads"])
         yield self._counter("holdfast_checkpoint_failures", "Checkpoints that could not be stored.", told["failures"])
         yield self._counter(
