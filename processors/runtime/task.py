@@ -221,9 +221,10 @@ class Task:
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> None:
         """Process records through the stream's steps."""
-        if self.states:
+        asked = [state for state in self.states.values() if state.prefetches]
+        if asked:
             keys = {key for key in batch.keys[index:last] if key is not None}
-            for state in self.states.values():
+            for state in asked:
                 state.prefetch(keys)
         while index < last:
             readable = _read(stream, batch, index, min(index + RECORDS_AT_ONCE, last))

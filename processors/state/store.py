@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 CACHE_BYTES = 64 << 20
 #: Prefetch follows at most so many state keys for each message key.
 PREFETCH_STATE_KEYS_MAX = 4
+#: After so many prefetches in a row that had nothing to load, none is made until the database had to be asked.
+FOUND_ALL_MAX = 20
 #: So many state keys have a cell of their own.
 CELLS_MAX = 64
 #: What an entry takes beside key and value: the objects' headers and its part of the dict, in bytes.
@@ -141,6 +143,7 @@ class StoreState:
         "_bytes",
         "_cells",
         "_followed",
+        "_found_all",
         "_rocks_prefix",
         "_rows",
         "_shared",
@@ -183,6 +186,8 @@ class StoreState:
         self._shared = _Cell(None, self.record_bytes_max)
         #: The cells that prefetch follows.
         self._followed: list[_Cell] = []
+        #: So many prefetches in a row, since the database was last asked, found everything in memory.
+        self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
         self._bytes = 0
         #: Of values that came into the cache: how many, and how long together.
@@ -263,13 +268,21 @@ class StoreState:
         self.message_key = message_key
         self.timestamp_ms = timestamp_ms
 
+    @property
+    def prefetches(self) -> bool:
+        """Whether ``prefetch`` is worth its time: not while all that is asked for is in memory."""
+        return self._found_all < FOUND_ALL_MAX
+
     def prefetch(self, message_keys: AbstractSet[bytes]) -> None:
         """Load, in one read, what a batch of messages will most likely ask for."""
+        if self._followed:
+            self._found_all += 1
         for cell in tuple(self._followed):
             assert cell.suffix is not None
             missing = set(message_keys).difference(cell.dirty).difference(cell.young)
             if not missing:
                 continue
+            self._found_all = 0
             young, old = cell.young, cell.old
             if old:
                 kept = [key for key in missing if key in old]
@@ -441,6 +454,7 @@ class StoreState:
     def _read(self, cell: _Cell, place: bytes) -> bytes | None:
         """From the older generation, or from the database; it is young then."""
         raw = cell.old.get(place, _MISSING)
+        self._found_all = 0
         if raw is _MISSING:
             self.misses += 1
             if cell.suffix is not None and len(self._followed) < PREFETCH_STATE_KEYS_MAX and cell not in self._followed:

@@ -11,7 +11,7 @@ from processors.state.errors import StateDiskFailed, StateFolderForeign, StateFo
 from processors.state.fingerprint import Fingerprint, fingerprint_of
 from processors.state.folder import StateFolder
 from processors.state.rocksdb import RocksDatabases
-from processors.state.store import CELLS_MAX, StoreState
+from processors.state.store import CELLS_MAX, FOUND_ALL_MAX, StoreState
 from processors.state.task_store import TaskMeta, TaskStore
 
 
@@ -133,6 +133,22 @@ def test_keys_that_all_fit_are_read_from_the_database_once(backend):
                 at(state, b"%d" % number).set("n", at(state, b"%d" % number).get("n"))
         commit(state, backend)
     assert state.misses == 1
+
+
+def test_prefetching_rests_while_everything_is_in_memory_and_until_the_database_is_asked_again(backend):
+    first = StoreState("s", backend)
+    for number in range(100):
+        at(first, b"%d" % number).set("n", number)
+    commit(first, backend)
+    state = StoreState("s", backend)
+    at(state, b"0").get("n")
+    state.prefetch({b"%d" % number for number in range(50)})
+    assert state.prefetches
+    for _ in range(FOUND_ALL_MAX):
+        state.prefetch({b"%d" % number for number in range(50)})
+    assert not state.prefetches
+    assert at(state, b"70").get("n") == 70
+    assert state.prefetches
 
 
 def test_a_value_that_grows_old_in_the_cache_is_never_given_back_again(backend):
