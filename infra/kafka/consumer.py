@@ -37,6 +37,8 @@ _OUT_OF_THE_GROUP = (
 
 #: How long an offset look-up or a seek may take, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
+#: How long the library may take to set a partition up before it can be sought, in seconds.
+SET_UP_S = 2.0
 
 
 class _HeadersOf(Sequence[Headers]):
@@ -135,7 +137,8 @@ class GroupConsumer:
         self._brokers_down_since: float | None = None
         #: Of the partitions that the library knows of, the next offset to hand out.
         self._next: dict[Partition, int] = {}
-        self._paused: set[Partition] = set()
+        #: Of the partitions that are ours and have not been let flow, where they will begin.
+        self._held: dict[Partition, int] = {}
         #: Sought or let go since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
@@ -169,15 +172,16 @@ class GroupConsumer:
         on_revoke: RebalanceCallback,
         on_lost: RebalanceCallback,
     ) -> None:
-        """Join the group. Newly assigned partitions start paused; ``seek`` and ``resume`` let them flow.
+        """Join the group. Newly assigned partitions are held back; after ``seek``, ``resume`` lets them flow.
 
         The callbacks run inside ``poll``, on the polling thread.
         """
 
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            # The library hears of a partition only with our first seek. At a logical offset (end, stored) it would ask
+            # The library hears of a partition only when it is let flow. At a logical offset (end, stored) it would ask
             # for a number, and an answer that comes after the seek overwrites that in silence; at any number that we
             # could guess here the log may not begin yet.
+            self._held.clear()
             if self._cooperative:
                 consumer.incremental_assign([])
             else:
@@ -280,53 +284,66 @@ class GroupConsumer:
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         """Stop fetching these partitions."""
-        self._paused.update(partitions)
         self._consumer.pause(places_of([partition for partition in partitions if partition in self._next]))
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Let these partitions flow."""
-        self._paused.difference_update(partitions)
-        self._consumer.resume(places_of([partition for partition in partitions if partition in self._next]))
+        """Let these partitions flow; new ones from where they were sought to."""
+        flowing = [partition for partition in partitions if partition in self._next]
+        begun = {partition: self._held.pop(partition) for partition in partitions if partition in self._held}
+        if flowing:
+            self._consumer.resume(places_of(flowing))
+        if begun:
+            self._begin(begun)
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from ``offset``; retried while the library is still setting the partition up."""
         self._moved.add(partition)
         if partition not in self._next:
-            self._begin(partition, offset)
+            self._held[partition] = offset
             return
         self._next[partition] = offset
-        deadline = time.monotonic() + LOOKUP_TIMEOUT_S
+        deadline = time.monotonic() + SET_UP_S
         while True:
             try:
                 self._consumer.seek(TopicPartition(partition.topic, partition.number, offset))
                 return
             except KafkaException as failure:
-                if failure.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
+                if failure.args[0].code() != KafkaError._STATE:
                     raise KafkaFailed(
                         f"Seeking {partition.topic}[{partition.number}] to {offset} failed: {failure.args[0].str()}.",
                         action="Restart the processor.",
                         topic=partition.topic,
                         partition=partition.number,
                     ) from failure
+                if time.monotonic() > deadline:
+                    break
                 time.sleep(0.02)
+        # The seek may have overtaken the start of fetching, as a pause can (see ``_begin``): start anew.
+        if self._cooperative:
+            self._consumer.incremental_unassign(places_of([partition]))
+        self._begin({partition: offset})
 
-    def _begin(self, partition: Partition, offset: int) -> None:
-        """Let the library know of a partition, paused, at an offset."""
-        self._next[partition] = offset
-        self._paused.add(partition)
+    def _begin(self, starts: Mapping[Partition, int]) -> None:
+        """Let the library know of partitions, each at its offset.
+
+        Never paused at that: a pause or a resume that overtakes the start of fetching makes the library forget the
+        start, and the partition stands still for good (librdkafka issues 2190 and 5591; seen once in 600 assignments).
+        """
+        self._next.update(starts)
+        # A pause from before the partition was given back would still hold.
+        self._consumer.resume(places_of(starts))
         try:
             if self._cooperative:
-                self._consumer.incremental_assign([TopicPartition(*partition, offset)])
+                self._consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
             else:
                 # Without increments all are assigned again, each where it is.
                 self._consumer.assign([TopicPartition(*place, at) for place, at in self._next.items()])
-            self._consumer.pause(places_of([place for place in self._next if place in self._paused]))
         except KafkaException as failure:
+            named = ", ".join(f"{place.topic}[{place.number}] from {at}" for place, at in starts.items())
             raise KafkaFailed(
-                f"Reading {partition.topic}[{partition.number}] from {offset} was refused: {failure.args[0].str()}.",
+                f"Reading {named} was refused: {failure.args[0].str()}.",
                 action="Restart the processor.",
-                topic=partition.topic,
-                partition=partition.number,
+                partitions=named,
             ) from failure
 
     def _give_back(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
@@ -334,7 +351,7 @@ class GroupConsumer:
         self._moved.update(partitions)
         for partition in partitions:
             self._next.pop(partition, None)
-            self._paused.discard(partition)
+            self._held.pop(partition, None)
         if self._cooperative:
             consumer.incremental_unassign(places_of(known))
         else:

@@ -65,9 +65,10 @@ class ChangelogConsumer:
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets, instead of what was read before."""
-        self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
-        # The library keeps a pause for as long as it lives, whatever is assigned meanwhile.
+        # The library keeps a pause for as long as it lives, whatever is assigned meanwhile. Not after the assignment: a
+        # resume that overtakes the start of fetching makes it forget the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
+        self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics = {partition.topic for partition in starts}
 
     def drop(self, partitions: Sequence[Partition]) -> None:

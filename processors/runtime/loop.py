@@ -248,8 +248,7 @@ class Worker:
         self._raise_what_failed()
         restoring = self.assignment.busy
         if restoring:
-            for task in self.assignment.advance(member, self._frames):
-                self._let_flow(member, task)
+            self._let_flow(member, self.assignment.advance(member, self._frames))
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, 0.0 if restoring else self._patience())
         self._raise_what_failed()
@@ -270,12 +269,14 @@ class Worker:
         if self._lost:
             raise OwnershipLost
 
-    def _let_flow(self, member: GroupMember, task: Task) -> None:
-        for topic, offset in task.positions.items():
-            member.seek(Partition(topic, task.partition), offset)
-        if not self.paused:
-            member.resume([Partition(topic, task.partition) for topic in task.inputs])
-        self._pin(task)
+    def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
+        for task in tasks:
+            for topic, offset in task.positions.items():
+                member.seek(Partition(topic, task.partition), offset)
+        if tasks and not self.paused:  # together: the client library sets all of its partitions up again at each call
+            member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
+        for task in tasks:
+            self._pin(task)
 
     def _patience(self) -> float:
         longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
