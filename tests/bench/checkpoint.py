@@ -5,7 +5,7 @@
 
 The engine restores 90 % of the records, stores a checkpoint at its end, and the rest is appended. Then both ways take
 turns, each in a process of its own with an empty disk. Time is from the assignment of the partitions to the moment when
-the last task runs. Both have to end with the same state, to the byte.
+the last task runs. The last runs of both have to end with the same state, to the byte.
 """
 
 from __future__ import annotations
@@ -84,18 +84,22 @@ class CheckpointBench:
             RunWrong: One has other state than its changelog, or did not do what it is measured for.
         """
         store, records = self._folder / "store", self._state.records
-        for _ in range(rounds):
+        for number in range(rounds):
+            # The last runs only: to read all of it takes much longer than to restore it.
+            checked = number == rounds - 1
             shutil.rmtree(store, ignore_errors=True)
             shutil.copytree(self._kept, store)
             self._feed()
             short = self._run({"URL": str(store), "STOP_WAIT_S": "0"})
-            check_state(self._work, self._state.keys)
+            if checked:
+                check_state(self._work, self._state.keys)
             if short.told["restored"] > records // 2:
                 raise RunWrong(f"no checkpoint was used: {short.told['restored']} records were replayed")
             yield FROM_CHECKPOINT, _figures(short)
             self._feed()
             full = self._run({"ENABLED": "false"})
-            check_state(self._work, self._state.keys)
+            if checked:
+                check_state(self._work, self._state.keys)
             if full.told["restored"] < records:
                 raise RunWrong(f"a full replay had {full.told['restored']} of {records} records")
             yield FULL_REPLAY, _figures(full)

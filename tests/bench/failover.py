@@ -1,6 +1,6 @@
 """Failover: a worker is killed, another one takes over; with a standby, and without, on a real broker.
 
-    python -m tests.bench.failover                     1,000,000 changelog records, 3 rounds
+    python -m tests.bench.failover                     500,000 changelog records, 3 rounds
     python -m tests.bench.failover --size 200000 --rounds 1
 
 Two workers share four partitions, while messages come; neither has a checkpoint store. The first is killed with
@@ -107,7 +107,7 @@ def measure(place: Place) -> Iterator[tuple[str, Figures]]:
 SCENARIO = Scenario(
     "failover",
     "kill -9 of one of two workers, {size:,} changelog records",
-    size=1_000_000,
+    size=500_000,
     small=20_000,
     measure=measure,
 )

@@ -11,9 +11,11 @@ import structlog
 
 from processors import Application, State
 from processors.dataframe.dataframe import StreamingDataFrame
+from processors.runtime.memory import MEMORY_BYTES_MIN, plan_memory
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"
+GIB = 1 << 30
 #: A run without any message for so long has failed, in seconds.
 SILENCE_S = 120.0
 
@@ -49,6 +51,13 @@ def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
     return frame.apply(totals, stateful=True)
 
 
+def bound_for(block_cache_mb: int) -> int:
+    """The bound of memory with so much block cache, in bytes: the engine splits one number into all of its parts."""
+    shared = plan_memory(MEMORY_BYTES_MIN + GIB).block_cache - plan_memory(MEMORY_BYTES_MIN).block_cache
+    above = (block_cache_mb << 20) - plan_memory(MEMORY_BYTES_MIN).block_cache
+    return max(MEMORY_BYTES_MIN, MEMORY_BYTES_MIN + above * GIB // shared)
+
+
 def application_of(work: Work, fold: Fold = add_up) -> Application:
     """The application; nothing is touched yet."""
     application = Application(
@@ -59,6 +68,7 @@ def application_of(work: Work, fold: Fold = add_up) -> Application:
         processing_guarantee=work.guarantee,
         state_dir=work.state_dir,
         loglevel=None,
+        memory_max_bytes=bound_for(work.block_cache_mb) if work.block_cache_mb else None,
     )
     fold(application.dataframe(application.topic(work.source))).to_topic(application.topic(work.output))
     return application

@@ -1,6 +1,6 @@
 """Two processes of one group against one process, with the same work, on a real broker.
 
-    python -m tests.bench.pair                     1,000,000 messages, 3 rounds of each
+    python -m tests.bench.pair                     600,000 messages, 3 rounds of each
     python -m tests.bench.pair --size 200000 --rounds 1
 
 All messages are in the topic before, in a transaction that is still open: nobody sees them. It is committed when every
@@ -119,7 +119,7 @@ def measure(place: Place) -> Iterator[tuple[str, Figures]]:
 SCENARIO = Scenario(
     "pair",
     "two processes of one group against one, {size:,} messages, exactly-once, commit every 1 s",
-    size=1_000_000,
+    size=600_000,
     small=2_000,
     measure=measure,
 )

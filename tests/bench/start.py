@@ -134,6 +134,13 @@ class StartBench:
         wanted = hash_of(expected(self._sent, self._state.keys, self._state).items())
         if outputs.count != self._sent or hash_of(outputs.final().items()) != wanted:
             raise RunWrong(f"{outputs.count} outputs for {self._sent} messages, or other ones than plain Python's")
+
+    def check_state(self) -> None:
+        """What is on the disk is what the changelog holds.
+
+        Raises:
+            RunWrong: It is not.
+        """
         check_state(self._work, self._state.keys)
 
 
@@ -143,6 +150,7 @@ def measure(place: Place) -> Iterator[tuple[str, Figures]]:
     bench.prepare()
     for _ in range(place.rounds):
         yield WAY, bench.again()
+    bench.check_state()
 
 
 SCENARIO = Scenario(
