@@ -4,8 +4,9 @@
     python -m tests.bench.start --size 100000 --rounds 1
 
 Each round starts a process of its own on the same disk; messages wait for it. ``first output``: from the start of the
-process to the moment when a reader of committed records has its first output in hand. ``replayed``: changelog records
-before it ran. Outputs have to be those that plain Python computes from the state and all messages so far.
+process to the moment when a reader of committed records has its first output in hand, which its first commit lets
+through; the last message is sent after that, so that it is no commit of its end. ``replayed``: changelog records before
+it ran. Outputs have to be those that plain Python computes from the state and all messages so far.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from confluent_kafka import Consumer, TopicPartition
@@ -39,9 +40,9 @@ TAIL_MAX = 1_000
 
 
 class FirstOutput:
-    """Waits, in a thread of its own, for the first committed record behind those that are there."""
+    """Waits, in a thread of its own, for the first committed record behind those that are there; calls ``then``."""
 
-    def __init__(self, topics: Topics, work: Work) -> None:
+    def __init__(self, topics: Topics, work: Work, then: Callable[[], None]) -> None:
         ends = topics.settled_end_offsets(work.output, LIMIT_S)
         self._consumer = Consumer(
             {
@@ -53,7 +54,7 @@ class FirstOutput:
             }
         )
         self._consumer.assign([TopicPartition(work.output, number, end) for number, end in ends.items()])
-        self._ended = threading.Event()
+        self._ended, self._then = threading.Event(), then
         self.at = 0.0
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -63,6 +64,7 @@ class FirstOutput:
             message = self._consumer.poll(0.1)
             if message is not None and message.error() is None:
                 self.at = time.time()
+                self._then()
                 break
         self._consumer.close()
 
@@ -97,7 +99,7 @@ class StartBench:
             self._topics.create(TopicSpec(topic, PARTITIONS, 1))
         fill(self._work.bootstrap, first_of_each_partition(self._work.source))
         seed("ours", self._work, self._topics, self._state)
-        self._feed()
+        self._feed(MESSAGES)
         self._run()
 
     def again(self) -> Figures:
@@ -106,8 +108,8 @@ class StartBench:
         Raises:
             RunWrong: It replayed more than a tail, or has other outputs or other state than it must have.
         """
-        self._feed()
-        first = FirstOutput(self._topics, self._work)
+        self._feed(MESSAGES - 1)
+        first = FirstOutput(self._topics, self._work, lambda: self._feed(1))
         try:
             began = time.time()
             usage = self._run()
@@ -119,10 +121,10 @@ class StartBench:
         self._check()
         return {"first output s": first.at - began, "replayed": replayed, "CPU s": usage.cpu_s}
 
-    def _feed(self) -> None:
-        rows = islice(bodies(self._sent + MESSAGES, self._state.keys), self._sent, None)
+    def _feed(self, count: int) -> None:
+        rows = islice(bodies(self._sent + count, self._state.keys), self._sent, None)
         fill(self._work.bootstrap, ((self._work.source, *row, None) for row in rows))
-        self._sent += MESSAGES
+        self._sent += count
 
     def _run(self) -> Usage:
         command = (sys.executable, "-m", "tests.bench.ours", *self._work.arguments())
