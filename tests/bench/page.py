@@ -1,8 +1,14 @@
-"""The benchmarks as a page in Markdown: how it is measured, conditions, goals, tables."""
+"""The benchmarks as a page in Markdown: how it is measured, goals, tables, conditions.
+
+python -m tests.bench.page raw.jsonl docs/benchmarks.md      of results that are there; measures nothing
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.bench import scenario
 from tests.bench.goals import judged
@@ -42,8 +48,16 @@ def page(results: Results, cores: int) -> str:
     for name, (title, ways) in results.figures.items():
         columns, rows = scenario.rows_of(ways)
         parts += [f"### {name}\n", f"{title[0].upper()}{title[1:]}; medians.\n", _table([columns, *rows])]
-    parts += ["## Conditions\n", "```text\n" + "\n\n".join(dict.fromkeys(results.conditions)) + "\n```\n"]
+    parts += ["## Conditions\n", f"```text\n{_conditions(results.conditions)}\n```\n"]
     return "\n".join(parts)
+
+
+def _conditions(told: Sequence[str]) -> str:
+    """What holds for all parts of the bench once, then what each part has of its own."""
+    parts = [lines.splitlines() for lines in told]
+    shared = [line for line in (parts[0] if parts else []) if all(line in part for part in parts)]
+    own = ["\n".join(line for line in part if line not in shared) for part in parts]
+    return "\n\n".join(["\n".join(shared), *own]).strip()
 
 
 def _goals(results: Results, cores: int) -> str:
@@ -56,3 +70,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     head, *rest = rows
     rule = ["---", *(["---:"] * (len(head) - 1))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rest)) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(page(Results.kept_in(Path(sys.argv[1])), os.cpu_count() or 1))

@@ -105,6 +105,15 @@ def test_a_bench_in_parts_is_one_bench(tmp_path: Path) -> None:
     assert summary(found, 2).count("\n") == len(judged(found, 2)) - 1
 
 
+def test_conditions_that_hold_for_all_parts_are_told_once() -> None:
+    results = Results()
+    results.add_conditions("measured   one\nmachine    9 cores\nload       1.0")
+    results.add_conditions("measured   two\nmachine    9 cores\nload       2.0")
+    told = page(results, 9)
+    assert told.count("machine    9 cores") == 1
+    assert "measured   one\nload       1.0\n\nmeasured   two\nload       2.0" in told
+
+
 def test_a_table_says_who_had_less_to_do() -> None:
     results = Results()
     add(results, "few-eos-1s", "ours", count=1_000_000)
