@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.errors import HoldfastError
 from infra.kafka.client import bootstrap_servers, client_config
 from infra.kafka.producer import BATCH_BYTES_MAX
 from infra.kafka.records import TopicSpec
 from infra.log import configure_logging
 from infra.settings import Settings, load_settings
+from processors.arguments import ApplicationInvalid, Guarantee, at_least, commit_bounds, one_of
 from processors.changelog.names import changelog_topic, check_name, transactional_id
 from processors.dataframe.dataframe import StreamingDataFrame, aggregations_by_store
 from processors.dataframe.serialization import Deserializer, Serializer
@@ -52,17 +53,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("application")
 
-#: The broker aborts a transaction after 15 s: a commit has to come well before.
-COMMIT_INTERVAL_MAX_S = 10.0
-
-Guarantee = Literal["exactly-once", "at-least-once"]
-
-
-class ApplicationInvalid(HoldfastError):
-    """An application was declared in a way that can't run."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
-
 
 class Application:
     """A stateful Kafka processor.
@@ -71,7 +61,9 @@ class Application:
         broker_address: Kafka's bootstrap servers; None takes the settings, or the embedded broker.
         consumer_group: The consumer group; also the processor's name.
         auto_offset_reset: Where a partition begins that has no committed offset: ``earliest`` or ``latest``.
-        commit_interval: Seconds between commits.
+        commit_interval: Seconds between commits; None lets it adapt from 0.1, while the worker keeps up, to 1.
+        commit_interval_min: With it, ``commit_interval`` is for a worker that is behind; one that keeps up commits so
+            soon.
         commit_every: Commit after so many messages; 0 for by time only.
         processing_guarantee: ``exactly-once`` or ``at-least-once``.
         state_dir: The root of local state; None takes the settings.
@@ -99,7 +91,8 @@ class Application:
         *,
         consumer_group: str = "holdfast",
         auto_offset_reset: Literal["earliest", "latest"] = "latest",
-        commit_interval: float = 1.0,
+        commit_interval: float | None = None,
+        commit_interval_min: float | None = None,
         commit_every: int = 0,
         processing_guarantee: Guarantee = "exactly-once",
         state_dir: str | Path | None = None,
@@ -118,19 +111,13 @@ class Application:
         description: str = "",
         owners: tuple[str, ...] = (),
     ) -> None:
-        _at_least("commit_interval", commit_interval, 0.0)
-        _at_least("commit_every", commit_every, 0)
-        _at_least("standby_replicas", standby_replicas or 0, 0)
-        _at_least("broker_availability_timeout", broker_availability_timeout, 0.0)
-        _one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
-        _one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
-        if processing_guarantee == "exactly-once" and commit_interval > COMMIT_INTERVAL_MAX_S:
-            raise ApplicationInvalid(
-                f"commit_interval is {commit_interval:g} s, but a transaction lives 15 s at the most.",
-                action=f"Use at most {COMMIT_INTERVAL_MAX_S:g} s, or the guarantee at-least-once.",
-                seen=commit_interval,
-            )
-        _one_of("state_backend", state_backend, ("rocksdb", "memory"))
+        self._commits = commit_bounds(commit_interval, commit_interval_min, processing_guarantee)
+        at_least("commit_every", commit_every, 0)
+        at_least("standby_replicas", standby_replicas or 0, 0)
+        at_least("broker_availability_timeout", broker_availability_timeout, 0.0)
+        one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
+        one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
+        one_of("state_backend", state_backend, ("rocksdb", "memory"))
         if state_backend == "memory" and not use_changelog_topics:
             raise ApplicationInvalid(
                 "state_backend is memory and use_changelog_topics is off: every restart would begin without state.",
@@ -143,7 +130,6 @@ class Application:
         self.description = description
         self.owners = owners
         self._offset_reset = auto_offset_reset
-        self._commit_interval_s = commit_interval
         self._commit_every = commit_every
         self._exactly_once = processing_guarantee == "exactly-once"
         self._state_dir = state_dir
@@ -436,7 +422,7 @@ class Application:
             group=self.consumer_group,
             exactly_once=self._exactly_once,
             offset_reset=self._offset_reset,
-            commit_interval_s=self._commit_interval_s,
+            commits=self._commits,
             commit_every=self._commit_every,
             broker_timeout_s=self._broker_timeout_s,
         )
@@ -475,20 +461,6 @@ class Application:
         """How a deployed worker differs from the same application run by hand."""
         self._slot = None if slot is None else check_name(slot, "slot")
         self._may_create = auto_create_topics
-
-
-def _one_of(name: str, seen: str, allowed: tuple[str, ...]) -> None:
-    if seen not in allowed:
-        raise ApplicationInvalid(
-            f"{name} is {seen!r}, expected one of {', '.join(allowed)}.", action=f"Correct {name}.", seen=seen
-        )
-
-
-def _at_least(name: str, seen: float, least: float) -> None:
-    if not seen >= least:
-        raise ApplicationInvalid(
-            f"{name} is {seen!r}, expected {least:g} or more.", action=f"Correct {name}.", seen=str(seen)
-        )
 
 
 def _source_of(function: Any) -> str:

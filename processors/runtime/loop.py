@@ -27,6 +27,7 @@ from processors.runtime.assignment import Assignment
 from processors.runtime.committer import Committer, Outcome, OwnershipLost
 from processors.runtime.failures import FailurePolicy
 from processors.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
+from processors.runtime.pace import Pace
 from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.task import Task, TaskPhase
 from processors.state.errors import StateCorrupt, StateFailed
@@ -109,6 +110,9 @@ class Worker:
         self._rewinds = 0
         self._processed_open = 0
         self._broken: Exception | None = None
+        self._pace = Pace(options.commits)
+        #: When the first record since the last commit came; None when there is none, or it is committed sooner.
+        self._open_since: float | None = None
         self._commit_due_at = 0.0
         self._uncommitted = 0
         self._slice = RECORDS_PER_SLICE
@@ -252,6 +256,9 @@ class Worker:
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, 0.0 if restoring else self._patience())
         self._raise_what_failed()
+        self._pace.polled(sum(len(batch.offsets) for batch in batches), room)
+        if self._uncommitted and self._open_since is not None:
+            self._commit_due_at = self._open_since + self._pace.interval_s
         self._process_all(batches)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
@@ -326,7 +333,7 @@ class Worker:
             self._show_life()
             began = self.clock.monotonic()
             if not self._uncommitted:
-                self._commit_due_at = began + self.options.commit_interval_s
+                self._open_since, self._commit_due_at = began, began + self._pace.interval_s
             rewinds = self._rewinds
             last = min(first + self._slice, total)
             if self.options.commit_every:
@@ -385,6 +392,7 @@ class Worker:
         self._processed_open = 0
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
+            self._pace.committed(self.committer.last_s)
 
     def _rewind(self) -> None:
         """Read again everything since the last commit."""
@@ -403,8 +411,8 @@ class Worker:
     def _pin(self, task: Task) -> None:
         """Inputs that have no committed offset get one soon, so that a restart begins at the same record."""
         if task.progressed and not self._uncommitted:
-            self._uncommitted = 1
-            self._commit_due_at = self.clock.monotonic() + min(0.1, self.options.commit_interval_s)
+            self._uncommitted, self._open_since = 1, None
+            self._commit_due_at = self.clock.monotonic() + min(0.1, self.options.commits.longest_s)
 
     def _while_waiting(self, since: float | None) -> None:
         """A request to Kafka waits for its answer: show that the worker lives, and answer what only reads."""

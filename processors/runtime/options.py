@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from infra.kafka.producer import BATCH_BYTES_MAX
+from processors.runtime.pace import Bounds
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
@@ -25,7 +26,7 @@ class RuntimeOptions:
     group: str
     exactly_once: bool
     offset_reset: str
-    commit_interval_s: float
+    commits: Bounds
     commit_every: int
     broker_timeout_s: float
     #: How many other processes follow each task's changelogs.

@@ -190,6 +190,7 @@ class World:
             slot=slot,
             commit_every=self.schedule.commit_every,
             commit_interval=self.schedule.commit_interval_s,
+            commit_interval_min=self.schedule.commit_interval_min_s,
             standby_replicas=self.schedule.standby_replicas,
         )
 

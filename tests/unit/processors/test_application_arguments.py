@@ -15,6 +15,9 @@ from processors.changelog.names import IllegalName
     [
         {"commit_interval": -1.0},
         {"commit_interval": float("nan")},
+        {"commit_interval_min": -0.1},
+        {"commit_interval_min": 2.0},
+        {"commit_interval_min": 0.5, "commit_interval": 0.2},
         {"commit_every": -5},
         {"broker_availability_timeout": -0.1},
         {"processing_guarantee": "exactly-twice"},
