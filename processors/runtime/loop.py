@@ -41,8 +41,6 @@ DAMAGES_MAX = 3
 SLICE_S = 0.1
 #: How long a poll waits for records while standbys have more to replay, in seconds.
 STANDBY_PATIENCE_S = 0.002
-#: How long it waits while the group is joined: the library hands partitions out within a poll, and goes on waiting.
-JOINING_PATIENCE_S = 0.01
 
 
 class Phase(Enum):
@@ -287,8 +285,6 @@ class Worker:
 
     def _patience(self) -> float:
         longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
-        if not self.assignment.joined:
-            longest = JOINING_PATIENCE_S
         if not self._uncommitted:
             return longest
         return min(longest, max(0.0, self._commit_due_at - self.clock.monotonic()))

@@ -171,7 +171,7 @@ def draw_schedule(seed: int) -> Schedule:
         cooperative=random.random() < 0.35,
         commit_every=random.choice([0, 1, 3, 7, 20]),
         commit_interval_s=random.choice([0.01, 0.05, 0.3]),
-        commit_interval_min_s=Random(f"commits of {seed}").choice([None, None, 0.002, 0.01]),
+        commit_interval_min_s=Random(f"commit intervals of {seed}").choice([None, None, 0.002, 0.01]),
         pieces=random.choice([0, 0, 1, 2, 3]),
         poll_max=random.choice([1, 3, 10, 40]),
         restore_step=random.choice([1, 2, 5, 20, 10_000]),
