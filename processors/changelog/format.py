@@ -147,13 +147,15 @@ def event_time_ms(stored: bytes) -> int:
 class ChangelogMeta:
     """What every transaction leaves in each changelog of its task: the inputs that the state now holds.
 
-    ``sources`` has the topic ids of the inputs, so that a source that was made anew is known.
+    ``sources`` has the topic ids of the inputs, so that a source that was made anew is known; ``owner`` is the
+    transactional id of the worker, so that its heir can end what it leaves open.
     """
 
     inputs: Mapping[str, int]
     transaction: int
     code_version: str
     sources: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
 
     def encode(self) -> bytes:
         """As JSON bytes."""
@@ -164,6 +166,7 @@ class ChangelogMeta:
                 "transaction": self.transaction,
                 "code_version": self.code_version,
                 "sources": dict(self.sources),
+                "owner": self.owner,
             }
         )
 
@@ -181,4 +184,10 @@ class ChangelogMeta:
                 action="Run the Holdfast version that wrote it, or a newer one.",
                 version=fields.get("version"),
             )
-        return ChangelogMeta(fields["inputs"], fields["transaction"], fields["code_version"], fields.get("sources", {}))
+        return ChangelogMeta(
+            fields["inputs"],
+            fields["transaction"],
+            fields["code_version"],
+            fields.get("sources", {}),
+            fields.get("owner", ""),
+        )

@@ -203,6 +203,7 @@ class Assignment:
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
         # Before any request: a process that is frozen in between must not take its state for younger than it is.
         looked_at = self._cluster.clock.time()
+        self._fence_former_owners(tasks)
         committed = member.committed(inputs)
         self._look_at_sources(inputs, committed)
         changelogs = self._changelog_facts(tasks)
@@ -211,6 +212,11 @@ class Assignment:
             by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
             self._open(task, self._facts_of(task, changelogs), by_topic, looked_at)
             self.pending.remove(task)
+
+    def _fence_former_owners(self, tasks: Sequence[Task]) -> None:
+        topics = {spec.store: spec.topic.name for spec in self._topology.changelogs}
+        changelogs = {task.name: [topics[name] for name in self._stores(task) if name in topics] for task in tasks}
+        self.standbys.owners.fence({task.name: task.partition for task in tasks}, changelogs)
 
     def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
         """Check the sources, and choose where to begin in those that nothing was committed of."""

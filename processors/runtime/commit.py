@@ -95,12 +95,12 @@ def flush_outputs(producer: TransactionProducer) -> None:
 
 
 def produce_changelogs(
-    commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str]
+    commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str], owner: str
 ) -> None:
-    """Step 1: the overlay and the meta records into the changelogs."""
+    """Step 1: the overlay and the meta records, which name their ``owner``, into the changelogs."""
     for part in commit.tasks:
         meta = ChangelogMeta(
-            part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids)
+            part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids), owner
         ).encode()
         for name, state in part.task.states.items():
             part.writes[name] = state.writes()

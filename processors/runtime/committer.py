@@ -85,6 +85,7 @@ class Committer:
         #: At-least-once without changelogs commits nothing but offsets.
         self._transactional = options.exactly_once or bool(topology.changelogs)
         self._transactional_id = transactional_id
+        assignment.standbys.owners.own = transactional_id
         self._producer: TransactionProducer | None = None
         #: Sends outputs; at-least-once past the transaction.
         self._outputs: TransactionProducer | None = None
@@ -227,7 +228,9 @@ class Committer:
             commits.commit_offsets(pending, member)
             return
         producer = self._begun()
-        commits.produce_changelogs(pending, self._topology, producer, self._assignment.topic_ids)
+        commits.produce_changelogs(
+            pending, self._topology, producer, self._assignment.topic_ids, self._transactional_id
+        )
         commits.commit_transaction(pending, producer, member)
 
     def _begun(self) -> TransactionProducer:

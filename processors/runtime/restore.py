@@ -72,6 +72,8 @@ class TaskRestore:
     complete_at: float
     #: Topic ids of the sources that the state was built from.
     sources: Mapping[str, str]
+    #: Who made the last commit that was read; empty when none was.
+    owner: str = ""
     records: int = 0
     #: Offsets to go at the start.
     started_with: int = 0
@@ -362,6 +364,7 @@ def _data_of(
                 meta = ChangelogMeta.decode(value)
                 replay.inputs = meta.inputs
                 restore.sources = meta.sources or restore.sources
+                restore.owner = meta.owner
         pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None and pair[0] != META_KEY]
         keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     data = cast(list[bytes], keys)

@@ -30,6 +30,7 @@ from processors.runtime.coherence import (
     delete_retention_s,
     plan_restore,
 )
+from processors.runtime.fencing import FormerOwners
 from processors.runtime.heirs import inherited_by
 from processors.runtime.options import RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember, TopicView
@@ -111,6 +112,7 @@ class Standbys:
         self._options = options
         self._restorer = Restorer(cluster, RECORDS_PER_STEP)
         self._standbys: dict[str, _Standby] = {}
+        self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
@@ -153,6 +155,7 @@ class Standbys:
         """Let go of everything."""
         for name in list(self._standbys):
             self.release(name)
+            self.owners.forget(name)
         self._restorer.close()
         self._topics = None
         self._changelogs.clear()
@@ -180,6 +183,8 @@ class Standbys:
         wanted = self._tasks_of(inherited_by(own, group, self._options.standby_replicas))
         for name in [name for name in self._standbys if name not in wanted or name in taken]:
             self.release(name)
+            if name not in taken:
+                self.owners.forget(name)
         for name, standby in wanted.items():
             if name not in self._standbys and name not in taken:
                 _log.info("standby", task=name)
@@ -278,6 +283,8 @@ class Standbys:
         except Exception as failure:
             self._interrupt(failure)
             return
+        for restore in under_way:
+            self.owners.note(restore.task.name, restore.owner)
         self.busy = sum(restore.records for restore in under_way) > before
         for restore in complete:
             standby = self._standbys[restore.task.name]
