@@ -46,6 +46,11 @@ class KafkaCluster:
         waiting = {"queue.buffering.max.kbytes": max(1, queued_bytes >> 10)}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}
         self._producer = {**waiting, **self._client, **(producer_config or {})}
+        # A record that never fits into the queue would be waited for without an end.
+        largest_kb = 2 * (self.record_bytes_max or 0) >> 10
+        chosen = {**self._client, **(producer_config or {})}
+        if "queue.buffering.max.kbytes" not in chosen and largest_kb > waiting["queue.buffering.max.kbytes"]:
+            self._producer["queue.buffering.max.kbytes"] = largest_kb
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)
         check_settings("the consumer's settings (consumer_extra_config)", self._consumer, Consumer)
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)

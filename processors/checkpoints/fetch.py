@@ -28,10 +28,13 @@ MANIFESTS_LOOKED_AT = 8
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was found: a checkpoint, whole, at ``path``, or none; and why others, or all, were refused."""
+    """What was found: a checkpoint, whole, at ``path``, or none; and why others, or all, were refused.
+
+    ``path`` is where its files are, or what is left of them; None when nothing was fetched.
+    """
 
     manifest: Manifest | None
-    path: Path
+    path: Path | None
     refused: tuple[Refusal, ...] = ()
 
     def told(self) -> dict[str, object]:

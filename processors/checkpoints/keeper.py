@@ -184,7 +184,8 @@ class CheckpointKeeper:
 
     def discard(self, fetched: Fetched) -> None:
         """What was fetched is not used."""
-        self._files.clear(fetched.path)
+        if fetched.path is not None:
+            self._files.clear(fetched.path)
 
     @property
     def database(self) -> str:

@@ -352,7 +352,7 @@ class Assignment:
             found = job.result
             if not isinstance(found, Fetched):
                 why = (Refusal("all", too_slow or f"looking for one failed: {job.failure!r}"),)
-                found = Fetched(None, self._folder.task(name), why)
+                found = Fetched(None, None, why)
             self._fetched[name] = found
             for refused in found.refused:
                 _log.warning("a checkpoint is not used", task=name, checkpoint=refused.checkpoint_id, why=refused.why)
@@ -361,7 +361,7 @@ class Assignment:
     def _install(self, task: Task) -> None:
         """Put a checkpoint that was fetched in the place of the task's store."""
         fetched = self._fetched.get(task.name)
-        if fetched is None or fetched.manifest is None:
+        if fetched is None or fetched.manifest is None or fetched.path is None:
             return
         path = self._folder.task(task.name)
         try:

@@ -80,9 +80,13 @@ class TaskRestore:
     #: When the offsets were last written beside the data.
     noted_at: float = 0.0
     noted_remaining: int = 0
-    bulk: bool = False
     #: All records are there; in bulk they are being flushed.
     flushing: bool = False
+
+    @property
+    def bulk(self) -> bool:
+        """Whether its store is in bulk mode; it may be so from an earlier restore that was interrupted."""
+        return self.task.store is not None and self.task.store.in_bulk
 
     @property
     def done(self) -> bool:
@@ -140,8 +144,13 @@ class Restorer:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
         looked_at: float,
+        *,
+        often: bool = False,
     ) -> None:
-        """Start restoring a task as planned, from facts that were asked for at ``looked_at`` (wall-clock seconds)."""
+        """Start restoring a task as planned, from facts that were asked for at ``looked_at`` (wall-clock seconds).
+
+        What is restored ``often`` is not so in bulk: each time the database would be reopened, its compaction lost.
+        """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
             _log.warning("local state is dropped and restored whole", task=task.name, why=decided.wipe)
@@ -161,8 +170,7 @@ class Restorer:
         if restore.started_with:
             # Before the first data: a store in which a replay has begun never passes for the fold of its inputs.
             self._note(restore)
-        if restore.started_with >= BULK_RECORDS_MIN and task.store is not None:
-            restore.bulk = True
+        if restore.started_with >= BULK_RECORDS_MIN and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk()
         self._assign()
 
@@ -242,7 +250,7 @@ class Restorer:
             due = now - restore.noted_at >= NOTE_EVERY_S and restore.remaining != restore.noted_remaining
             if due and not restore.done:
                 self._note(restore)
-                if idle and restore.task.store is not None:
+                if idle and restore.bulk and restore.task.store is not None:
                     restore.task.store.flush()
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
@@ -358,13 +366,9 @@ def _data_of(
 ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
     """The data of a batch; what its meta records say is noted."""
     keys, values = batch.keys, batch.values
+    metas: list[bytes] = []
     if META_KEY in keys or None in keys:
-        for key, value in zip(keys, values, strict=True):
-            if key == META_KEY and value is not None:
-                meta = ChangelogMeta.decode(value)
-                replay.inputs = meta.inputs
-                restore.sources = meta.sources or restore.sources
-                restore.owner = meta.owner
+        metas = [value for key, value in zip(keys, values, strict=True) if key == META_KEY and value is not None]
         pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None and pair[0] != META_KEY]
         keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     data = cast(list[bytes], keys)
@@ -374,6 +378,10 @@ def _data_of(
             foreign = key is not None and key != META_KEY and key[:1] != _KEY_START
             if foreign or (key not in (None, META_KEY) and value is not None and value[:1] != _VALUE_START):
                 raise _unknown_record(batch, place)
+    for meta in map(ChangelogMeta.decode, metas):
+        replay.inputs = meta.inputs
+        restore.sources = meta.sources or restore.sources
+        restore.owner = meta.owner
     return data, values
 
 

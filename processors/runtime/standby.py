@@ -192,7 +192,9 @@ class Standbys:
 
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}
-        for partition in sorted(partitions):
+        known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
+        # Another version of the processor, in the same group, may read topics that this one does not know.
+        for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
             stores = tuple(name for name in subtopology.stores if self._topology.changelog_of(name) is not None)
             if stores:
@@ -234,7 +236,8 @@ class Standbys:
         if decided.wipe is not None:
             self._begin_anew(standby, task, decided.wipe)
             decided = plan_restore(standby.name, None, facts, looked_at)
-        self._restorer.begin(task, decided, facts, {}, looked_at)
+        often = standby.phase is StandbyPhase.FOLLOWING
+        self._restorer.begin(task, decided, facts, {}, looked_at, often=often)
 
     def _begin_anew(self, standby: _Standby, task: Task, why: str) -> None:
         _log.warning("a standby is dropped, to be followed from the beginning", task=task.name, why=why)

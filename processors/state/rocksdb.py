@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +32,14 @@ BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
 #: Files of databases are copied in pieces of so many bytes.
 CHUNK_BYTES = 4 << 20
+#: What writing a checkpoint of state in memory takes, for blocks and for buffers.
+EXPORT_BYTES = 8 << 20
 #: In bulk so many buffers may wait to be written before writes have to wait.
 BULK_BUFFERS = 4
+#: More files of the first level than there ever are: writes never wait for their compaction.
+NEVER = 1 << 20
+#: A database keeps no more of its files open than this part of what the process may, and no fewer than the minimum.
+OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 
 
 class RocksMemory:
@@ -64,13 +71,16 @@ def _options(memory: RocksMemory, *, bulk: bool = False) -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.increase_parallelism(2)
+    options.set_max_open_files(max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OPEN_FILES_SHARE))
+    # A replay in bulk leaves many small files. A write that waits for their compaction would stop all of Python for as
+    # long; what is read meanwhile passes by them by their filters.
+    options.set_level_zero_slowdown_writes_trigger(NEVER)
+    options.set_level_zero_stop_writes_trigger(NEVER)
     if bulk:
         # Writes are appended, and sorted when they are flushed, by threads of RocksDB's own.
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(False)
         options.set_disable_auto_compactions(True)
-        options.set_level_zero_slowdown_writes_trigger(1 << 20)
-        options.set_level_zero_stop_writes_trigger(1 << 20)
         options.set_max_write_buffer_number(BULK_BUFFERS)
     return options
 
@@ -156,7 +166,9 @@ class RocksDatabase:
 
     @property
     def flushing(self) -> bool:
-        """See ``Database.flushing``."""
+        """See ``Database.flushing``; one that failed stays pending, and the next that is waited for says why."""
+        if self._rdict.property_int_value("rocksdb.background-errors"):
+            return False
         pending = self._rdict.property_int_value("rocksdb.mem-table-flush-pending")
         return bool(pending or self._rdict.property_int_value("rocksdb.num-running-flushes"))
 
@@ -261,7 +273,7 @@ class RocksDatabases:
 
 def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
     """Write keys and values as a RocksDB of its own (``processors.state.memory.Export``)."""
-    database = RocksDatabases().open(path)
+    database = RocksDatabases(RocksMemory(EXPORT_BYTES, EXPORT_BYTES)).open(path)
     try:
         piece: list[Change] = []
         for item in items:

@@ -186,6 +186,11 @@ class TaskStore:
         except Exception as failure:
             raise self._broken("written", failure) from failure
 
+    @property
+    def in_bulk(self) -> bool:
+        """Whether it was told to expect a replay in bulk, and not yet that this is over."""
+        return self._bulk
+
     def begin_bulk(self) -> None:
         """Expect many calls of ``load`` and hardly any reads, until ``end_bulk``."""
         self._bulk = True
@@ -333,9 +338,11 @@ def items_of(database: Database, store: str) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _disk_failed(path: Path, done: str, failure: Any) -> StateDiskFailed:
+    remedy = "Make room on the disk or give back the rights"
+    if "Too many open files" in str(failure):
+        remedy = "Let the process have more open files (ulimit -n, LimitNOFILE of systemd)"
     return StateDiskFailed(
         f"The state folder {path} can't be {done}: {str(failure)[:300]}.",
-        action="Make room on the disk or give back the rights, then restart: what was committed is replayed "
-        "from the changelog.",
+        action=f"{remedy}, then restart: what was committed is replayed from the changelog.",
         path=str(path),
     )

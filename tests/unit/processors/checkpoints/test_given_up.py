@@ -1,0 +1,40 @@
+"""A download that is given up leaves the task's own folder alone."""
+
+from types import SimpleNamespace
+
+from processors.runtime.assignment import Assignment
+from processors.runtime.task import Task
+from processors.state.folder import StateFolder
+from processors.state.rocksdb import RocksDatabases
+from processors.state.task_store import TaskMeta, TaskStore
+from processors.testing import InlineProcess, InMemoryCluster
+
+
+class Keeper:
+    """The part of a keeper that clears what was fetched."""
+
+    def __init__(self, databases):
+        self._databases = databases
+
+    def discard(self, fetched):
+        if fetched.path is not None:
+            self._databases.clear(fetched.path)
+
+
+def test_the_state_of_a_task_whose_download_was_too_slow_is_there_after_the_stop(tmp_path):
+    cluster, databases, folder = InMemoryCluster(), RocksDatabases(), StateFolder(tmp_path, "orders", None)
+    options = SimpleNamespace(standby_replicas=0, group="orders", state_cache_bytes=1 << 20)
+    view = cluster.connect(InlineProcess(cluster.clock))
+    assignment = Assignment(None, view, folder, databases, options, Keeper(databases))
+    task = assignment._tasks["orders-0"] = Task("orders-0", "orders", 0, ("orders",))
+    slow = SimpleNamespace(done=False, progress={}, result=None, failure=None, cancel=lambda: None)
+    assignment._fetching[task.name] = (task, slow, SimpleNamespace(spent=lambda now, received: "it is too slow"))
+    assignment._look_at_fetches()
+    assert assignment.pending == [task]
+    path = folder.task(task.name)
+    task.open(TaskStore(databases, path), ("counts",))
+    task.store.write([(b"k", b"v")], TaskMeta(transaction=5))
+    assignment.close_all()
+    kept = TaskStore(databases, path)
+    assert kept.meta().transaction == 5
+    kept.close()
