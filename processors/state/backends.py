@@ -7,8 +7,6 @@ from processors.state.database import Databases
 from processors.state.memory import MemoryDatabases
 from processors.state.rocksdb import RocksDatabases, RocksMemory, export
 
-BACKENDS = ("rocksdb", "memory")
-
 
 def databases_of(backend: str, memory: MemoryPlan) -> Databases:
     """RocksDB within its parts of the process' memory, or the memory itself."""
