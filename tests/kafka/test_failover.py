@@ -176,7 +176,8 @@ def follows_all(app):
 
 
 def has_records(app):
-    return all(each["records"] > 0 for each in app._worker.assignment.standbys.told())
+    told = app._worker.assignment.standbys.told()
+    return all(at["position"] > 0 for each in told for at in each["stores"].values())
 
 
 def running(worker):
