@@ -31,6 +31,7 @@ from processors.runtime.coherence import (
     delete_retention_s,
     plan_restore,
 )
+from processors.runtime.fencing import LOOK_EVERY_S
 from processors.runtime.options import RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember
 from processors.runtime.restore import Restorer, TaskRestore
@@ -79,6 +80,8 @@ class Assignment:
         self._by_partition: dict[Partition, Task] = {}
         self._starts: dict[Partition, int] = {}
         self.pending: list[Task] = []
+        #: How long nothing can be done for what is pending, in seconds.
+        self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, Job, Patience]] = {}
         self._fetched: dict[str, Fetched] = {}
         self.joined = False
@@ -158,6 +161,7 @@ class Assignment:
         Raises:
             StateIncoherent: The coherence guard refuses a task.
         """
+        self.rest_s = 0.0
         self._look_at_fetches()
         if self.pending:
             try:
@@ -203,7 +207,9 @@ class Assignment:
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
         # Before any request: a process that is frozen in between must not take its state for younger than it is.
         looked_at = self._cluster.clock.time()
-        self._fence_former_owners(tasks)
+        if not self._fence_former_owners(tasks):
+            self.rest_s = LOOK_EVERY_S
+            return
         committed = member.committed(inputs)
         self._look_at_sources(inputs, committed)
         changelogs = self._changelog_facts(tasks)
@@ -213,10 +219,10 @@ class Assignment:
             self._open(task, self._facts_of(task, changelogs), by_topic, looked_at)
             self.pending.remove(task)
 
-    def _fence_former_owners(self, tasks: Sequence[Task]) -> None:
+    def _fence_former_owners(self, tasks: Sequence[Task]) -> bool:
         topics = {spec.store: spec.topic.name for spec in self._topology.changelogs}
         changelogs = {task.name: [topics[name] for name in self._stores(task) if name in topics] for task in tasks}
-        self.standbys.owners.fence({task.name: task.partition for task in tasks}, changelogs)
+        return self.standbys.owners.fence({task.name: task.partition for task in tasks}, changelogs)
 
     def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
         """Check the sources, and choose where to begin in those that nothing was committed of."""

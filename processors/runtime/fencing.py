@@ -23,6 +23,10 @@ _log = structlog.get_logger("runtime.fencing")
 
 #: How long the transaction coordinator may take, in seconds: the worker waits for it.
 FENCE_TIMEOUT_S = 5.0
+#: A commit is answered before its markers are written. What is open for longer than this, in seconds, was left open.
+MARKERS_S = 0.5
+#: How often is looked until then, in seconds.
+LOOK_EVERY_S = 0.05
 
 
 class FormerOwners:
@@ -35,6 +39,9 @@ class FormerOwners:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._owners: dict[str, str] = {}
+        #: Since when something was seen open, by task.
+        self._open_since: dict[str, float] = {}
+        self._look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
 
@@ -46,8 +53,9 @@ class FormerOwners:
     def forget(self, task: str) -> None:
         """A task is followed no longer: who owns it is not known any more."""
         self._owners.pop(task, None)
+        self._open_since.pop(task, None)
 
-    def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> None:
+    def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
         """End what the former owners of tasks, that were given to this worker, have open on their changelogs.
 
         What fails is logged, and left to the broker's clock.
@@ -55,22 +63,30 @@ class FormerOwners:
         Args:
             taken: The partition of each task.
             changelogs: The topics of each task.
+
+        Returns:
+            Whether that is done; else it is to be called again: what is open may be a commit whose markers are on
+            their way.
         """
-        known = {task: self._owners.pop(task) for task in taken if task in self._owners}
-        others = {task: owner for task, owner in known.items() if owner != self.own}
-        if not others:
-            return
+        others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
+        now = self._cluster.clock.monotonic()
+        if others and now < self._look_at:
+            return False
         try:
             held = self._held({topic for task in others for topic in changelogs[task]})
-        except HoldfastError as failure:
-            self._owners.update(others)  # Kafka is away: the tasks are opened again when it is back
+        except HoldfastError as failure:  # Kafka is away: the tasks are opened again when it is back
             _log.warning("open transactions of former owners are not looked for", error=failure.message)
-            return
-        wanted = {
-            owner for task, owner in others.items() if any((topic, taken[task]) in held for topic in changelogs[task])
-        }
-        for owner in sorted(wanted):
+            return True
+        still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}
+        self._open_since = {task: self._open_since.get(task, now) for task in still}
+        if any(now - since < MARKERS_S for since in self._open_since.values()):
+            self._look_at = now + LOOK_EVERY_S
+            return False
+        for task in taken:
+            self.forget(task)
+        for owner in sorted({others[task] for task in still}):
             self._end(owner)
+        return True
 
     def _held(self, topics: set[str]) -> set[tuple[str, int]]:
         """The partitions with something open."""

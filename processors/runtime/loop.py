@@ -252,7 +252,7 @@ class Worker:
         if restoring:
             self._let_flow(member, self.assignment.advance(member, self._frames))
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
-        batches = member.poll(room, 0.0 if restoring else self._patience())
+        batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
         self._raise_what_failed()
         self._pace.polled(sum(len(batch.offsets) for batch in batches), room)
         if self._uncommitted and self._open_since is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.kafka.errors import ProducerFenced
-from processors.runtime.fencing import FormerOwners
+from processors.runtime.fencing import LOOK_EVERY_S, FormerOwners
 from processors.testing import InlineProcess, InMemoryCluster, Network
 from processors.testing.producer import InMemoryProducer
 
@@ -32,6 +32,10 @@ class World:
         self.owner.produce(CHANGELOG, b"v", b"k", partition=partition)
         self.owner.flush(60.0)
 
+    def fence(self) -> None:
+        while not self.heir.fence(TAKEN, CHANGELOGS):
+            self.process.sleep(LOOK_EVERY_S)
+
     def held(self) -> bool:
         self.process.sleep(1.0)
         view = self.view.topics()
@@ -47,7 +51,7 @@ def test_what_a_former_owner_has_open_on_the_changelog_is_ended_and_it_commits_n
     world.open(0)
     world.heir.note("in-0", "owner")
     assert world.held()
-    world.heir.fence(TAKEN, CHANGELOGS)
+    world.fence()
     assert not world.held()
     with pytest.raises(ProducerFenced):
         world.owner.commit()
@@ -58,7 +62,7 @@ def test_an_owner_without_anything_open_there_is_left_alone(world):
     """It lives, and has a transaction on the partition that it keeps."""
     world.open(1)
     world.heir.note("in-0", "owner")
-    world.heir.fence(TAKEN, CHANGELOGS)
+    world.fence()
     world.owner.commit()
     assert not world.held()
 
@@ -68,7 +72,7 @@ def test_whoever_is_not_known_as_the_former_owner_is_left_alone(world, noted):
     world.open(0)
     for task, owner in noted.items():
         world.heir.note(task, owner)
-    world.heir.fence(TAKEN, CHANGELOGS)
+    world.fence()
     world.owner.commit()
     assert not world.held()
 
@@ -77,16 +81,28 @@ def test_an_owner_is_known_no_longer_when_its_task_is_followed_no_longer(world):
     world.open(0)
     world.heir.note("in-0", "owner")
     world.heir.forget("in-0")
-    world.heir.fence(TAKEN, CHANGELOGS)
+    world.fence()
     world.owner.commit()
 
 
 def test_while_kafka_is_away_it_waits_until_the_task_is_opened_again(world):
     world.heir.note("in-0", "owner")
     world.network.brokers_up = False
-    world.heir.fence(TAKEN, CHANGELOGS)
+    world.fence()
     world.network.brokers_up = True
     world.open(0)
     assert world.held()
-    world.heir.fence(TAKEN, CHANGELOGS)
+    world.fence()
+    assert not world.held()
+
+
+def test_a_commit_whose_markers_are_on_their_way_is_nothing_left_open(world):
+    world.open(0)
+    world.heir.note("in-0", "owner")
+    assert not world.heir.fence(TAKEN, CHANGELOGS)
+    world.owner.commit()
+    world.process.sleep(LOOK_EVERY_S)
+    world.fence()
+    world.open(0)
+    world.owner.commit()
     assert not world.held()
