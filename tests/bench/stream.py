@@ -83,9 +83,16 @@ def bodies(count: int, keys: int) -> Iterator[tuple[int, bytes, bytes]]:
         yield message.partition, message.key, message.body(FIRST_TIMESTAMP_MS + message.number)
 
 
+#: Prime, and no divisor of a number of keys: its multiples meet each key once.
+SCATTER = 15_485_863
+
+
 @dataclass(frozen=True, slots=True)
 class SeededState:
-    """State that is there before the first message, as ``records`` changelog records of ``keys`` keys."""
+    """State that is there before the first message, as ``records`` changelog records of ``keys`` keys.
+
+    Each key in turn, in an order without any order: sorted keys are a gift to every store.
+    """
 
     records: int
     keys: int
@@ -93,13 +100,14 @@ class SeededState:
     def items(self) -> Iterator[tuple[int, int, float, float, float]]:
         """User, count, total, min and max of each record, in the order of the changelog."""
         for number in range(self.records):
-            user, times = number % self.keys, number // self.keys + 1
+            user, times = number * SCATTER % self.keys, number // self.keys + 1
             amount = 100.25 + user % 500
             yield user, times, amount * times, amount, amount
 
     def of(self, user: int) -> tuple[int, float, float, float] | None:
         """What the last record of a user holds."""
-        times = (self.records - user - 1) // self.keys + 1 if user < self.keys else 0
+        place = user * pow(SCATTER, -1, self.keys) % self.keys
+        times = (self.records - place - 1) // self.keys + 1 if user < self.keys else 0
         amount = 100.25 + user % 500
         return (times, amount * times, amount, amount) if times else None
 
