@@ -185,7 +185,7 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     for task in second.client.status().tasks:
         assert task.restore["remaining"] > 0
         assert task.restore["records_per_s"] > 0
-        assert task.restore["seconds_left"] > 0
+        assert task.restore["seconds_left"] >= 0  # in tenths: two records are none
     lines = waiting(lambda: restoring_lines(second), "the progress in the log")
     assert set(lines[0]) >= {"task", "records", "records_per_s", "remaining", "seconds", "seconds_left"}
     found = samples(second)
