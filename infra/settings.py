@@ -12,10 +12,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -39,6 +39,13 @@ class SettingsInvalid(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
+def _as_text(value: Any) -> Any:
+    """Numbers and booleans of JSON as librdkafka writes them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
 class KafkaSettings(BaseModel):
     """Where Kafka is."""
 
@@ -47,7 +54,7 @@ class KafkaSettings(BaseModel):
     bootstrap_servers: str | None = Field(
         default=None, description="The team's cluster. Unset: the embedded broker is started and used."
     )
-    client_config: dict[str, str] = Field(
+    client_config: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
         default_factory=dict, description="librdkafka settings for every client (security.protocol, sasl.*, ssl.*)."
     )
     embedded_port: int | None = Field(

@@ -22,7 +22,17 @@ from infra.kafka.producer import BATCH_BYTES_MAX
 from infra.kafka.records import TopicSpec
 from infra.log import configure_logging
 from infra.settings import Settings, load_settings
-from processors.arguments import ApplicationInvalid, Guarantee, at_least, commit_bounds, one_of
+from processors.arguments import (
+    ApplicationInvalid,
+    Guarantee,
+    at_least,
+    check_log_level,
+    check_state,
+    commit_bounds,
+    of_type,
+    one_of,
+    whole_number,
+)
 from processors.changelog.names import changelog_topic, check_name, transactional_id
 from processors.dataframe.dataframe import StreamingDataFrame, aggregations_by_store
 from processors.dataframe.serialization import Deserializer, Serializer
@@ -112,20 +122,18 @@ class Application:
         owners: tuple[str, ...] = (),
     ) -> None:
         self._commits = commit_bounds(commit_interval, commit_interval_min, processing_guarantee)
-        at_least("commit_every", commit_every, 0)
-        at_least("standby_replicas", standby_replicas or 0, 0)
+        whole_number("commit_every", commit_every, 0)
         at_least("broker_availability_timeout", broker_availability_timeout, 0.0)
         one_of("processing_guarantee", processing_guarantee, ("exactly-once", "at-least-once"))
         one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
-        one_of("state_backend", state_backend, ("rocksdb", "memory"))
-        if state_backend == "memory" and not use_changelog_topics:
-            raise ApplicationInvalid(
-                "state_backend is memory and use_changelog_topics is off: every restart would begin without state.",
-                action="Keep changelogs on, or use state_backend='rocksdb'.",
-            )
+        check_state(state_backend, use_changelog_topics, standby_replicas)
+        check_log_level(loglevel)
+        of_type(bool, auto_create_topics=auto_create_topics)
+        of_type(str, consumer_group=consumer_group, slot=slot, dead_letter_topic=dead_letter_topic)
         self.consumer_group = check_name(consumer_group, "consumer group")
-        if slot is not None:
-            check_name(slot, "slot")
+        for name, what in ((slot, "slot"), (dead_letter_topic, "dead letter topic")):
+            if name is not None:
+                check_name(name, what)
         self.broker_address = broker_address
         self.description = description
         self.owners = owners

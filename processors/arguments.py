@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -71,7 +72,73 @@ def at_least(name: str, seen: float, least: float) -> None:
     Raises:
         ApplicationInvalid: It is.
     """
-    if not seen >= least:
+    if isinstance(seen, bool) or not isinstance(seen, int | float) or not seen >= least:
         raise ApplicationInvalid(
-            f"{name} is {seen!r}, expected {least:g} or more.", action=f"Correct {name}.", seen=str(seen)
+            f"{name} is {seen!r}, expected a number, {least:g} or more.", action=f"Correct {name}.", seen=str(seen)
         )
+
+
+def whole_number(name: str, seen: int, least: int) -> None:
+    """Refuse what is less, or no whole number.
+
+    Raises:
+        ApplicationInvalid: It is.
+    """
+    if isinstance(seen, bool) or not isinstance(seen, int) or seen < least:
+        raise ApplicationInvalid(
+            f"{name} is {seen!r}, expected a whole number, {least} or more.", action=f"Correct {name}.", seen=str(seen)
+        )
+
+
+def of_type(kind: type, **arguments: object) -> None:
+    """Refuse arguments of another type; None stands for what was not given.
+
+    Raises:
+        ApplicationInvalid: One is.
+    """
+    for name, seen in arguments.items():
+        if seen is not None and not isinstance(seen, kind):
+            raise ApplicationInvalid(
+                f"{name} is {seen!r}, a {type(seen).__name__}; expected a {kind.__name__}.",
+                action=f"Correct {name}.",
+                seen=type(seen).__name__,
+            )
+
+
+def check_state(backend: str, use_changelogs: bool, standby_replicas: int | None) -> None:
+    """Refuse ways to keep state that would not do what they promise.
+
+    Args:
+        backend: The ``state_backend``.
+        use_changelogs: ``use_changelog_topics``.
+        standby_replicas: As given; None leaves it to the settings.
+
+    Raises:
+        ApplicationInvalid: They do not go together.
+    """
+    one_of("state_backend", backend, ("rocksdb", "memory"))
+    of_type(bool, use_changelog_topics=use_changelogs)
+    if standby_replicas is not None:
+        whole_number("standby_replicas", standby_replicas, 0)
+    if backend == "memory" and not use_changelogs:
+        raise ApplicationInvalid(
+            "state_backend is memory and use_changelog_topics is off: every restart would begin without state.",
+            action="Keep changelogs on, or use state_backend='rocksdb'.",
+        )
+    if standby_replicas and (backend == "memory" or not use_changelogs):
+        why = "state_backend is memory" if backend == "memory" else "use_changelog_topics is off"
+        raise ApplicationInvalid(
+            f"standby_replicas is {standby_replicas}, but {why}: nothing could be followed on a disk.",
+            action="Leave standby_replicas out, or keep state in RocksDB with changelogs.",
+            seen=standby_replicas,
+        )
+
+
+def check_log_level(level: str | None) -> None:
+    """Refuse what is no level of Python's logging; None leaves logging alone.
+
+    Raises:
+        ApplicationInvalid: It is none.
+    """
+    if level is not None and level not in logging.getLevelNamesMapping():
+        one_of("loglevel", level, ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))

@@ -14,6 +14,9 @@ from infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
 from infra.kafka.replay import ChangelogConsumer
 from infra.kafka.topics import Topics
 
+#: More the client library does not take for ``queued.max.messages.kbytes``.
+FETCHED_KB_MAX = 2_097_151
+
 
 class KafkaCluster:
     """One Kafka cluster as the engine sees it.
@@ -41,7 +44,7 @@ class KafkaCluster:
         self.clock: Clock = SystemClock()
         self._topics: dict[float, Topics] = {}
         self._client = dict(client_config or {})
-        self._fetched_kb = max(1, fetched_bytes >> 10)
+        self._fetched_kb = min(max(1, fetched_bytes >> 10), FETCHED_KB_MAX)
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
         waiting = {"queue.buffering.max.kbytes": max(1, queued_bytes >> 10)}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}

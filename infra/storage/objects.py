@@ -25,6 +25,22 @@ CONNECT_TIMEOUT_S, READ_TIMEOUT_S, ATTEMPTS = 5, 30, 2
 _PART = ".part"
 
 
+def _check_url(url: str, shown: str) -> None:
+    """Refuse what looks like an object store and would be a folder, or has no place in it.
+
+    Raises:
+        StorageUnusable: It does.
+    """
+    seen = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", url)
+    if seen is None or (seen[2] == "//" and seen[3]) or seen[1] == "file":
+        return
+    raise StorageUnusable(
+        f"The checkpoint store {shown} is no URL: expected {seen[1]}://bucket/prefix, or a folder's path.",
+        action="Correct HOLDFAST_CHECKPOINTS__URL.",
+        url=shown,
+    )
+
+
 class FsspecObjects:
     """The objects below one URL.
 
@@ -38,6 +54,7 @@ class FsspecObjects:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.shown = re.sub(r"//[^/@]*@", "//", url)
+        _check_url(url, self.shown)
         given = {"use_listings_cache": False, "skip_instance_cache": True, **(options or {})}
         if url.startswith(("s3://", "s3a://")):
             patience = {

@@ -58,6 +58,8 @@ class Choice:
 
 #: A download that brings no byte for so many seconds is given up.
 SILENT_MAX_S = 60.0
+#: A store that has told nothing at all for so many seconds is taken for one that hangs; nobody waits for it.
+NOTHING_MAX_S = 15.0
 #: A replay is expected to do at least so many offsets in a second; a download may take as long as that, or a minute.
 REPLAY_PER_S = 50_000
 
@@ -85,6 +87,8 @@ class Patience:
         """
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
+        if not received and now - self.began_at > NOTHING_MAX_S:
+            return f"the store told nothing for {NOTHING_MAX_S:.0f} s"
         if now - self._heard_at > SILENT_MAX_S:
             return f"looking for one brought nothing for {SILENT_MAX_S:.0f} s"
         took, bound = now - self.began_at, max(SILENT_MAX_S, self.replay / REPLAY_PER_S)

@@ -80,7 +80,12 @@ class Aggregator:
             if not isinstance(value, Mapping):
                 seen += f": the value is {type(value).__name__}, no object"
             raise self.failed(column, seen, type(value).__name__)
-        return value if of is None else of(value)
+        if of is None:
+            return value
+        try:
+            return of(value)
+        except Exception as failure:
+            raise self.failed(column, f"raised {type(failure).__name__}: {failure}", type(value).__name__) from failure
 
     def add(self, held: Any, item: Any, column: str) -> Any:
         """What is held after one more message; ``held`` is None before the first."""

@@ -57,10 +57,13 @@ def plan_memory(total: int) -> MemoryPlan:
     Raises:
         MemoryTooSmall: Nothing useful fits in.
     """
-    if total < MEMORY_BYTES_MIN:
+    if isinstance(total, bool) or not isinstance(total, int) or total < MEMORY_BYTES_MIN:
+        shown = f"{total:,}" if isinstance(total, int) else repr(total)
         raise MemoryTooSmall(
-            f"The memory bound is {total / (1 << 20):.0f} MiB; a worker needs at least {MEMORY_BYTES_MIN >> 20} MiB.",
-            action=f"Set HOLDFAST_MEMORY_MAX_MB (or memory_max_bytes) to {MEMORY_BYTES_MIN >> 20} MiB or more.",
+            f"The memory bound is {shown} bytes; a worker needs at least {MEMORY_BYTES_MIN:,} "
+            f"({MEMORY_BYTES_MIN >> 20} MiB).",
+            action=f"Set HOLDFAST_MEMORY_MAX_MB to {MEMORY_BYTES_MIN >> 20} or more, or memory_max_bytes, in bytes, to "
+            f"{MEMORY_BYTES_MIN} or more.",
             seen=total,
             smallest=MEMORY_BYTES_MIN,
         )

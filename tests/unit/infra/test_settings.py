@@ -43,3 +43,9 @@ def test_a_bad_value_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch,
     assert variable in failure.value.message
     assert value in failure.value.message
     assert failure.value.exit_code == 64
+
+
+def test_client_settings_may_be_numbers_and_booleans_of_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_KAFKA__CLIENT_CONFIG", '{"socket.timeout.ms": 6000, "socket.keepalive.enable": true}')
+    settings = load_settings()
+    assert settings.kafka.client_config == {"socket.timeout.ms": "6000", "socket.keepalive.enable": "true"}

@@ -22,6 +22,20 @@ from processors.changelog.names import IllegalName
         {"broker_availability_timeout": -0.1},
         {"processing_guarantee": "exactly-twice"},
         {"commit_interval": 11.0},
+        {"commit_interval": "1"},
+        {"commit_interval": True},
+        {"commit_every": 1.5},
+        {"commit_every": "10"},
+        {"broker_availability_timeout": "1"},
+        {"standby_replicas": 1.5},
+        {"standby_replicas": "1"},
+        {"standby_replicas": 1, "state_backend": "memory"},
+        {"standby_replicas": 1, "use_changelog_topics": False},
+        {"use_changelog_topics": "no"},
+        {"auto_create_topics": 1},
+        {"loglevel": "LOUD"},
+        {"slot": 1},
+        {"dead_letter_topic": 1},
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_by_name(wrong):
@@ -37,6 +51,21 @@ def test_a_slot_that_is_no_name_of_a_folder_is_refused(slot):
     assert refused.value.exit_code == 64
     with pytest.raises(IllegalName, match="slot"):
         Application(consumer_group="p").with_run_overrides(slot=slot, auto_create_topics=False)
+
+
+@pytest.mark.parametrize("topic", ["", "a b"])
+def test_a_dead_letter_topic_that_kafka_can_not_have_is_refused(topic):
+    with pytest.raises(IllegalName, match="dead letter topic"):
+        Application(consumer_group="p", dead_letter_topic=topic)
+
+
+def test_a_consumer_group_that_is_no_text_is_refused():
+    with pytest.raises(ApplicationInvalid, match="consumer_group is 1"):
+        Application(consumer_group=1)
+
+
+def test_memory_of_any_size_gives_client_settings_that_the_library_takes():
+    KafkaCluster("localhost:1", fetched_bytes=1 << 40, queued_bytes=1 << 40)
 
 
 @pytest.mark.parametrize("topic", ["in", "out", "p-counts-changelog"])

@@ -395,6 +395,9 @@ def test_a_download_is_waited_for_as_long_as_a_replay_would_take_and_never_in_si
     silent = Patience(replay=10_000_000, began_at=0.0)
     assert silent.spent(1.0, 7) is None
     assert "nothing for 60 s" in silent.spent(62.0, 7)
+    hangs = Patience(replay=10_000_000, began_at=0.0)
+    assert hangs.spent(14.0, 0) is None
+    assert "told nothing for 15 s" in hangs.spent(16.0, 0)
     short = Patience(replay=1_000, began_at=0.0)
     assert short.spent(59.0, 1) is None
     assert short.spent(61.0, 2) is not None

@@ -1,0 +1,18 @@
+"""URLs of checkpoint stores: what looks like an object store is never taken for a folder in silence."""
+
+import pytest
+
+from infra.storage.errors import StorageUnusable
+from infra.storage.objects import FsspecObjects
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket/prefix", "s3:bucket", "s3://", "s3:///prefix", "gs:/bucket"])
+def test_a_url_that_would_be_a_folder_or_has_no_bucket_is_refused(url):
+    with pytest.raises(StorageUnusable, match="://bucket/prefix") as refused:
+        FsspecObjects(url)
+    assert url in refused.value.message
+
+
+def test_folders_are_taken_however_they_are_given(tmp_path):
+    for url in (str(tmp_path / "a"), f"file://{tmp_path}/b", "relative/folder"):
+        assert FsspecObjects(url).shown == url
