@@ -35,6 +35,8 @@ _OUT_OF_THE_GROUP = (
     KafkaError.FENCED_INSTANCE_ID,
 )
 
+#: How long fetching rests when enough is fetched ahead, in milliseconds.
+FETCH_BACKOFF_MS = 10
 #: How long an offset look-up or a seek may take, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
 #: How long the library may take to set a partition up before it can be sought, in seconds.
@@ -153,6 +155,9 @@ class GroupConsumer:
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 100_000,
             "queued.max.messages.kbytes": 65_536,
+            # With its queue full the library does not fetch for so long; by its default of a second, a worker that is
+            # faster than a queue a second waits for the rest of it.
+            "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 10_000,
             **(config or {}),

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from infra.kafka.client import library_logger
-from infra.kafka.consumer import AWAY, places_of
+from infra.kafka.consumer import AWAY, FETCH_BACKOFF_MS, places_of
 from infra.kafka.errors import KafkaFailed
 from infra.kafka.records import Batch, Partition
 
@@ -56,6 +56,7 @@ class ChangelogConsumer:
                 "fetch.message.max.bytes": min(8 << 20, max(1 << 20, fetched_kb << 8)),
                 "queued.min.messages": 1_000_000,
                 "queued.max.messages.kbytes": fetched_kb,
+                "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
                 "check.crcs": False,
                 "reconnect.backoff.max.ms": 1000,
             },

@@ -40,6 +40,7 @@ def consumer_of(work: Work) -> Consumer:
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 100_000,
             "queued.max.messages.kbytes": 65_536,
+            "fetch.queue.backoff.ms": 10,
         }
     )
 
