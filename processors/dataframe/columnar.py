@@ -257,11 +257,13 @@ class ColumnarAggregation:
         return max(1024, self.rows_bytes_max // self._row_bytes)
 
     def _forget_unused(self) -> None:
-        """Forget what no run has used since the last time; all, when that is still too much."""
-        keep = self._used if np.count_nonzero(self._used) <= self._rows_max() // 2 else np.zeros_like(self._used)
-        keep = keep | self._dirty
-        for key in [key for key, row in self._index.items() if not keep[row]]:
-            self._free.append(self._index.pop(key))
+        """Make a quarter of room: first what no run has used since the last time, the oldest first."""
+        keys = list(self._index)
+        rows = np.fromiter(self._index.values(), np.int64, len(keys))
+        clean, used = ~self._dirty[rows], self._used[rows]
+        oldest = np.concatenate((np.flatnonzero(clean & ~used), np.flatnonzero(clean & used)))
+        for place in oldest[: len(keys) - self._rows_max() * 3 // 4].tolist():
+            self._free.append(self._index.pop(keys[place]))
         self._used[:] = False
 
 
