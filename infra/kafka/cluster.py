@@ -46,14 +46,11 @@ class KafkaCluster:
         self._client = dict(client_config or {})
         self._fetched_kb = min(max(1, fetched_bytes >> 10), FETCHED_KB_MAX)
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
-        waiting = {"queue.buffering.max.kbytes": max(1, queued_bytes >> 10)}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}
-        self._producer = {**waiting, **self._client, **(producer_config or {})}
-        # A record that never fits into the queue would be waited for without an end.
-        largest_kb = 2 * (self.record_bytes_max or 0) >> 10
         chosen = {**self._client, **(producer_config or {})}
-        if "queue.buffering.max.kbytes" not in chosen and largest_kb > waiting["queue.buffering.max.kbytes"]:
-            self._producer["queue.buffering.max.kbytes"] = largest_kb
+        # A record that never fits into the queue would be waited for without an end.
+        room = max(queued_bytes, 2 * (_record_bytes_max(chosen) or 0))
+        self._producer = {"queue.buffering.max.kbytes": max(1, room >> 10), **chosen}
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)
         check_settings("the consumer's settings (consumer_extra_config)", self._consumer, Consumer)
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
@@ -76,10 +73,14 @@ class KafkaCluster:
     @property
     def record_bytes_max(self) -> int | None:
         """The ``message.max.bytes`` that was set for the producer; None where nobody did."""
-        chosen = self._producer.get("message.max.bytes")
-        return None if chosen is None else int(chosen)
+        return _record_bytes_max(self._producer)
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> EngineProducer:
         """A new producer, not initialised yet; ``batch_bytes_max`` is what every topic takes in one batch."""
         config = {"batch.size": min(batch_bytes_max, BATCH_BYTES_MAX), **self._producer}
         return EngineProducer(self.bootstrap, transactional_id, config=config)
+
+
+def _record_bytes_max(settings: Mapping[str, Any]) -> int | None:
+    chosen = settings.get("message.max.bytes")
+    return None if chosen is None else int(chosen)
