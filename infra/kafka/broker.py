@@ -30,6 +30,7 @@ from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
 from infra.kafka.broker_errors import BrokerAlreadyRunning, BrokerDidNotStart, PortTaken
 from infra.kafka.readiness import answers_metadata, port_is_open
+from infra.kafka.unclean_end import ended_uncleanly, expire_registration
 from infra.process import end_process, is_running, start_mark
 from infra.settings import Settings
 
@@ -82,7 +83,7 @@ class EmbeddedBroker:
         """The broker of this folder, if it runs."""
         return running_broker(self._folder)
 
-    def start(self, timeout_s: float = 60.0) -> BrokerAddress:
+    def start(self, timeout_s: float = 120.0) -> BrokerAddress:
         """Start the broker and wait until it answers.
 
         Raises:
@@ -98,6 +99,8 @@ class EmbeddedBroker:
             deadline = time.monotonic() + timeout_s
             port = self._choose_port()
             self._configure(port, _free_port(), deadline)
+            if ended_uncleanly(self._folder / "data"):
+                expire_registration(self._folder / "data", self._java_command(), _free_port(), self.log, deadline)
             process = self._launch()
             mark = start_mark(process.pid) or ""
             address = BrokerAddress(f"127.0.0.1:{port}", process.pid, mark)
@@ -256,7 +259,6 @@ def _properties(data: Path, port: int, controller_port: int, heap_mb: int) -> st
         "offsets.retention.minutes": 30 * 24 * 60,
         "num.network.threads": 2,
         "num.io.threads": 4,
-        # After a crash the node's own old registration has to expire before it may come back.
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
     }

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
@@ -137,7 +137,17 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
         ) from failure
 
 
-def admin_client(bootstrap: str, extra: Mapping[str, str | int | float | bool] | None = None) -> AdminClient:
-    """An administrative client; short connection back-off, library lines through our log."""
-    config: ClientConfig = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1000, **(extra or {})}
+def admin_client(
+    bootstrap: str,
+    extra: Mapping[str, str | int | float | bool] | None = None,
+    *,
+    on_error: Callable[[KafkaError], None] | None = None,
+) -> AdminClient:
+    """An administrative client; short connection back-off, library lines through our log.
+
+    ``on_error`` is called with what happens to connections, when the client is polled.
+    """
+    config: dict[str, Any] = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1000, **(extra or {})}
+    if on_error is not None:
+        config["error_cb"] = on_error
     return AdminClient(config, logger=library_logger())

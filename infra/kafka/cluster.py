@@ -8,9 +8,10 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from infra.clock import Clock, SystemClock
-from infra.kafka.client import check_settings
+from infra.kafka.client import check_settings, library_logger
 from infra.kafka.consumer import GroupConsumer
 from infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
+from infra.kafka.records import GroupMetadata
 from infra.kafka.replay import ChangelogConsumer
 from infra.kafka.topics import Topics
 
@@ -65,6 +66,16 @@ class KafkaCluster:
     def group_consumer(self, group: str) -> GroupConsumer:
         """A new member of ``group``, not subscribed yet."""
         return GroupConsumer(self.bootstrap, group, config=self._consumer)
+
+    def outside_metadata(self, group: str) -> GroupMetadata:
+        """The identity of who is no member of a group: Kafka takes offsets from it only while the group has none."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, **self._client, "group.id": group}, logger=library_logger()
+        )
+        try:
+            return consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
 
     def changelog_consumer(self) -> ChangelogConsumer:
         """A new restorer."""

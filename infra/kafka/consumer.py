@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from itertools import groupby, repeat
 from typing import Any, overload
 
 import structlog
@@ -20,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from infra.kafka.client import library_logger
 from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
 from infra.kafka.records import Batch, GroupMetadata, Headers, Partition
+from infra.kafka.rights import Kind, principal_of, refusal_of
 
 _log = structlog.get_logger("kafka.consumer")
 
@@ -37,6 +37,8 @@ _OUT_OF_THE_GROUP = (
 
 #: How long fetching rests when enough is fetched ahead, in milliseconds.
 FETCH_BACKOFF_MS = 10
+#: How often a wait looks whether partitions came that it could end for, in seconds: the library does not end it.
+LOOK_FOR_PARTITIONS_S = 0.02
 #: How long an offset look-up or a seek may take, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
 #: How long the library may take to set a partition up before it can be sought, in seconds.
@@ -69,17 +71,21 @@ class _HeadersOf(Sequence[Headers]):
 
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
     """Group messages by partition, keeping the order within each."""
-    # By identity: the library's errors can't be compared with anything else.
-    refused = [message for message in messages if message.error() is not None]
-    if refused:
-        for message in refused:
-            on_error(message)
+    if any(map(Message.error, messages)):
+        # By identity: the library's errors can't be compared with anything else.
+        for message in messages:
+            if message.error() is not None:
+                on_error(message)
         messages = [message for message in messages if message.error() is None]
+    names: set[str] = set(map(Message.topic, messages))
+    topics: Iterable[str] = repeat(names.pop()) if len(names) == 1 else map(Message.topic, messages)
+    places = zip(topics, map(Message.partition, messages), strict=False)
     grouped: dict[tuple[str, int], list[Message]] = {}
-    numbers = list(map(Message.partition, messages))
-    topics = list(map(Message.topic, messages))
-    for place, run in groupby(zip(topics, numbers, messages, strict=True), _PLACE):
-        grouped.setdefault(place, []).extend(map(_MESSAGE, run))
+    first = 0
+    for place, run in groupby(places):
+        last = first + len(list(run))
+        grouped.setdefault(place, []).extend(messages[first:last])
+        first = last
     return [
         Batch(
             Partition(*place),
@@ -91,9 +97,6 @@ def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> li
         )
         for place, found in grouped.items()
     ]
-
-
-_PLACE, _MESSAGE = itemgetter(0, 1), itemgetter(2)
 
 
 _METADATA_MAGIC = b"CGMDv2:"
@@ -137,8 +140,11 @@ class GroupConsumer:
 
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._brokers_down_since: float | None = None
+        self._group, self._principal = group, principal_of(config or {})
         #: Of the partitions that the library knows of, the next offset to hand out.
         self._next: dict[Partition, int] = {}
+        #: Whether partitions came while the last poll waited.
+        self._came = False
         #: Of the partitions that are ours and have not been let flow, where they will begin.
         self._held: dict[Partition, int] = {}
         #: Sought or let go since the last poll began.
@@ -186,6 +192,7 @@ class GroupConsumer:
             # The library hears of a partition only when it is let flow. At a logical offset (end, stored) it would ask
             # for a number, and an answer that comes after the seek overwrites that in silence; at any number that we
             # could guess here the log may not begin yet.
+            self._came = True
             self._held.clear()
             if self._cooperative:
                 consumer.incremental_assign([])
@@ -214,7 +221,7 @@ class GroupConsumer:
             KafkaFailed: The cluster refuses this member.
         """
         self._moved.clear()
-        messages = self._consumer.consume(1, timeout_s)
+        messages = self._first(timeout_s)
         if not messages:
             self._ask_for_broker()
             return []
@@ -227,6 +234,19 @@ class GroupConsumer:
         for batch in batches:
             self._next[batch.partition] = batch.offsets[-1] + 1
         return batches
+
+    def _first(self, timeout_s: float) -> list[Message]:
+        """One record. Partitions that come meanwhile end the wait: there is more to do with them than to wait."""
+        self._came = False
+        left_s = timeout_s
+        messages: list[Message]
+        while not self._next and left_s > LOOK_FOR_PARTITIONS_S:
+            messages = self._consumer.consume(1, LOOK_FOR_PARTITIONS_S)
+            if messages or self._came:
+                return messages
+            left_s -= LOOK_FOR_PARTITIONS_S
+        messages = self._consumer.consume(1, left_s)
+        return messages
 
     def _still_wanted(self, batches: list[Batch]) -> list[Batch]:
         """Callbacks ran between the records in hand: those of partitions that were sought or let go are dropped.
@@ -271,12 +291,15 @@ class GroupConsumer:
         try:
             places = self._consumer.committed(places_of(partitions), timeout=LOOKUP_TIMEOUT_S)
         except KafkaException as failure:
+            self._raise_if_refused(failure.args[0], "read the committed offsets")
             raise BrokerUnreachable(
                 f"The committed offsets of {len(partitions)} partitions could not be read: {failure.args[0].str()}.",
-                action="Check that the broker runs; the processor goes on where it was when it is back.",
+                action="Check that the broker runs; the processor goes on where it was when it is back. If it runs, a "
+                "transaction that wrote them is still open: `kafka-transactions.sh find-hanging` names it.",
             ) from failure
         for place in places:
             if place.error is not None:
+                self._raise_if_refused(place.error, "read the committed offsets", place.topic)
                 raise KafkaFailed(
                     f"The committed offset of {place.topic}[{place.partition}] can't be read: {place.error.str()}.",
                     action="Check the rights of this client on its consumer group.",
@@ -409,9 +432,11 @@ class GroupConsumer:
         try:
             results = self._consumer.commit(offsets=places, asynchronous=False)
         except KafkaException as failure:
+            self._raise_if_refused(failure.args[0], "commit offsets")
             raise _commit_refused(failure.args[0], "") from failure
         for place in results or []:
             if place.error is not None:
+                self._raise_if_refused(place.error, "commit offsets", place.topic)
                 raise _commit_refused(place.error, f" of {place.topic}[{place.partition}]")
 
     def close(self) -> None:
@@ -423,8 +448,15 @@ class GroupConsumer:
             self._brokers_down_since = time.monotonic()
             _log.warning("no broker reachable", error=error.str(), next="waiting for the broker to come back")
 
+    def _raise_if_refused(self, error: KafkaError, what: str, topic: str | None = None) -> None:
+        names: dict[Kind, str] = {"topic": topic or "", "group": self._group}
+        missing = refusal_of(error, what, self._principal, operation="Read", names=names)
+        if missing is not None:
+            raise missing
+
     def _raise_or_log(self, message: Message) -> None:
         error = message.error()
+        self._raise_if_refused(error, "read the inputs", message.topic())
         if error.code() in _MISSING:
             raise TopicUnusable(
                 f"Input topic {message.topic()} is not there: {error.str()}.",
@@ -433,11 +465,7 @@ class GroupConsumer:
             )
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._on_library_error(error)
-        elif error.fatal() or error.code() in (
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError.GROUP_AUTHORIZATION_FAILED,
-            KafkaError._AUTO_OFFSET_RESET,
-        ):
+        elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise KafkaFailed(
                 f"Reading the inputs was refused: {error.name()} ({error.str()}).",
                 action="Check the rights of this client, and that the committed offsets are still in the topic.",

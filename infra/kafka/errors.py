@@ -4,6 +4,7 @@ HoldfastError
 └── KafkaFailed                 something the cluster refused; stop and say so
     ├── BrokerUnreachable       no answer in time; wait, or stop with the exit code for it
     ├── CoordinatorMoving       a group's coordinator is loading or moving; ask again
+    ├── AccessRefused           a right is missing; the rule that grants it is in the error
     ├── ClientSettingsInvalid   a setting of the client library is not one, or is not to be chosen
     ├── TopicUnusable           a topic is missing, or has the wrong shape
     ├── TransactionAborted      the transaction must be aborted; drop the uncommitted writes and go on
@@ -24,13 +25,21 @@ class KafkaFailed(HoldfastError):
 class BrokerUnreachable(KafkaFailed):
     """No broker answered in time."""
 
+    cause = "broker-away"
     exit_code = EXIT_BROKER_UNAVAILABLE
 
 
 class CoordinatorMoving(KafkaFailed):
     """A group's coordinator is loading or moving."""
 
+    cause = "broker-away"
     exit_code = EXIT_BROKER_UNAVAILABLE
+
+
+class AccessRefused(KafkaFailed):
+    """A right is missing on the cluster; fields: operation, resource, rule."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ClientSettingsInvalid(KafkaFailed):
@@ -52,9 +61,13 @@ class TransactionAborted(KafkaFailed):
 class ProducerFenced(KafkaFailed):
     """Another producer with the same transactional id, or the next owner of the partitions, took over."""
 
+    cause = "fenced"
+
 
 class MembershipLost(KafkaFailed):
     """This member has no place in its group: nothing would fence what it commits."""
+
+    cause = "fenced"
 
 
 class OutcomeUnknown(KafkaFailed):

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice, repeat
@@ -21,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from infra.kafka.client import library_logger
 from infra.kafka.errors import (
+    AccessRefused,
     BrokerUnreachable,
     KafkaFailed,
     OutcomeUnknown,
@@ -29,6 +31,7 @@ from infra.kafka.errors import (
 )
 from infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
 from infra.kafka.records import GroupMetadata, Headers, Partition
+from infra.kafka.rights import Kind, not_writable, principal_of, refusal_of
 
 _log = structlog.get_logger("kafka.producer")
 
@@ -45,6 +48,9 @@ OnDelivered = Callable[[int], None]
 
 #: A call that has not come back so many seconds after its own timeout is given up.
 HANG_AFTER_S = 5.0
+#: An abort is waited for so long. After a broker's restart the library can keep it for half a minute and more in the
+#: queue of a connection that it does not open; a new producer is heard at once, and its start ends what is open.
+ABORT_WITHIN_S = 5.0
 
 #: The library sends a request again by itself when its answer is lost, after at least 0.8 of this; it tells nobody.
 RETRY_BACKOFF_MS = 500
@@ -88,6 +94,7 @@ class EngineProducer:
         self._timeout_s = transaction_timeout_s
         #: The first record that was refused since the transaction began: why, and what it was for.
         self._refused: tuple[KafkaError, str] | None = None
+        self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
         #: Called about once a second while a request waits for an answer.
         self.on_wait: Callable[[], None] = lambda: None
@@ -111,6 +118,8 @@ class EngineProducer:
             self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
+            # What arrived needs no call of ours, and offsets are told in transactions only.
+            settings.setdefault("delivery.report.only.error", True)
         self._doubtful = False
         self._init_timeout_s = 2 * self._timeout_s
         self._settings = settings
@@ -171,9 +180,12 @@ class EngineProducer:
     ) -> None:
         """Queue one record; partition -1 leaves the choice to the key (murmur2, as Java and Spark do).
 
+        ``on_delivered`` is told the record's offset, in a transaction.
+
         Raises:
             KafkaFailed: The record can't be sent at all (too large, topic unknown).
         """
+        self._written.add(topic)
         options: dict[str, Any] = {}
         if timestamp_ms:
             options["timestamp"] = timestamp_ms
@@ -210,14 +222,15 @@ class EngineProducer:
                 time_ms = timestamps[index] if timestamps is not None else 0
                 self.produce(topic, value, key, partition=partition, timestamp_ms=time_ms, headers=headers.get(index))
             return
+        self._written.add(topic)
         produce, first, count = self._producer.produce, 0, len(values)
         while first < count:
             left = iter(values[first:])
             times = repeat(0) if timestamps is None else islice(timestamps, first, None)
             try:
                 # By position: names would cost as much as the call does.
-                for value, key, time_ms in zip(left, islice(keys, first, None), times, strict=False):
-                    produce(topic, value, key, partition, None, None, time_ms)
+                rest = (left, islice(keys, first, None), repeat(partition), repeat(None), repeat(None), times)
+                deque(map(produce, repeat(topic), *rest), maxlen=0)
                 return
             except BufferError:
                 first = count - length_hint(left) - 1
@@ -283,7 +296,7 @@ class EngineProducer:
                     action="Nothing is lost: the batch is processed again.",
                     error=error.name(),
                 )
-        return self._translate(error, f"send a record to {topic}")
+        return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
         """The error for the first refused record; forgets it."""
@@ -298,7 +311,8 @@ class EngineProducer:
                 error=error.name(),
                 place=place,
             )
-        return _refused_for_good(f"Kafka refused a record for {place}:", error)
+        missing = self._missing_right(error, f"write to {place}", place.rpartition("[")[0])
+        return missing or _refused_for_good(f"Kafka refused a record for {place}:", error)
 
     def _fatal(self, what: str) -> KafkaFailed:
         """The library only says that it has failed for good: the next call names the reason."""
@@ -329,7 +343,7 @@ class EngineProducer:
 
     def abort(self) -> None:
         """Abort the open transaction."""
-        self._until_answered(self._producer.abort_transaction, "abort")
+        self._until_answered(self._producer.abort_transaction, "abort", within_s=ABORT_WITHIN_S)
         self._refused = None
 
     def close(self) -> None:
@@ -341,8 +355,9 @@ class EngineProducer:
         except (KafkaException, SystemError) as failure:  # a fenced producer raises even here; it holds nothing
             _log.debug("a producer was closed after a fatal error", error=str(failure))
 
-    def _until_answered(self, call: Callable[[float], None], what: str) -> None:
-        deadline = time.monotonic() + 2 * self._timeout_s
+    def _until_answered(self, call: Callable[[float], None], what: str, *, within_s: float | None = None) -> None:
+        # By default as long as a transaction lasts: what is not answered by then, the broker has aborted.
+        deadline = time.monotonic() + (self._timeout_s if within_s is None else within_s)
         while True:
             left_s = max(1.0, deadline - time.monotonic())
             try:
@@ -380,7 +395,10 @@ class EngineProducer:
                 action="The engine goes on with a new producer, and finds out what was committed.",
             ) from hangs
 
-    def _translate(self, error: KafkaError, what: str) -> KafkaFailed:
+    def _translate(self, error: KafkaError, what: str, topic: str = "") -> KafkaFailed:
+        missing = self._missing_right(error, what, topic)
+        if missing is not None:
+            return missing
         seen = f"{error.name()} ({error.str()})"
         if error.code() in _FENCED:
             return ProducerFenced(
@@ -407,6 +425,12 @@ class EngineProducer:
             action="Check the record's size against the topic's limit, and the rights of this client.",
             error=error.name(),
         )
+
+    def _missing_right(self, error: KafkaError, what: str, topic: str) -> AccessRefused | None:
+        if not topic and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            topic = next(iter(not_writable(self._settings, self._written)), "")
+        names: dict[Kind, str] = {"topic": topic, "transactional-id": str(self._settings.get("transactional.id", ""))}
+        return refusal_of(error, what, principal_of(self._settings), names=names)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from confluent_kafka import (
     Consumer,
@@ -33,12 +34,17 @@ from infra.kafka.client import admin_client, library_logger
 from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
 from infra.kafka.group_protocol import decode_assignment
 from infra.kafka.records import GroupShares, Partition, TopicFacts, TopicSpec
+from infra.kafka.rights import REFUSALS, Right, principal_of, refused
 
 #: How long one administrative request may take, in seconds.
 REQUEST_TIMEOUT_S = 20.0
 #: How long the markers of an answered commit may take, in seconds; a transaction itself lives 15 s at the most.
 SETTLE_TIMEOUT_S = 20.0
 _SETTLE_LOOK_EVERY_S = 0.02
+#: The first try of what may be refused in silence is short.
+_FIRST_TRY_S = 0.5
+#: A topic that nobody has.
+_NO_TOPIC = "holdfast-no-topic"
 
 Answer = TypeVar("Answer")
 
@@ -63,6 +69,7 @@ _ABSENT = (
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 )
+_NOT_ADMITTED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 _AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
@@ -82,7 +89,8 @@ class Topics:
         extra_config: Security settings for the client.
         timeout_s: How long one request may take.
 
-    All methods raise BrokerUnreachable when nobody answers, and KafkaFailed when the cluster refuses.
+    All methods raise BrokerUnreachable when nobody answers, AccessRefused when a right is missing, and KafkaFailed when
+    the cluster refuses for another reason.
     """
 
     def __init__(
@@ -96,8 +104,16 @@ class Topics:
         self._timeout_s = timeout_s
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._extra = dict(extra_config or {})
-        self._admin = admin_client(bootstrap, extra_config)
+        self._principal = principal_of(self._extra)
+        #: Why brokers did not let this client in, as it was last told.
+        self._not_admitted: KafkaError | None = None
+        self._admin = admin_client(bootstrap, extra_config, on_error=self._note)
         self._readers: dict[str, Consumer] = {}
+
+    @property
+    def client_config(self) -> Mapping[str, str | int | float | bool]:
+        """Security settings, as they were given."""
+        return dict(self._extra)
 
     def ping(self) -> int:
         """The number of brokers that the cluster says it has."""
@@ -105,6 +121,12 @@ class Topics:
             return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
         except KafkaException as failure:
             raise self._failure(failure, "list the brokers") from failure
+
+    def listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The names of all topics and of all groups that this client may see, in order; Kafka's own left out."""
+        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "list the groups")
+        return tuple(sorted(name for name in topics if not name.startswith("__"))), tuple(sorted(g.id for g in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those topics that exist."""
@@ -114,7 +136,8 @@ class Topics:
         found: dict[str, Any] = {}
         futures = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._timeout_s)
         for name, future in futures.items():
-            description = self._result(future, f"describe topic {name}", absent_is_none=True)
+            right = Right("Describe", "topic", name)
+            description = self._result(future, f"describe topic {name}", right, absent_is_none=True)
             if description is not None:
                 found[name] = description
         if not found:
@@ -122,7 +145,9 @@ class Topics:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         configs: dict[str, dict[str, str]] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=self._timeout_s).items():
-            entries = self._result(future, f"read the config of topic {resource.name}", absent_is_none=True) or {}
+            right = Right("DescribeConfigs", "topic", resource.name)
+            what = f"read the config of topic {resource.name}"
+            entries = self._result(future, what, right, absent_is_none=True) or {}
             configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         return {
             name: TopicFacts(
@@ -149,7 +174,8 @@ class Topics:
         except KafkaException as failure:
             if failure.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise self._failure(failure, f"create topic {spec.name}") from failure
+            right = Right("Create", "topic", spec.name)
+            raise self._failure(failure, f"create topic {spec.name}", right) from failure
         deadline = time.monotonic() + self._timeout_s
         while not self._is_told_of(spec.name) and time.monotonic() < deadline:
             time.sleep(_SETTLE_LOOK_EVERY_S)  # brokers follow the controller a moment later
@@ -162,12 +188,21 @@ class Topics:
         ]
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         for future in self._admin.incremental_alter_configs([resource]).values():
-            self._result(future, f"alter the config of topic {name}")
+            self._result(future, f"alter the config of topic {name}", Right("AlterConfigs", "topic", name))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with all its records."""
+        """Delete a topic, if it is there, with all its records; wait until the brokers tell of it no more."""
         for future in self._admin.delete_topics([name], request_timeout=self._timeout_s).values():
-            self._result(future, f"delete topic {name}", absent_is_none=True)
+            self._result(future, f"delete topic {name}", Right("Delete", "topic", name), absent_is_none=True)
+        deadline = time.monotonic() + self._timeout_s
+        while self.describe([name]) and time.monotonic() < deadline:
+            time.sleep(_SETTLE_LOOK_EVERY_S)
+
+    def delete_group(self, group: str) -> None:
+        """Delete the offsets of a group that has no member any more; one that is not there is no error."""
+        for future in self._admin.delete_consumer_groups([group], request_timeout=self._try_s).values():
+            self._result(future, f"delete group {group}", absent_is_none=True)
+        self._readers.pop(group, None)
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
         """Per partition, the last stable offset (``committed``) or the high watermark."""
@@ -215,21 +250,90 @@ class Topics:
         """Per partition, the first offset that is still there."""
         return self._offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
-    def committed_offsets(self, group: str) -> dict[Partition, int]:
+    def offsets_of_all(
+        self, partitions: Mapping[str, int], which: Literal["start", "stable", "end"]
+    ) -> dict[str, dict[int, int]]:
+        """Of many topics (name -> its partitions) in one request: the first offset that is there, the last stable one,
+        or the high watermark. What is not there is left out.
+        """
+        places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
+        found: dict[str, dict[int, int]] = {name: {} for name in partitions}
+        if not places:
+            return found
+        spec = OffsetSpec.earliest() if which == "start" else OffsetSpec.latest()
+        level = IsolationLevel.READ_COMMITTED if which == "stable" else IsolationLevel.READ_UNCOMMITTED
+
+        def ask() -> None:
+            request = dict.fromkeys(places, spec)
+            futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
+            for place, future in futures.items():
+                right = Right("Describe", "topic", place.topic)
+                told = self._result(future, f"list the offsets of {place.topic}", right, absent_is_none=True)
+                if told is not None:
+                    found[place.topic][place.partition] = told.offset
+
+        self._patient(ask)
+        return found
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        """Per partition, the first offset written at that time (ms since 1970) or later; its end when there is none."""
+        found = self._offsets(topic, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
+        if all(offset >= 0 for offset in found.values()):
+            return found
+        ends = self.end_offsets(topic, committed=False)
+        return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
+
+    def committed_offsets(self, group: str, topics: Iterable[str] = ()) -> dict[Partition, int]:
         """The offsets that a group has committed, pending transactions waited for.
 
         Asked through a consumer that never joins: the admin client's requests to a group's coordinator can end the
         process when that coordinator is moving (librdkafka issues 4605 and 5040).
+
+        Args:
+            group: The group.
+            topics: Those whose offsets matter. Brokers hide topics that this client may not see, and their offsets with
+                them: a refusal is raised for these, others are left out silently.
         """
-        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        self._check_visible(topics)
+        listed = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
         places = [
             TopicPartition(name, number)
-            for name, topic in topics.items()
+            for name, topic in listed.items()
             if not name.startswith("__")
             for number in topic.partitions
         ]
         if not places:
+            self._check_group(group)
             return {}
+        return {
+            Partition(place.topic, place.partition): place.offset
+            for place in self._committed(group, places, f"read the offsets of group {group}")
+            if place.error is None and place.offset >= 0
+        }
+
+    def members(self, group: str) -> int:
+        """How many members a group has now."""
+        return sum(len(known.members) for known in self._groups(group))
+
+    def group_shares(self, group: str) -> GroupShares | None:
+        """Who has which partitions; None while the group shares them out anew, or is empty."""
+        for known in self._groups(group):
+            if known.state == "Stable":
+                members = {member.id: decode_assignment(member.assignment) for member in known.members}
+                return GroupShares(known.protocol, members)
+        return None
+
+    def _groups(self, group: str) -> list[Any]:
+        """The group, if there is one; a group that this client may not see is no empty one."""
+        # The older of the library's two ways: the newer one has the defect named in ``committed_offsets``.
+        what, right = f"describe group {group}", Right("Describe", "group", group)
+        found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), what, right)
+        if not any(known.id == group for known in found):
+            self._check_group(group)
+        ours: list[Any] = [known for known in found if known.id == group]
+        return ours
+
+    def _reader(self, group: str) -> Consumer:
         reader = self._readers.get(group)
         if reader is None:
             reader = self._readers[group] = Consumer(
@@ -242,27 +346,38 @@ class Topics:
                 },
                 logger=library_logger(),
             )
-        answer = self._read(lambda: reader.committed(places, timeout=self._try_s), f"read the offsets of group {group}")
-        return {
-            Partition(place.topic, place.partition): place.offset
-            for place in answer
-            if place.error is None and place.offset >= 0
-        }
+        return reader
 
-    def members(self, group: str) -> int:
-        """How many members a group has now."""
-        # The older of the library's two ways: the newer one has the defect named above.
-        found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), f"describe group {group}")
-        return sum(len(known.members) for known in found if known.id == group)
+    def _check_group(self, group: str) -> None:
+        """Groups that this client may not see are told as absent; their coordinator is not given away, though."""
+        self._committed(group, [TopicPartition(_NO_TOPIC, 0)], f"look at group {group}")
 
-    def group_shares(self, group: str) -> GroupShares | None:
-        """Who has which partitions; None while the group shares them out anew, or is empty."""
-        found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), f"describe group {group}")
-        for known in found:
-            if known.id == group and known.state == "Stable":
-                members = {member.id: decode_assignment(member.assignment) for member in known.members}
-                return GroupShares(known.protocol, members)
-        return None
+    def _committed(self, group: str, places: list[TopicPartition], what: str) -> list[TopicPartition]:
+        """Asked in short steps: refused a coordinator, the library goes on looking for it, and only polling tells."""
+        reader, right = self._reader(group), Right("Describe", "group", group)
+
+        def ask() -> Any:
+            try:
+                return reader.committed(places, timeout=self._try_s if told else _FIRST_TRY_S)
+            except KafkaException:
+                message = reader.poll(0)
+                error = None if message is None else message.error()
+                told.append(error)
+                if error is not None and error.code() in REFUSALS:
+                    self._readers.pop(group).close()  # a reader is told once only
+                    raise refused(what, right, self._principal) from None
+                raise
+
+        told: list[KafkaError | None] = []
+        answer: list[TopicPartition] = self._read(ask, what, right)
+        return answer
+
+    def _check_visible(self, topics: Iterable[str]) -> None:
+        for name in topics:
+            told = self._read(partial(self._admin.list_topics, name, timeout=self._try_s), "list the topics")
+            error = told.topics[name].error if name in told.topics else None
+            if error is not None and error.code() in REFUSALS:
+                raise refused(f"look at topic {name}", Right("Describe", "topic", name), self._principal)
 
     def _is_told_of(self, name: str) -> bool:
         told = self._read(lambda: self._admin.list_topics(name, timeout=self._try_s), "list the topics").topics.get(
@@ -271,20 +386,22 @@ class Topics:
         led = told is not None and told.error is None and all(part.leader >= 0 for part in told.partitions.values())
         return led and name in self.describe([name])
 
-    def _read(self, ask: Callable[[], Any], what: str) -> Any:
+    def _read(self, ask: Callable[[], Any], what: str, right: Right | None = None) -> Any:
         """Ask, and ask again while nobody answers, for up to the timeout."""
 
         def attempt() -> Any:
             try:
                 return ask()
             except KafkaException as failure:
-                raise self._failure(failure, what) from failure
+                raise self._failure(failure, what, right) from failure
 
         return self._patient(attempt)
 
     def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
         listed = self._read(lambda: self._admin.list_topics(topic, timeout=self._try_s), f"look at topic {topic}")
         facts = listed.topics.get(topic)
+        if facts is not None and facts.error is not None and facts.error.code() in REFUSALS:
+            raise refused(f"look at topic {topic}", Right("Describe", "topic", topic), self._principal)
         if facts is None or facts.error is not None:
             raise KafkaFailed(
                 f"Topic {topic} can't be read: {facts.error if facts is not None else 'it is not there'}.",
@@ -292,11 +409,12 @@ class Topics:
                 topic=topic,
             )
         request = {TopicPartition(topic, number): spec for number in facts.partitions}
+        right = Right("Describe", "topic", topic)
 
         def ask() -> dict[int, int]:
             futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
             return {
-                partition.partition: self._result(future, f"list the offsets of {topic}").offset
+                partition.partition: self._result(future, f"list the offsets of {topic}", right).offset
                 for partition, future in futures.items()
             }
 
@@ -316,16 +434,20 @@ class Topics:
                     raise
                 time.sleep(0.1)
 
-    def _result(self, future: Future[Any], what: str, *, absent_is_none: bool = False) -> Any:
+    def _result(
+        self, future: Future[Any], what: str, right: Right | None = None, *, absent_is_none: bool = False
+    ) -> Any:
         try:
             return future.result(self._timeout_s + 5)
         except KafkaException as failure:
             if absent_is_none and failure.args[0].code() in _ABSENT:
                 return None
-            raise self._failure(failure, what) from failure
+            raise self._failure(failure, what, right) from failure
 
-    def _failure(self, failure: KafkaException, what: str) -> KafkaFailed:
+    def _failure(self, failure: KafkaException, what: str, right: Right | None = None) -> KafkaFailed:
         error = failure.args[0]
+        if right is not None and error.code() in REFUSALS:
+            return refused(what, right, self._principal)
         if error.code() in _MOVING:
             return CoordinatorMoving(
                 f"Kafka could not {what} within {self._timeout_s:g} s: {error.name()}.",
@@ -339,6 +461,9 @@ class Topics:
                 error=error.name(),
             )
         if error.code() in _AWAY:
+            self._admin.poll(0)
+            if self._not_admitted is not None:
+                return self._refused_entry(self._not_admitted)
             return BrokerUnreachable(
                 f"No answer from Kafka at {self.bootstrap} within {self._timeout_s:g} s, to {what}: {error.str()}.",
                 action="Check that the broker runs and that address, security settings and network are right.",
@@ -348,4 +473,17 @@ class Topics:
             f"Kafka refused to {what}: {error.name()} ({error.str()}).",
             action="Check the name and the rights of this client.",
             error=error.name(),
+        )
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() in _NOT_ADMITTED:
+            self._not_admitted = error
+
+    def _refused_entry(self, error: KafkaError) -> BrokerUnreachable:
+        self._not_admitted = None
+        why = "user and password" if error.code() == KafkaError._AUTHENTICATION else "certificates"
+        return BrokerUnreachable(
+            f"Kafka at {self.bootstrap} did not let {self._principal} in, because of {why}: {error.str()}.",
+            action="Correct security.protocol, sasl.* and ssl.* of HOLDFAST_KAFKA__CLIENT_CONFIG.",
+            bootstrap=self.bootstrap,
         )

@@ -1,0 +1,118 @@
+"""librdkafka's settings in the words of the second client library.
+
+Invariants:
+    - A setting of security that can't be said in its words is refused, never left out.
+    - Secrets that are given as text come to a file of our own only while they are read, and only we may read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.kafka.errors import ClientSettingsInvalid
+
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_ABOUT_SECURITY = ("sasl.", "ssl.", "security.", "enable.ssl.", "https.")
+_CARRIED = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.key.location",
+        "ssl.key.pem",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+    }
+)
+
+
+def quiet_library() -> None:
+    """Have the library log warnings only: below that, it logs its configuration, and that holds secrets."""
+    for name in ("kafka", "kafka.admin", "kafka.net"):
+        logger = logging.getLogger(name)
+        if logger.level < logging.WARNING:
+            logger.setLevel(logging.ERROR)
+
+
+def admin_settings(config: Mapping[str, str | int | float | bool]) -> dict[str, Any]:
+    """The arguments of ``KafkaAdminClient`` that do what these librdkafka settings do.
+
+    Raises:
+        ClientSettingsInvalid: A setting of security has no counterpart, or a file of it can't be read.
+    """
+    text = {name: str(value) for name, value in config.items()}
+    for name in text:
+        if name.startswith(_ABOUT_SECURITY) and name not in _CARRIED:
+            raise _not_carried(name)
+    protocol = text.get("security.protocol", "plaintext").upper()
+    settings: dict[str, Any] = {"security_protocol": protocol}
+    if protocol.startswith("SASL"):
+        mechanism = text.get("sasl.mechanisms", text.get("sasl.mechanism", "GSSAPI")).upper()
+        if mechanism not in _MECHANISMS:
+            raise _not_carried(f"sasl.mechanisms={mechanism}")
+        settings |= {
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": text.get("sasl.username", ""),
+            "sasl_plain_password": text.get("sasl.password", ""),
+        }
+    if protocol.endswith("SSL"):
+        settings["ssl_context"] = _context(text)
+    return settings
+
+
+def _context(text: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=text.get("ssl.ca.location"), cadata=text.get("ssl.ca.pem"))
+        _add_own_certificate(context, text)
+    except (OSError, ssl.SSLError) as failure:
+        raise ClientSettingsInvalid(
+            f"The files of the ssl settings can't be read: {failure.strerror or type(failure).__name__}.",
+            action="Correct ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password.",
+        ) from failure
+    if text.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+        context.check_hostname = False
+    if text.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _add_own_certificate(context: ssl.SSLContext, text: Mapping[str, str]) -> None:
+    password = text.get("ssl.key.password")
+
+    def load(certificate: str, key: str | None) -> None:
+        context.load_cert_chain(certificate, key, password)
+
+    if "ssl.certificate.pem" in text:
+        _with_file(text["ssl.certificate.pem"] + "\n" + text.get("ssl.key.pem", ""), lambda path: load(path, None))
+    elif "ssl.certificate.location" in text:
+        load(text["ssl.certificate.location"], text.get("ssl.key.location"))
+
+
+def _with_file(content: str, use: Callable[[str], None]) -> None:
+    # A folder of its own, which nobody else may enter, gone in any case.
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        path = Path(folder) / "own.pem"
+        path.touch(0o600)
+        path.write_text(content)
+        use(str(path))
+
+
+def _not_carried(name: str) -> ClientSettingsInvalid:
+    return ClientSettingsInvalid(
+        f"{name} has no counterpart in the client that looks at sizes and open transactions.",
+        action="Those two stay unknown here; `kafka-log-dirs.sh` and `kafka-transactions.sh` tell them.",
+        setting=name,
+    )

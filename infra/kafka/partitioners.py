@@ -1,0 +1,74 @@
+"""How writers spread keys over the partitions of a topic: by which hash, and which one a topic's writers use.
+
+Invariants:
+    - Which one it is is judged by keys that are there; where they speak for neither, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+
+from infra.kafka.records import Partition
+from infra.kafka.sampling import sample
+from infra.kafka.topics import Topics
+
+MURMUR2, CRC32 = "murmur2", "crc32"
+#: No key is there to judge by; and: keys are there, and neither hash puts them where they are.
+UNKNOWN, NEITHER = "unknown", "neither"
+#: Keys looked at in each partition, from its end.
+KEYS_EACH = 200
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2), as an unsigned 32-bit number."""
+    m, length = 0x5BD1E995, len(data)
+    h = (0x9747B28C ^ length) & _MASK
+    for start in range(0, length - 3, 4):
+        k = (int.from_bytes(data[start : start + 4], "little") * m) & _MASK
+        k = ((k ^ (k >> 24)) * m) & _MASK
+        h = ((h * m) & _MASK) ^ k
+    rest = data[length & ~3 :]
+    if rest:
+        h = ((h ^ int.from_bytes(rest, "little")) * m) & _MASK
+    h = ((h ^ (h >> 13)) * m) & _MASK
+    return h ^ (h >> 15)
+
+
+#: By name: of Java, Spark and this project (murmur2), and of librdkafka where nothing is set (crc32).
+PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
+    MURMUR2: lambda key, count: (murmur2(key) & 0x7FFFFFFF) % count,
+    CRC32: lambda key, count: zlib.crc32(key) % count,
+}
+
+
+def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
+    """The partitioner that puts all these keys where they are; ``unknown`` without any, ``neither`` if none does.
+
+    Args:
+        keys: Partition and key.
+        count: How many partitions the topic has.
+    """
+    seen = set(keys)
+    if not seen:
+        return UNKNOWN
+    fits = (name for name, place in PARTITIONERS.items() if all(place(key, count) == number for number, key in seen))
+    return next(fits, NEITHER)
+
+
+def spread_in(topics: Topics, topic: str) -> str:
+    """The partitioner of a topic's writers, judged by the newest keys in each of its partitions.
+
+    Raises:
+        KafkaFailed: They can't be read.
+    """
+    starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
+    places = [
+        (Partition(topic, number), max(start, ends.get(number, 0) - KEYS_EACH))
+        for number, start in sorted(starts.items())
+        if ends.get(number, 0) > start
+    ]
+    windows = sample(topics.bootstrap, places, topics.client_config, records_max=KEYS_EACH)
+    keys = ((each.partition.number, record.key) for each in windows for record in each.records)
+    return spread_of(((number, key) for number, key in keys if key is not None), len(starts))
