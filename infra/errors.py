@@ -10,12 +10,15 @@ a check result or a test can read without parsing prose.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 EXIT_PROCESSING_FAILED = 1
 EXIT_BAD_CONFIGURATION = 64
 EXIT_BROKER_UNAVAILABLE = 69
 EXIT_DISK_FAILURE = 74
+
+#: What an exit code alone tells of the cause, where nothing more is known.
+CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER_UNAVAILABLE: "broker-away"}
 
 
 class HoldfastError(Exception):
@@ -24,14 +27,18 @@ class HoldfastError(Exception):
     Args:
         message: What was seen and what was expected, one or two sentences.
         action: What to do about it, as an imperative sentence.
+        cause: The kind of fault, where it is another than its class says.
         fields: Facts of the failure (topic, partition, path, offset, ...), kept for logs and tests.
     """
 
     #: The process exit code that tells a supervisor which kind of failure this was.
     exit_code: int = EXIT_PROCESSING_FAILED
+    #: The kind of fault, in words that never change (``processors.lifecycle.faults``): recovery decides by them.
+    cause: str = ""
 
-    def __init__(self, message: str, *, action: str, **fields: Any) -> None:
+    def __init__(self, message: str, *, action: str, cause: str = "", **fields: Any) -> None:
         super().__init__(message)
+        self.cause = cause or type(self).cause or CAUSE_OF_EXIT.get(self.exit_code, "")
         self.message = message
         self.action = action
         self.fields = fields
@@ -41,9 +48,10 @@ class HoldfastError(Exception):
         return f"{self.message} What to do: {self.action}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as JSON-ready data: type, message, action and fields."""
+        """The error as JSON-ready data: type, cause, message, action and fields."""
         return {
             "type": type(self).__name__,
+            "cause": self.cause,
             "message": self.message,
             "action": self.action,
             "fields": {name: value if _is_plain(value) else str(value) for name, value in self.fields.items()},

@@ -124,7 +124,7 @@ def fetch_jars(
     """The verified jars of one set; those that the cache lacks, or holds with other bytes, are fetched.
 
     Args:
-        set_name: ``broker`` or ``spark``.
+        set_name: ``broker``, ``spark``, or ``s3`` (what Spark needs beside for tables in an object store).
         cache: The cache folder; the jars lie in ``jars/<set>`` below it.
         source: How to fetch.
         lock: The lock file.

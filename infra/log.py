@@ -20,6 +20,11 @@ def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
     return event
 
 
+def _to_stderr(*_: Any) -> structlog.PrintLogger:
+    """A logger on what is stderr now: it may have been exchanged, and closed, since logging was set up."""
+    return structlog.PrintLogger(sys.stderr)
+
+
 def configure_logging(level: str, form: str) -> None:
     """Set up structlog for this process.
 
@@ -41,6 +46,6 @@ def configure_logging(level: str, form: str) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_to_stderr,
         cache_logger_on_first_use=False,
     )

@@ -1,7 +1,7 @@
 """Prepares what this machine needs beyond Python: a Java, the locked jars and, when asked, a browser.
 
-``python -m infra.machine [--browser]``, the second half of set-up. It says one line for each thing that it found or
-fetched, and is quick when all is there.
+``python -m infra.machine [--browser] [--all-jars]``, the second half of set-up. It says one line for each thing that
+it found or fetched, and is quick when all is there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from infra.java import find_java
 from infra.settings import load_settings
 
 JAR_SETS = ("broker", "spark")
+#: For tables in an object store; fetched where the settings name one.
+S3_JAR_SET = "s3"
 
 
 def main(arguments: list[str]) -> int:
@@ -24,7 +26,8 @@ def main(arguments: list[str]) -> int:
         java = find_java()
         say(f"Java {java.version} from {java.source} ({java.executable})")
         source = JarSource(java, settings.ivy_settings)
-        counts = {name: len(fetch_jars(name, settings.cache, source, say=say)) for name in JAR_SETS}
+        wanted = [*JAR_SETS, *([S3_JAR_SET] if settings.warehouse.on_s3 or "--all-jars" in arguments else [])]
+        counts = {name: len(fetch_jars(name, settings.cache, source, say=say)) for name in wanted}
         say("jars: " + ", ".join(f"{count} for {name}" for name, count in counts.items()) + ", all as in jars.lock")
         if "--browser" in arguments:
             say(f"browser: {find_or_install_browser(say)}")

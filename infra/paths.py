@@ -59,6 +59,11 @@ class Paths:
         return self.warehouse / "catalog.db"
 
     @property
+    def spark(self) -> Path:
+        """What Spark writes while it runs, and the file that names a warm one."""
+        return self.home / "spark"
+
+    @property
     def dagster(self) -> Path:
         """DAGSTER_HOME: runs, events, schedules."""
         return self.home / "dagster"
@@ -88,3 +93,16 @@ class Paths:
     def checkpoints(self, processor: str) -> Path:
         """The RocksDB checkpoints of one processor, one folder for each checkpoint id."""
         return self.home / "checkpoints" / processor
+
+    @property
+    def rehearsals(self) -> Path:
+        """Scratch folders of rehearsed restores; empty but for locks when none is under way."""
+        return self.home / "rehearsals"
+
+    def exports(self, processor: str) -> Path:
+        """Files of state that was exported, before it was cleared or for other reasons."""
+        return self.home / "exports" / processor
+
+    def releases(self, processor: str) -> Path:
+        """The copies of one processor's code as it was deployed, one folder for each release."""
+        return self.home / "releases" / processor

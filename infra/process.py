@@ -28,6 +28,17 @@ def start_mark(pid: int) -> str | None:
     return None if fields[0] in {"Z", "X"} else fields[19]
 
 
+def started_at(pid: int) -> float | None:
+    """When the process began, in seconds since 1970; None if none is running."""
+    mark = start_mark(pid)
+    if mark is None:
+        return None
+    if not mark.isdigit():
+        return time.mktime(time.strptime(mark))  # as ps says it
+    booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+    return int(booted.split()[1]) + int(mark) / os.sysconf("SC_CLK_TCK")
+
+
 def is_running(pid: int, mark: str) -> bool:
     """Whether the process with this id is still the one that had this mark."""
     return start_mark(pid) == mark

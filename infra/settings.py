@@ -11,8 +11,9 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -21,16 +22,22 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from infra.log import configure_logging
 from infra.paths import Paths
+from infra.webhook import WebhookSettings
 
 _log = structlog.get_logger("settings")
 
 #: The folder of this checkout: the default home lies below it.
 PROJECT = Path(__file__).resolve().parent.parent
 PREFIX = "HOLDFAST_"
+#: The Spark that is kept running on this machine, as a master.
+WARM = "warm"
 #: Variables of the test suite, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
 #: What the names of settings have in them whose values are never shown.
-_SECRET = ("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL", "CHECKPOINTS__OPTIONS")
+_SECRET = (
+    *("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL", "CATALOG_URL"),
+    *("ACCESS_KEY", "CHECKPOINTS__OPTIONS", "WAREHOUSE__OPTIONS", "SPARK__CONF", "SPARK__MASTER", "WEBHOOK__URL"),
+)
 
 
 class SettingsInvalid(HoldfastError):
@@ -68,8 +75,113 @@ class SparkSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    master: str = Field(default="local[*]", description="Spark master URL.")
+    master: str = Field(
+        default="local[*]",
+        description="Where Spark runs: local[*] in the run itself, spark://host:port a standalone cluster, "
+        "sc://host:port a Spark Connect server, warm the one that `holdfast spark start` keeps on this machine.",
+    )
     driver_memory_mb: int = Field(default=1024, ge=512, description="Heap bound of the driver JVM, MiB.")
+    driver_host: str = Field(
+        default="127.0.0.1", description="The address that executors reach the driver at; others than loopback need it."
+    )
+    # Not of a type that hides it: settings become the environment of programs again.
+    token: str | None = Field(
+        default=None, repr=False, min_length=16, description="The token that the Spark Connect server asks for."
+    )
+    # may hold passwords, of object stores for one
+    conf: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Further properties of Spark, as spark.executor.memory or spark.archives; they win over ours.",
+    )
+
+    @property
+    def over_connect(self) -> bool:
+        """Whether a server elsewhere runs Spark, and no JVM is started here."""
+        return self.master == WARM or self.master.startswith("sc://")
+
+    @field_validator("master")
+    @classmethod
+    def _known_master(cls, value: str) -> str:
+        if value.startswith("sc://") and "token=" in value:
+            raise ValueError(f"a token does not belong into the URL, which is logged: set {PREFIX}SPARK__TOKEN")
+        if value != WARM and not re.match(r"local(-cluster)?(\[[\w*, ]+\])?$|(spark|sc|k8s)://\S+$|yarn$", value):
+            raise ValueError("expected local[*], spark://host:port, sc://host:port, warm, or another master of Spark's")
+        return value
+
+
+class WarehouseSettings(BaseModel):
+    """Where the tables are, and the catalog that knows them; the same for Spark and for readers without a JVM."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = Field(
+        default=None,
+        description="The tables' files: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder of the "
+        "home.",
+    )
+    catalog_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="The Iceberg catalog: postgresql://host:port/database, or sqlite:///file. Unset: SQLite in the "
+        "home.",
+    )
+    catalog_user: str | None = Field(default=None, description="The user of a catalog on Postgres.")
+    # Not of types that hide them: settings become the environment of programs again.
+    catalog_password: str | None = Field(default=None, repr=False, description="The password of that user.")
+    s3_endpoint: str | None = Field(default=None, description="An S3-compatible server's URL. Unset: Amazon's.")
+    s3_region: str | None = Field(default=None, description="The region of the bucket. Unset: as AWS's SDK finds it.")
+    s3_access_key: str | None = Field(
+        default=None, repr=False, description="Access key of the bucket. Unset: as AWS's SDK finds it."
+    )
+    s3_secret_key: str | None = Field(default=None, repr=False, description="Secret of that key.")
+    options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
+        default_factory=dict,
+        repr=False,
+        description="Further properties of the Iceberg catalog and its file access, as s3.session-token.",
+    )
+
+    @property
+    def on_s3(self) -> bool:
+        """Whether the tables' files are in an object store."""
+        return (self.url or "").startswith("s3://")
+
+    @field_validator("url")
+    @classmethod
+    def _known_storage(cls, value: str | None) -> str | None:
+        named = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", value or "")
+        if named and named[1] != "file" and not (named[1] == "s3" and named[2] == "//" and named[3]):
+            raise ValueError("expected a folder, or s3://bucket/prefix")
+        return value
+
+    @field_validator("catalog_url")
+    @classmethod
+    def _known_catalog(cls, value: str | None) -> str | None:
+        if not value:
+            return value
+        if re.match(r"postgresql://[^/@]*@", value):
+            raise ValueError(f"user and password go into {PREFIX}WAREHOUSE__CATALOG_USER and __CATALOG_PASSWORD")
+        if not re.match(r"postgresql://[^/@]+/[^/]+$|sqlite:///.+", value):
+            raise ValueError("expected postgresql://host:port/database, or sqlite:///file")
+        return value
+
+    @model_validator(mode="after")
+    def _whole(self) -> WarehouseSettings:
+        if (self.s3_access_key is None) != (self.s3_secret_key is None):
+            raise ValueError(f"{PREFIX}WAREHOUSE__S3_ACCESS_KEY and __S3_SECRET_KEY are set together or not at all")
+        return self
+
+
+class SnapshotSettings(BaseModel):
+    """How often stores are published to the warehouse."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every: Literal["hour", "day"] = Field(default="day", description="The time partitions of snapshots: hour or day.")
+    since: date = Field(default=date(2026, 1, 1), description="The first time partition.")
+    full_every_hours: float = Field(
+        default=168.0, gt=0, description="A snapshot is full, not incremental, when the last full one is older."
+    )
 
 
 class ServingSettings(BaseModel):
@@ -104,6 +216,35 @@ class ServingSettings(BaseModel):
         return self
 
 
+#: What a worker takes that holds nothing yet: the interpreter, the libraries, their threads.
+BASE_BYTES = 160 << 20
+#: Below so much beside it, buffers are smaller than single batches.
+SHARED_BYTES_MIN = 64 << 20
+MEMORY_BYTES_MIN = BASE_BYTES + SHARED_BYTES_MIN
+
+
+class MemoryTooSmall(SettingsInvalid):
+    """The memory bound leaves no room to work in."""
+
+
+def check_memory_bound(total: object) -> None:
+    """Refuse a bound, in bytes, that no worker can work in.
+
+    Raises:
+        MemoryTooSmall: It is; with the smallest that works.
+    """
+    if isinstance(total, bool) or not isinstance(total, int) or total < MEMORY_BYTES_MIN:
+        shown = f"{total:,}" if isinstance(total, int) else repr(total)
+        raise MemoryTooSmall(
+            f"The memory bound is {shown} bytes; a worker needs at least {MEMORY_BYTES_MIN:,} "
+            f"({MEMORY_BYTES_MIN >> 20} MiB).",
+            action=f"Set HOLDFAST_MEMORY_MAX_MB to {MEMORY_BYTES_MIN >> 20} or more, or memory_max_bytes, in bytes, to "
+            f"{MEMORY_BYTES_MIN} or more.",
+            seen=total,
+            smallest=MEMORY_BYTES_MIN,
+        )
+
+
 class CheckpointSettings(BaseModel):
     """Where processors keep checkpoints of their state, and how often they take them."""
 
@@ -111,7 +252,9 @@ class CheckpointSettings(BaseModel):
 
     enabled: bool = Field(default=True, description="Whether checkpoints are stored, and used to restore from.")
     url: str | None = Field(
-        default=None, description="The checkpoint store: a folder, or s3://bucket/prefix. Unset: a folder of the home."
+        default=None,
+        description="The checkpoint store: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder of "
+        "the home.",
     )
     # Not of a type that hides it: settings become the environment of programs again.
     options: dict[str, Any] = Field(
@@ -120,6 +263,25 @@ class CheckpointSettings(BaseModel):
     every_s: float = Field(default=600.0, gt=0, description="Seconds from one checkpoint of a task to the next.")
     stop_wait_s: float = Field(
         default=5.0, ge=0, description="How many seconds a worker that stops waits for its last checkpoints."
+    )
+
+
+class MaintenanceSettings(BaseModel):
+    """How the warehouse's tables are kept; see docs/warehouse-reading.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keep_snapshots: int = Field(default=30, ge=1, description="So many of a store's newest snapshots keep their tag.")
+    keep_snapshots_days: float = Field(default=30.0, ge=0, description="Younger snapshots keep their tag, too, days.")
+    keep_times_days: float = Field(default=400.0, ge=0, description="Tags of time partitions are kept so long, days.")
+    keep_versions_hours: float = Field(
+        default=72.0, ge=1, description="Versions without a tag are kept for readers that have begun, hours."
+    )
+    compact_every: int = Field(
+        default=8, ge=1, description="Small files are made into large ones after so many commits to a table."
+    )
+    leftovers_hours: float = Field(
+        default=72.0, ge=24, description="Files of runs that died are deleted when they are so old, hours."
     )
 
 
@@ -138,8 +300,12 @@ class Settings(BaseSettings):
     )
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
+    warehouse: WarehouseSettings = Field(default_factory=WarehouseSettings)
+    snapshots: SnapshotSettings = Field(default_factory=SnapshotSettings)
     serving: ServingSettings = Field(default_factory=ServingSettings)
     checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings)
+    maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
+    webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     processors: tuple[str, ...] = Field(
         default=("processors.definitions.fleet:application", "processors.definitions.routes:application"),
         description="The processors to run, each as module:attribute naming an Application (JSON list).",
@@ -152,6 +318,9 @@ class Settings(BaseSettings):
     )
     memory_max_mb: int = Field(
         default=1024, gt=0, description="Memory that one worker is to stay within, MiB; split over caches and buffers."
+    )
+    restore_target_s: float = Field(
+        default=300.0, gt=0, description="A check warns when restoring a changelog from nothing would take longer, s."
     )
     stuck_after_s: float = Field(
         default=30.0, gt=0, description="A processor whose loop was silent for so many seconds counts as stuck."
@@ -174,8 +343,30 @@ class Settings(BaseSettings):
 
     @property
     def checkpoint_store(self) -> str:
-        """The checkpoint store's URL."""
-        return self.checkpoints.url or str(self.paths.checkpoint_store)
+        """The checkpoint store's URL; a folder's path is absolute, a relative one is below the home folder."""
+        return self._storage(self.checkpoints.url, self.paths.checkpoint_store)
+
+    @property
+    def warehouse_store(self) -> str:
+        """Where the tables' files are: ``s3://bucket/prefix``, or a folder's absolute path."""
+        return self._storage(self.warehouse.url, self.paths.warehouse / "data").rstrip("/")
+
+    @property
+    def catalog(self) -> str:
+        """The Iceberg catalog's URL, without user and password: ``postgresql://...``, or ``sqlite:///`` and a path."""
+        url = self.warehouse.catalog_url or ""
+        if url.startswith("sqlite:///"):
+            return f"sqlite:///{self.home / Path(url.removeprefix('sqlite:///')).expanduser()}"
+        return url or f"sqlite:///{self.paths.catalog}"
+
+    def _storage(self, url: str | None, default: Path) -> str:
+        """A URL as it is, a folder with its absolute path."""
+        if url is None or url == "":
+            return str(default)
+        folder = url.removeprefix("file://")
+        if "://" in folder or re.match(r"[A-Za-z][A-Za-z0-9+]+:", folder):
+            return url
+        return str(self.home / Path(folder).expanduser())
 
     @property
     def registry(self) -> str:
@@ -202,6 +393,7 @@ def load_settings(**overrides: Any) -> Settings:
         ) from unreadable
     except ValidationError as invalid:
         raise _invalid(invalid) from None  # the cause would show every value that was given
+    check_memory_bound(settings.memory_max_mb << 20)
     _warn_of_unknown(settings)
     return settings
 

@@ -1,1 +1,1 @@
-"""The template of a local Dagster instance."""
+"""The templates of Dagster instances: on one machine, and on Postgres."""

@@ -15,6 +15,9 @@ from typing import Any, Literal
 #: How an incident can end.
 Outcome = Literal["resolved", "failed"]
 
+#: How an apply can end.
+ApplyOutcome = Literal["done", "failed", "abandoned", "superseded"]
+
 #: What a processor is meant to be: being rolled out, up, or down on purpose.
 DesiredState = Literal["deploying", "deployed", "stopped"]
 
@@ -47,6 +50,16 @@ class Incident:
     outcome: Outcome | None
     reason: str
     timeline: tuple[IncidentNote, ...]
+    #: What is being done about it: restart, rebuild, wait or ask; empty while that is not decided.
+    remedy: str = ""
+    #: The one thing that a person has to do; empty when nothing has to be done.
+    action: str = ""
+    #: Who has seen it, when, and what they said.
+    acknowledged_by: str | None = None
+    acknowledged_at: datetime | None = None
+    acknowledgement: str = ""
+    #: When a person last asked to have it tried again.
+    retried_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
@@ -96,3 +109,53 @@ class SnapshotRecord:
     def is_finished(self) -> bool:
         """Whether its table version was committed."""
         return self.finished_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StageNote:
+    """A stage that was carried out: what it came to, how many units of work it was, and how long it took."""
+
+    number: int
+    stage: str
+    text: str
+    units: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRecord:
+    """One apply of a plan: ``plan`` is the plan as it was encoded, ``done`` the stages that are through, in order."""
+
+    id: int
+    processor: str
+    verb: str
+    plan_hash: str
+    plan: str
+    who: str
+    #: The run that carries it out, and when it last said so; None when nobody does.
+    holder: str | None
+    beat_at: datetime
+    started_at: datetime
+    finished_at: datetime | None
+    outcome: ApplyOutcome | None
+    reason: str
+    done: tuple[StageNote, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A version of a processor as it was deployed: its code, and what it is made of.
+
+    ``target`` is its module:attribute; ``folder`` holds the copy of its code, None when it was not copied.
+    """
+
+    processor: str
+    release_id: str
+    code_version: str
+    target: str
+    folder: str | None
+    #: Its topics and stores, as ``processors.lifecycle.compatibility.Shape``.
+    shape: Mapping[str, Any]
+    made_at: datetime
+    #: When it was last known to work on every partition; None when it never was.
+    worked_at: datetime | None

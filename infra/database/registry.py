@@ -4,24 +4,25 @@ It is the memory that outlives every process of Holdfast: sensors, runs and comm
 
 Invariants:
     - At most one open incident per processor, and one claimer of each; both are decided by the database.
-    - A closed incident never changes again, except that lines may still be added to its timeline.
+    - A closed incident changes in three ways only: lines are added to its timeline, a person acknowledges it, or asks
+      to have a failed one tried again, which opens it.
     - Every method is one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import structlog
 from sqlalchemy import Connection, CursorResult, Row, Select, insert, or_, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import IntegrityError
 
 from infra.database import schema, tables
-from infra.database.errors import RecordUnknown, RegistryUnavailable
+from infra.database.applies import ApplyJournal
+from infra.database.connections import Connections
+from infra.database.errors import RecordUnknown
 from infra.database.records import (
     Action,
     Deployment,
@@ -31,6 +32,7 @@ from infra.database.records import (
     Outcome,
     SnapshotRecord,
 )
+from infra.database.releases import ReleaseBook
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +47,11 @@ class Registry:
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = schema.open_engine(url)
+        self._database = Connections(url)
+        #: Plans that were shown, and applies.
+        self.journal = ApplyJournal(self._database)
+        #: What versions are made of.
+        self.releases = ReleaseBook(self._database)
 
     def migrate(self) -> str:
         """Create or upgrade the schema; its version is returned. Any number of processes may do it at once.
@@ -53,14 +59,14 @@ class Registry:
         Raises:
             RegistryNewerThanCode: The schema was written by a newer Holdfast; it is left untouched.
         """
-        with self._reported():
-            version = schema.migrate(self._engine)
-        log.debug("registry.ready", url=schema.shown(self._engine.url), version=version)
+        with self._database.reported():
+            version = schema.migrate(self._database.engine)
+        log.debug("registry.ready", url=schema.shown(self._database.engine.url), version=version)
         return version
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self._database.engine.dispose()
 
     # --- incidents -----------------------------------------------------------------------------------------
 
@@ -73,10 +79,10 @@ class Registry:
             tables.incidents.c.processor == processor, tables.incidents.c.closed_at.is_(None)
         )
         while True:
-            with self._writing() as connection:
+            with self._database.writing() as connection:
                 found = connection.execute(is_open).one_or_none()
                 if found is not None:
-                    return _incident(found, self._notes(connection, found.id)), False
+                    return _incident(found, tuple(self._notes(connection, [found.id]).get(found.id, ()))), False
                 try:
                     with connection.begin_nested():
                         row = connection.execute(
@@ -132,7 +138,7 @@ class Registry:
             RecordUnknown: There is no such incident.
         """
         column = tables.incidents.c
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             number = connection.execute(
                 update(tables.incidents)
                 .where(column.id == incident_id)
@@ -143,6 +149,48 @@ class Registry:
             raise _unknown("incident", incident_id)
         return int(number)
 
+    def forgive_attempt(self, incident_id: int) -> None:
+        """Take the last attempt back: what it met with passes by itself, and uses nothing up."""
+        column = tables.incidents.c
+        self._changed(
+            update(tables.incidents)
+            .where(column.id == incident_id, column.attempts > 0)
+            .values(attempts=column.attempts - 1)
+        )
+
+    def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
+        """Set what an incident is by now, and what is done about it; false when it is not open."""
+        column = tables.incidents.c
+        return self._changed(
+            update(tables.incidents)
+            .where(column.id == incident_id, column.closed_at.is_(None))
+            .values(kind=kind, remedy=remedy, action=action)
+        )
+
+    def acknowledge_incident(self, incident_id: int, who: str, note: str, now: datetime) -> None:
+        """Keep that a person has seen it; the last one stands.
+
+        Raises:
+            RecordUnknown: There is no such incident.
+        """
+        values = {"acknowledged_by": who, "acknowledged_at": now, "acknowledgement": note}
+        if not self._changed(update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)):
+            raise _unknown("incident", incident_id)
+
+    def retry_incident(self, incident_id: int, now: datetime) -> bool:
+        """Open a failed incident again, with all its attempts; false when it did not fail, or another one is open."""
+        column = tables.incidents.c
+        again = (
+            update(tables.incidents)
+            .where(column.id == incident_id, column.outcome == "failed")
+            .values(closed_at=None, outcome=None, reason="", remedy="", action="", attempts=0, retried_at=now)
+            .values(claimed_by=None, claimed_at=None)
+        )
+        try:
+            return self._changed(again)
+        except IntegrityError:
+            return False
+
     def note_incident(
         self, incident_id: int, step: str, text: str, now: datetime, *, seconds: float | None = None
     ) -> None:
@@ -152,7 +200,7 @@ class Registry:
             RecordUnknown: There is no such incident.
         """
         values = {"incident_id": incident_id, "step": step, "text": text, "at": now, "seconds": seconds}
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             exists = select(tables.incidents.c.id).where(tables.incidents.c.id == incident_id)
             if connection.execute(exists).one_or_none() is None:
                 raise _unknown("incident", incident_id)
@@ -180,26 +228,46 @@ class Registry:
     ) -> Deployment:
         """Set what a processor is meant to be: this version, up, in these slots."""
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             return self._set_deployment(connection, processor, values)
+
+    def adopt_deployment(
+        self, processor: str, code_version: str, slots: Sequence[str], desired: DesiredState, now: datetime
+    ) -> bool:
+        """Set what a processor is meant to be, where nothing is recorded of it; false when something is."""
+        values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
+        try:
+            with self._database.writing() as connection:
+                if self._deployment(connection, processor) is not None:
+                    return False
+                self._set_deployment(connection, processor, values)
+                return True
+        except IntegrityError:
+            return False
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
         """Set that a processor is meant to be down; None when it was never deployed."""
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             if self._deployment(connection, processor) is None:
                 return None
             return self._set_deployment(connection, processor, {"desired": "stopped", "updated_at": now})
 
     def deployment(self, processor: str) -> Deployment | None:
         """What the processor is meant to be; None when it was never deployed."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             return self._deployment(connection, processor)
 
     def deployments(self) -> tuple[Deployment, ...]:
         """What every processor is meant to be, by name."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(select(tables.deployments).order_by(tables.deployments.c.processor))
             return tuple(_deployment(row) for row in rows)
+
+    def knows_nothing(self) -> bool:
+        """Whether nothing was ever recorded: it is new, or was lost and made anew."""
+        asked = (tables.deployments, tables.applies, tables.incidents, tables.releases, tables.actions)
+        with self._database.reading() as connection:
+            return not any(connection.execute(select(each).limit(1)).first() for each in asked)
 
     # --- actions -------------------------------------------------------------------------------------------
 
@@ -223,13 +291,13 @@ class Registry:
             "started_at": started_at,
             "finished_at": finished_at,
         }
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             row = connection.execute(insert(tables.actions).values(values).returning(tables.actions)).one()
             return Action(**row._mapping)
 
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
         """The newest actions, newest first."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
             return tuple(Action(**row._mapping) for row in rows)
 
@@ -239,7 +307,7 @@ class Registry:
         """Begin a snapshot; false when it was begun before (``snapshot`` tells whether it was finished)."""
         values = {"snapshot_id": snapshot_id, "table": table, "detail": dict(detail), "claimed_at": now}
         try:
-            with self._writing() as connection:
+            with self._database.writing() as connection:
                 found = select(tables.snapshots.c.snapshot_id).where(tables.snapshots.c.snapshot_id == snapshot_id)
                 if connection.execute(found).one_or_none() is not None:
                     return False
@@ -268,7 +336,7 @@ class Registry:
 
     def snapshot(self, snapshot_id: str) -> SnapshotRecord | None:
         """One snapshot, finished or not."""
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             row = connection.execute(
                 select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id)
             ).one_or_none()
@@ -277,15 +345,21 @@ class Registry:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _incidents(self, query: Select[Any]) -> tuple[Incident, ...]:
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(query).all()
-            return tuple(_incident(row, self._notes(connection, row.id)) for row in rows)
+            notes = self._notes(connection, [row.id for row in rows])
+            return tuple(_incident(row, tuple(notes.get(row.id, ()))) for row in rows)
 
-    def _notes(self, connection: Connection, incident_id: int) -> tuple[IncidentNote, ...]:
+    def _notes(self, connection: Connection, incident_ids: Sequence[int]) -> dict[int, list[IncidentNote]]:
+        """The timelines of all of them, in one question."""
         column = tables.incident_notes.c
-        query = select(column.step, column.text, column.at, column.seconds)
-        rows = connection.execute(query.where(column.incident_id == incident_id).order_by(column.id))
-        return tuple(IncidentNote(**row._mapping) for row in rows)
+        query = select(column.incident_id, column.step, column.text, column.at, column.seconds)
+        found: dict[int, list[IncidentNote]] = {}
+        if incident_ids:
+            for row in connection.execute(query.where(column.incident_id.in_(incident_ids)).order_by(column.id)):
+                facts = dict(row._mapping)
+                found.setdefault(facts.pop("incident_id"), []).append(IncidentNote(**facts))
+        return found
 
     def _deployment(self, connection: Connection, processor: str) -> Deployment | None:
         query = select(tables.deployments).where(tables.deployments.c.processor == processor)
@@ -304,39 +378,9 @@ class Registry:
         return _deployment(row)
 
     def _changed(self, statement: Any) -> bool:
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount == 1
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with self._reported(), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        options = {schema.WRITES: True}
-        with (
-            self._reported(),
-            self._engine.connect().execution_options(**options) as connection,
-            connection.begin(),
-        ):
-            yield connection
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except IntegrityError:
-            raise
-        except (DBAPIError, PoolTimeout, OSError) as failed:
-            seen = failed.orig if isinstance(failed, DBAPIError) else failed
-            raise RegistryUnavailable(
-                f"The registry {schema.shown(self._engine.url)} doesn't answer: {type(seen).__name__}: {seen}.",
-                action="Check that the database is up, that its folder or server can be written, and that "
-                "`migrate` ran; HOLDFAST_REGISTRY_URL names it.",
-                url=schema.shown(self._engine.url),
-            ) from failed
 
 
 def _incident(row: Row[Any], timeline: tuple[IncidentNote, ...]) -> Incident:

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import sqlite3
 import time
 from pathlib import Path
@@ -74,7 +75,7 @@ def migrate(engine: Engine) -> str:
         sqlalchemy.exc.DBAPIError: The database failed.
     """
     if engine.dialect.name == "sqlite" and engine.url.database:
-        Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
+        _begin_file(Path(engine.url.database))
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -96,6 +97,20 @@ def migrate(engine: Engine) -> str:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     return head
+
+
+def _begin_file(path: Path) -> None:
+    """Make the file if it is not there, without what a lost one left beside it: SQLite would take it for its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        return
+    with path.with_name(f"{path.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        for left in ("-wal", "-shm", "-journal"):
+            path.with_name(path.name + left).unlink(missing_ok=True)
+        path.touch()
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:

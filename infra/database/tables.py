@@ -1,7 +1,8 @@
 """The registry's tables.
 
 Invariants:
-    - At most one open incident per processor: the database itself refuses a second (partial unique index).
+    - At most one open incident and one open apply per processor: the database itself refuses a second (partial unique
+      indexes).
     - Times are stored in UTC and are timezone-aware on the way in and out; a naive time is refused.
     - A change here comes with a migration in ``migrations/versions``; a test compares the two.
 """
@@ -75,6 +76,12 @@ incidents = Table(
     Column("closed_at", UtcDateTime),
     Column("outcome", String(16)),
     Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("remedy", String(16), nullable=False, server_default=text("''")),
+    Column("action", Text, nullable=False, server_default=text("''")),
+    Column("acknowledged_by", String(255)),
+    Column("acknowledged_at", UtcDateTime),
+    Column("acknowledgement", Text, nullable=False, server_default=text("''")),
+    Column("retried_at", UtcDateTime),
     sqlite_autoincrement=True,
 )
 
@@ -131,4 +138,66 @@ snapshots = Table(
     Column("claimed_at", UtcDateTime, nullable=False),
     Column("iceberg_snapshot_id", BigInteger),
     Column("finished_at", UtcDateTime),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("plan_hash", String(64), primary_key=True),
+    Column("processor", String(255), nullable=False),
+    Column("verb", String(64), nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("shown_at", UtcDateTime, nullable=False),
+)
+
+applies = Table(
+    "applies",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("processor", String(255), nullable=False),
+    Column("verb", String(64), nullable=False),
+    Column("plan_hash", String(64), nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("who", String(255), nullable=False),
+    Column("holder", String(255)),
+    Column("beat_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
+    Column("outcome", String(16)),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    sqlite_autoincrement=True,
+)
+
+#: The rule "one open apply per processor", kept by the database.
+one_open_apply = Index(
+    "ux_applies_one_open",
+    applies.c.processor,
+    unique=True,
+    sqlite_where=applies.c.finished_at.is_(None),
+    postgresql_where=applies.c.finished_at.is_(None),
+)
+
+apply_stages = Table(
+    "apply_stages",
+    metadata,
+    Column("apply_id", Integer, ForeignKey("applies.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("stage", String(64), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("units", Float, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+)
+
+releases = Table(
+    "releases",
+    metadata,
+    Column("processor", String(255), primary_key=True),
+    Column("release_id", String(64), primary_key=True),
+    Column("code_version", String(255), nullable=False),
+    Column("target", String(512), nullable=False),
+    Column("folder", Text),
+    Column("shape", JSON, nullable=False),
+    Column("made_at", UtcDateTime, nullable=False),
+    Column("worked_at", UtcDateTime),
 )

@@ -114,6 +114,24 @@ def launch_file(spec: ProgramSpec) -> str:
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
+def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
+    """Command and environment (which may hold secrets) of each program that a supervisor was ever asked for and still
+    knows, by name; what can't be read is left out.
+
+    Args:
+        programs: The folder of its programs' files.
+    """
+    found = {}
+    for path in sorted(programs.glob("*.json")) if programs.is_dir() else ():
+        try:
+            document = json.loads(path.read_text())
+            command = tuple(str(word) for word in document["command"])
+            found[path.stem] = (command, {str(name): str(value) for name, value in document["environment"].items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
 def program_file(spec: ProgramSpec, python: str, launch_path: Path) -> str:
     """The text of the program's file in the supervisor's configuration.
 

@@ -1,123 +1,187 @@
-"""The Spark session: one JVM for each process, made when first asked for.
+"""The Spark session, in the three ways that the settings name: one JVM of this process, a cluster, or Spark Connect.
 
 Invariants:
-    - The JVM listens on loopback only, works in UTC, and writes below the home folder.
+    - A JVM of this process listens on loopback only (unless a cluster is told otherwise), works in UTC, and writes
+      below the home folder; it ends with :func:`stop_spark`, and with this process, however that ends.
     - Nothing is resolved or downloaded while Spark runs: its jars are the locked ones.
+    - Over Connect, no JVM is started here.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from infra.errors import HoldfastError
-from infra.jars import JarSource, fetch_jars
 from infra.java import find_java, spark_java_home
-from infra.settings import Settings
+from infra.process import is_running, start_mark
+from infra.settings import WARM, Settings
+from infra.spark.configuration import (
+    EXTENSIONS,
+    jvm_configuration,
+    python_path,
+    secret_configuration,
+    session_configuration,
+    spark_jars,
+    worker_python,
+)
+from infra.spark.failures import SparkFailed, SparkUnavailable, short_errors
+from infra.spark.server import running_server
+from infra.warehouse.catalog import prepare_catalog
+from infra.warehouse.properties import CATALOG
 
-#: The name of the Iceberg catalog, alike in Spark and in every other reader.
-CATALOG = "holdfast"
+__all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spark"]
 
-_LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
-logger.executor.name = org.apache.spark.executor
-logger.executor.level = off
-logger.scheduler.name = org.apache.spark.scheduler
-logger.scheduler.level = off
-"""
+#: How long a JVM that was told to end may take, in seconds, before it is killed.
+END_WITHIN_S = 20.0
 
+#: A Connect server that is away is tried so often, with at most so many milliseconds between: half a minute in all.
+RETRIES, RETRY_WITHIN_MS = 7, 10_000
 
-class SparkFailed(HoldfastError):
-    """Spark could not do what it was asked."""
+#: Where this process's JVM spills.
+_spill: Path | None = None
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
     """The session of this process.
 
     Args:
-        settings: Where Java, jars and the warehouse are; the driver's memory.
-        app_name: Shown in Spark's own pages.
+        settings: Where Spark, Java, jars and the warehouse are; the driver's memory.
+        app_name: Shown in Spark's own pages, where it runs in this process.
 
     Raises:
         NoJava: There is no Java that could run it.
         JarUnavailable: Its jars are not here and could not be fetched.
+        CatalogUnavailable, CatalogUnusable, CatalogLost, StorageUnavailable: The warehouse can't be used.
+        SparkUnavailable: The Connect server or the cluster of the settings can't be reached.
     """
+    prepare_catalog(settings)
+    # it prints a page of JSON for each failed query, beside the exception that says the same
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    with short_errors("start"):
+        session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)
+        for name, value in {**secret_configuration(settings), **_late(settings)}.items():
+            session.conf.set(name, value)
+    return session
+
+
+def stop_spark(session: Any) -> None:
+    """End a session, and the JVM of this process if it was in one; one over Connect leaves the server as it is."""
+    if _is_remote(session):
+        with suppress(Exception):  # a server that is gone has nothing to release
+            session.stop()
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    with suppress(Exception):  # a JVM that was killed can't be asked to stop
+        session.stop()
+    if gateway is None or process is None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    if process.stdin is not None:
+        process.stdin.close()  # what it waits for
+    try:
+        process.wait(END_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(END_WITHIN_S)
+    if _spill is not None:
+        shutil.rmtree(_spill, ignore_errors=True)
+
+
+def _own(settings: Settings, app_name: str) -> SparkSession:
+    """A session in a JVM of this process, alone or as the driver of a cluster."""
     java = find_java()
-    jars = fetch_jars("spark", settings.cache, JarSource(java, settings.ivy_settings))
-    warehouse = settings.paths.warehouse
-    warehouse.mkdir(parents=True, exist_ok=True)
-    log4j = warehouse / "log4j2.properties"
-    log4j.write_text(_LOG4J)
-    with _environment(JAVA_HOME=str(spark_java_home(java, settings.cache)), SPARK_LOCAL_IP="127.0.0.1"):
+    configuration = jvm_configuration(settings, spark_jars(settings, java), _spill_folder(settings.paths.spark))
+    with _environment(
+        JAVA_HOME=str(spark_java_home(java, settings.cache)),
+        SPARK_LOCAL_IP=settings.spark.driver_host,
+        PYTHONPATH=python_path(),
+        PYSPARK_PYTHON=worker_python(settings),
+    ):
         builder = SparkSession.builder.appName(app_name).master(settings.spark.master)
-        for name, value in _configuration(settings, jars, warehouse, log4j).items():
+        for name, value in {**configuration, **_early(settings)}.items():
             builder = builder.config(name, value)
         return builder.getOrCreate()
 
 
-@contextmanager
-def short_errors(doing: str) -> Iterator[None]:
-    """Turn Spark's page-long failures into one sentence with the cause.
+def _connected(settings: Settings) -> SparkSession:
+    """A session of a Spark Connect server.
 
     Raises:
-        SparkFailed: In place of what Spark raised.
+        SparkUnavailable: It lacks Iceberg, or does not answer.
     """
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    url, token = settings.spark.master, settings.spark.token
+    if url == WARM:
+        server = running_server(settings)
+        url, token = server.url, server.token
+    channel = DefaultChannelBuilder(url)
+    if token is not None:
+        channel.set("token", token)
+    # pyspark's functions ask for it when they choose which kind of column they make
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     try:
-        yield
-    except HoldfastError:
+        # nothing is asked of the server before it is known how long that may take
+        session: Any = RemoteSession.builder.channelBuilder(channel).create()
+        session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_WITHIN_MS)])
+        for name, value in session_configuration(settings).items():
+            session.conf.set(name, value)
+        if EXTENSIONS not in str(session.conf.get("spark.sql.extensions", "")):
+            raise SparkUnavailable(
+                f"The Spark Connect server {url} has no Iceberg: its spark.sql.extensions lack {EXTENSIONS}.",
+                action="Start it with the jars of set spark in jars.lock and with that extension; "
+                "docs/warehouse-storage.md has the command.",
+                url=url,
+            )
+    except BaseException:
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         raise
-    except Exception as failure:
-        if not isinstance(failure, PySparkException) and "py4j" not in type(failure).__module__:
-            raise
-        lines = str(failure).splitlines()
-        causes = [line.strip() for line in lines if line.startswith("Caused by:")]
-        told = [line.strip() for line in lines if line.strip()]
-        cause = causes[-1].removeprefix("Caused by: ") if causes else (told[0] if told else repr(failure))
-        raise SparkFailed(
-            f"Spark failed to {doing}: {cause[:500]}.",
-            action="See the cause; nothing was published. Run it again when the cause is mended.",
-            doing=doing,
-        ) from failure
+    return session  # type: ignore[no-any-return]
 
 
-def _configuration(settings: Settings, jars: Sequence[Path], warehouse: Path, log4j: Path) -> dict[str, str]:
-    catalog = f"spark.sql.catalog.{CATALOG}"
-    return {
-        "spark.jars": ",".join(str(jar) for jar in jars),
-        "spark.driver.memory": f"{settings.spark.driver_memory_mb}m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Dderby.system.home={warehouse}",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.pyspark.python": sys.executable,
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.warehouse.dir": str(warehouse / "spark"),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.sources.v2.bucketing.enabled": "true",
-        "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
-        "spark.sql.requireAllClusterKeysForCoPartition": "false",
-        catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "jdbc",
-        f"{catalog}.uri": f"jdbc:sqlite:{settings.paths.catalog}",
-        f"{catalog}.jdbc.schema-version": "V1",
-        f"{catalog}.warehouse": f"file://{warehouse}/data",
-        f"{catalog}.cache-enabled": "false",
-    }
+def _is_remote(session: Any) -> bool:
+    return ".connect." in type(session).__module__
+
+
+def _early(settings: Settings) -> dict[str, str]:
+    """The team's properties that a JVM must be started with."""
+    return {name: value for name, value in settings.spark.conf.items() if not name.startswith("spark.sql.catalog.")}
+
+
+def _late(settings: Settings) -> dict[str, str]:
+    """The team's properties of catalogs: they may be secret, so they are on no command line."""
+    return {name: value for name, value in settings.spark.conf.items() if name.startswith("spark.sql.catalog.")}
+
+
+def _spill_folder(folder: Path) -> Path:
+    """A folder for what this process's JVM spills; those of processes that are gone are taken away."""
+    global _spill
+    local = folder / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    for other in local.iterdir():
+        pid, _, mark = other.name.partition("-")
+        if not (pid.isdigit() and is_running(int(pid), mark)):
+            shutil.rmtree(other, ignore_errors=True)
+    own = local / f"{os.getpid()}-{start_mark(os.getpid())}"
+    own.mkdir(exist_ok=True)
+    _spill = own
+    return own
 
 
 @contextmanager

@@ -66,6 +66,14 @@ class FsspecObjects:
         self._url, self._given = url, given
         if "://" in url or options:
             _ = self._driver  # a folder always works, and is opened when it is used: starts are quicker
+        ignored = sorted(set(options or {}) - {"auto_mkdir"})
+        if ignored and self._is_folder:  # its driver takes whatever it is given
+            raise StorageUnusable(
+                f"The checkpoint store {self.shown} is a folder, and {', '.join(ignored)} in its options "
+                "would do nothing.",
+                action="Unset HOLDFAST_CHECKPOINTS__OPTIONS, or name the object store in HOLDFAST_CHECKPOINTS__URL.",
+                url=self.shown,
+            )
 
     @cached_property
     def _driver(self) -> tuple[Any, str]:

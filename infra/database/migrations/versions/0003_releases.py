@@ -1,0 +1,34 @@
+"""Releases: what each version of a processor was made of, and whether it ever worked."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+MOMENT = sa.DateTime(timezone=True)
+
+
+def upgrade() -> None:
+    """Create the table."""
+    op.create_table(
+        "releases",
+        sa.Column("processor", sa.String(255), nullable=False),
+        sa.Column("release_id", sa.String(64), nullable=False),
+        sa.Column("code_version", sa.String(255), nullable=False),
+        sa.Column("target", sa.String(512), nullable=False),
+        sa.Column("folder", sa.Text),
+        sa.Column("shape", sa.JSON, nullable=False),
+        sa.Column("made_at", MOMENT, nullable=False),
+        sa.Column("worked_at", MOMENT),
+        sa.PrimaryKeyConstraint("processor", "release_id", name="pk_releases"),
+    )
+
+
+def downgrade() -> None:
+    """Drop it."""
+    op.drop_table("releases")

@@ -1,0 +1,30 @@
+"""Incidents: what is done about them, who has seen them, and when they are tried again."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+MOMENT = sa.DateTime(timezone=True)
+NOTHING = sa.text("''")
+
+
+def upgrade() -> None:
+    """Add the columns."""
+    op.add_column("incidents", sa.Column("remedy", sa.String(16), nullable=False, server_default=NOTHING))
+    op.add_column("incidents", sa.Column("action", sa.Text, nullable=False, server_default=NOTHING))
+    op.add_column("incidents", sa.Column("acknowledged_by", sa.String(255)))
+    op.add_column("incidents", sa.Column("acknowledged_at", MOMENT))
+    op.add_column("incidents", sa.Column("acknowledgement", sa.Text, nullable=False, server_default=NOTHING))
+    op.add_column("incidents", sa.Column("retried_at", MOMENT))
+
+
+def downgrade() -> None:
+    """Drop them."""
+    for name in ("retried_at", "acknowledgement", "acknowledged_at", "acknowledged_by", "action", "remedy"):
+        op.drop_column("incidents", name)

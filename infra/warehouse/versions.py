@@ -1,0 +1,87 @@
+"""Versions of a store's table, read without a JVM: what is said of one, and its keys and values by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from infra.paths import Paths
+from infra.settings import Settings
+from infra.warehouse.catalog import TableUnknown, load_table
+
+#: Rows of a file are handed on in pieces of so many.
+ROWS_AT_ONCE = 4_096
+
+
+class TableVersion:
+    """The content of a table as its readers see it now, or as a tag names it.
+
+    Args:
+        table: Loaded from its catalog.
+        snapshot: The version.
+    """
+
+    def __init__(self, table: Table, snapshot: Snapshot) -> None:
+        self._table, self._snapshot = table, snapshot
+        self.name = ".".join(table.name())
+
+    @property
+    def iceberg_id(self) -> int:
+        """The version's id in Iceberg."""
+        return self._snapshot.snapshot_id
+
+    def said(self, name: str) -> tuple[str, bool] | None:
+        """The newest value of a property in the summaries of this version and those that it was made from.
+
+        Returns:
+            The value, and whether it is this very version's; None when none of them has one. Maintenance makes
+            versions without a word, and so does who writes to the table by hand.
+        """
+        for snapshot in ancestors_of(self._snapshot, self._table.metadata):
+            found = _summary(snapshot).get(name)
+            if found is not None:
+                return found, snapshot.snapshot_id == self._snapshot.snapshot_id
+        return None
+
+    def pairs(self, partition: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Keys and values of one store partition, in pieces; what is null comes as no bytes."""
+        scan = self._table.scan(
+            row_filter=f"store_partition = {partition:d}",
+            selected_fields=("key", "value"),
+            snapshot_id=self._snapshot.snapshot_id,
+        )
+        for batch in scan.to_arrow_batch_reader():
+            for begin in range(0, batch.num_rows, ROWS_AT_ONCE):
+                piece = batch.slice(begin, ROWS_AT_ONCE)
+                yield _column(piece, "key"), _column(piece, "value")
+
+
+def table_version(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> TableVersion:
+    """The version of a table that its readers see; with ``tag``, the one that it names.
+
+    Raises:
+        TableUnknown: There is no such table or tag, or nothing was ever written to it.
+        CatalogUnavailable: The catalog can't be reached, or is locked.
+        CatalogUnusable: The catalog is no catalog, or refuses this user.
+    """
+    loaded = load_table(where, namespace, table)
+    snapshot = loaded.current_snapshot() if tag is None else loaded.snapshot_by_name(tag)
+    if snapshot is None:
+        there = ", ".join(sorted(loaded.metadata.refs)) or "none"
+        name = f"{namespace}.{table}"
+        seen = "has no version yet" if tag is None else f"has no tag {tag}; it has {there}"
+        raise TableUnknown(f"Table {name} {seen}.", action="Materialise its snapshot asset first.", table=name)
+    return TableVersion(loaded, snapshot)
+
+
+def _summary(snapshot: Snapshot) -> Mapping[str, str]:
+    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+
+
+def _column(piece: Any, name: str) -> list[bytes]:
+    column = piece.column(name)
+    found: list[bytes] = column.to_pylist()
+    return found if not column.null_count else [b"" if each is None else each for each in found]
