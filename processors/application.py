@@ -6,10 +6,10 @@ running needs is imported by running: whoever reads descriptions (the Dagster co
 
 from __future__ import annotations
 
-import inspect
 import shutil
 import socket
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,15 +26,21 @@ from processors.arguments import (
     ApplicationInvalid,
     Guarantee,
     at_least,
+    check_changelog_config,
+    check_dead_letters,
     check_log_level,
+    check_renamed_stores,
     check_state,
+    check_stores_named,
+    check_strategy,
     commit_bounds,
     of_type,
     one_of,
     whole_number,
 )
-from processors.changelog.names import changelog_topic, check_name, transactional_id
-from processors.dataframe.dataframe import StreamingDataFrame, aggregations_by_store
+from processors.changelog.config import chosen_config
+from processors.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
+from processors.dataframe.dataframe import StreamingDataFrame, described_stores
 from processors.dataframe.serialization import Deserializer, Serializer
 from processors.dataframe.topic import Topic, TopicConfig
 from processors.lifecycle import provision
@@ -42,11 +48,10 @@ from processors.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
 from processors.runtime.memory import MemoryPlan, plan_memory
 from processors.signals import stop_on_signals
 from processors.topology import (
-    CHANGELOG_CONFIG,
     ChangelogSpec,
-    StoreSpec,
     Topology,
     code_version_of,
+    source_of,
     subtopologies_of,
 )
 
@@ -56,7 +61,7 @@ if TYPE_CHECKING:
     from processors.runtime.assignment import Assignment
     from processors.runtime.failures import OnProcessingError
     from processors.runtime.loop import Worker
-    from processors.runtime.options import RuntimeOptions
+    from processors.runtime.options import RuntimeOptions, Start
     from processors.runtime.ports import Cluster
     from processors.state.database import Databases
     from processors.state.folder import StateFolder
@@ -78,6 +83,8 @@ class Application:
         processing_guarantee: ``exactly-once`` or ``at-least-once``.
         state_dir: The root of local state; None takes the settings.
         use_changelog_topics: Keep a changelog of each store. Without one, state is lost with the disk.
+        renamed_stores: By a store's name here, the one that it had before: its state goes on, kept under that.
+        changelog_config: Topic configuration by store, over what changelogs have anyway; not what would lose state.
         auto_create_topics: Create missing topics at the start.
         consumer_extra_config: librdkafka settings for the consumer.
         producer_extra_config: librdkafka settings for the producer.
@@ -107,6 +114,8 @@ class Application:
         processing_guarantee: Guarantee = "exactly-once",
         state_dir: str | Path | None = None,
         use_changelog_topics: bool = True,
+        renamed_stores: Mapping[str, str] | None = None,
+        changelog_config: Mapping[str, Mapping[str, Any]] | None = None,
         auto_create_topics: bool = True,
         consumer_extra_config: Mapping[str, Any] | None = None,
         producer_extra_config: Mapping[str, Any] | None = None,
@@ -140,8 +149,11 @@ class Application:
         self._offset_reset = auto_offset_reset
         self._commit_every = commit_every
         self._exactly_once = processing_guarantee == "exactly-once"
-        self._state_dir = state_dir
+        self.state_dir = None if state_dir is None else Path(state_dir)
         self._use_changelogs = use_changelog_topics
+        self._renamed_stores = check_renamed_stores(renamed_stores)
+        chosen = check_changelog_config(changelog_config, use_changelog_topics)
+        self._changelog_config = {self._renamed_stores.get(store, store): entries for store, entries in chosen.items()}
         self._may_create = auto_create_topics
         self._consumer_config = dict(consumer_extra_config or {})
         self._producer_config = dict(producer_extra_config or {})
@@ -150,6 +162,7 @@ class Application:
         self._log_level = loglevel
         self._broker_timeout_s = broker_availability_timeout
         self._slot = slot
+        self._start: Start | None = None
         self._standby_replicas = standby_replicas
         self._state_backend = state_backend
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
@@ -191,13 +204,12 @@ class Application:
                 action="Keep the first stream in a variable and branch from it.",
                 topic=topic.name,
             )
-        frame = self._frames[topic.name] = StreamingDataFrame(topic)
+        frame = self._frames[topic.name] = StreamingDataFrame(topic, renamed=self._renamed_stores)
         return frame
 
     def topology(self) -> Topology:
         """The frozen description of the application."""
         nodes = {name: frame.source.walk() for name, frame in self._frames.items()}
-        aggregations = aggregations_by_store([node for steps in nodes.values() for node in steps])
         users: dict[str, list[str]] = {}
         outputs: dict[str, TopicSpec] = {}
         for name, steps in nodes.items():
@@ -207,20 +219,22 @@ class Application:
                 if node.topic is not None:
                     outputs[node.topic.name] = node.topic.spec()
         inputs = tuple(frame.topic.spec() for frame in self._frames.values())
-        stores = tuple(
-            StoreSpec(store, tuple(topics), kind="aggregation", columns=aggregations[store].describe())
-            if store in aggregations
-            else StoreSpec(store, tuple(topics))
-            for store, topics in users.items()
-        )
+        stores = described_stores([node for steps in nodes.values() for node in steps], users)
         changelogs = tuple(
             ChangelogSpec(
-                store.name, TopicSpec(changelog_topic(self.consumer_group, store.name), config=dict(CHANGELOG_CONFIG))
+                store.name,
+                TopicSpec(
+                    changelog_topic(self.consumer_group, store.name),
+                    config=chosen_config(store.name, self._changelog_config.get(store.name)),
+                ),
             )
             for store in stores
             if self._use_changelogs
         )
-        self._check_dead_letters([spec.name for spec in (*inputs, *outputs.values(), *(c.topic for c in changelogs))])
+        check_stores_named("changelog_config", self._changelog_config, users)
+        check_stores_named("renamed_stores", self._renamed_stores.values(), users)
+        taken = [spec.name for spec in (*inputs, *outputs.values(), *(c.topic for c in changelogs))]
+        check_dead_letters(self.consumer_group, self._dead_letter_topic, taken)
         described = Topology(
             processor=self.consumer_group,
             inputs=inputs,
@@ -230,17 +244,8 @@ class Application:
             changelogs=changelogs,
             subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
         )
-        code = "".join(_source_of(code) for steps in nodes.values() for node in steps for code in node.functions)
+        code = "".join(source_of(code) for steps in nodes.values() for node in steps for code in node.functions)
         return replace(described, code_version=code_version_of(described, code))
-
-    def _check_dead_letters(self, taken: list[str]) -> None:
-        if self._dead_letter_topic in taken:
-            raise ApplicationInvalid(
-                f"dead_letter_topic is {self._dead_letter_topic}, which application {self.consumer_group} also reads "
-                "or writes: what can't be processed would come back, or be taken for a result.",
-                action="Give dead letters a topic of their own.",
-                topic=self._dead_letter_topic,
-            )
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -306,17 +311,21 @@ class Application:
             raise ApplicationInvalid(
                 f"Application {self.consumer_group} reads no topic.", action="Declare one with app.dataframe(topic)."
             )
-        self._check_strategy(topology)
-        state_dir = Path(self._state_dir) if self._state_dir is not None else settings.paths.state
+        check_strategy(self._consumer_config, topology)
+        state_dir = self.state_dir or settings.paths.state
         chosen = settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
-        if self._state_backend == "memory":
-            chosen = 0  # nothing of it outlives the change of hands
+        if self._state_backend == "memory" or (self._start is not None and self._start.reseed):
+            chosen = 0  # nothing of it outlives the change of hands; or it might be what is to be re-seeded from
         memory = self._memory(settings)
         options = self._within(self._prepare_topics(topology, cluster), standby_replicas=chosen, memory=memory)
+        exports, start = settings.paths.exports(self.consumer_group), self._start or options.start
+        options = replace(options, exports=exports, start=start)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
             databases = databases or databases_of(self._state_backend, memory)
-            keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
+            keeper = None
+            if not start.shadow:
+                keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = self._make_worker(topology, cluster, assignment, folder, options)
             try:
@@ -346,7 +355,7 @@ class Application:
         """
         from processors.state.folder import StateFolder
 
-        root = (Path(self._state_dir) if self._state_dir is not None else load_settings().paths.state).resolve()
+        root = (self.state_dir or load_settings().paths.state).resolve()
         group = root / self.consumer_group
         for slot in sorted(path.name for path in group.iterdir()) if group.is_dir() else []:
             folder = StateFolder(root, self.consumer_group, slot)
@@ -375,8 +384,10 @@ class Application:
         folder: StateFolder,
         options: RuntimeOptions,
     ) -> Worker:
+        from infra.clock import SystemClock
         from processors.runtime.failures import FailurePolicy
         from processors.runtime.loop import Worker
+        from processors.runtime.same_changelogs import SameChangelogs
 
         failures = FailurePolicy(
             self._dead_letter_topic,
@@ -386,7 +397,10 @@ class Application:
             options.record_bytes_max.get(self._dead_letter_topic or "", UNLIMITED),
         )
         name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
-        return Worker(topology, self._frames, cluster, options, failures, assignment, name)
+        worker = Worker(topology, self._frames, cluster, options, failures, assignment, name)
+        if isinstance(cluster.clock, SystemClock):  # where time is simulated, nothing is done beside a worker's turns
+            worker.same_changelogs = SameChangelogs(topology, cluster)
+        return worker
 
     def _work(
         self, worker: Worker, settings: Settings, folder: StateFolder, *, count: int, timeout: float, serve: bool
@@ -435,23 +449,13 @@ class Application:
             broker_timeout_s=self._broker_timeout_s,
         )
 
-    def _check_strategy(self, topology: Topology) -> None:
-        strategy = str(self._consumer_config.get("partition.assignment.strategy", ""))
-        shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]
-        if "cooperative" in strategy and shared:
-            raise ApplicationInvalid(
-                f"{' and '.join(shared[0].inputs)} share a store, so that partition n of each must be with one worker; "
-                f"{strategy} does not keep them together.",
-                action="Leave partition.assignment.strategy at range.",
-                seen=strategy,
-            )
-
     def _prepare_topics(self, topology: Topology, cluster: Cluster) -> dict[str, int]:
         """Have all topics ready; returns how large a record each of those written to takes, in bytes."""
         topics = cluster.topics()
         facts = provision.read_facts(topics, topology)
         _log.info(f"topics required by application {self.consumer_group!r}:")
-        for name, (role, spec) in provision.resolve(topology, facts).items():
+        brokers = provision.brokers_if_asked(topics, topology, facts)
+        for name, (role, spec) in provision.resolve(topology, facts, brokers).items():
             _log.info(
                 f"  {role} {name}",
                 partitions=spec.partitions,
@@ -459,20 +463,34 @@ class Application:
                 config=dict(spec.config) or "cluster default",
                 there=name in facts,
             )
-        missing = provision.check_before_start(topology, facts, may_create=self._may_create)
+        missing = provision.check_before_start(topology, facts, may_create=self._may_create, brokers=brokers)
         provision.apply(missing, topics)
         if missing.stages:
             facts = provision.read_facts(topics, topology)
         return record_limits(topology.written(), facts, cluster.record_bytes_max)
 
-    def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool) -> None:
-        """How a deployed worker differs from the same application run by hand."""
+    def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
+        """How a deployed worker differs from the same application run by hand.
+
+        Raises:
+            ApplicationInvalid: A changelog is to be re-seeded that there is not.
+        """
         self._slot = None if slot is None else check_name(slot, "slot")
         self._may_create = auto_create_topics
+        for store in () if start is None else sorted(start.reseed):
+            one_of("reseed", store, tuple(spec.store for spec in self.topology().changelogs))
+        self._start = start
 
-
-def _source_of(function: Any) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        return getattr(function, "__qualname__", "")
+    def shadow(self, store: str) -> Application:
+        """The same functions on the inputs of one store, from their beginning, in a group of their own; it is run
+        with ``Start(shadow=True)``. Raises ApplicationInvalid where there is no such store."""
+        topology = self.topology()
+        one_of("shadow", store, tuple(spec.name for spec in topology.stores))
+        part = next(sub for sub in topology.subtopologies if store in sub.stores)
+        made = copy(self)
+        made.consumer_group = shadow_group(self.consumer_group, store)
+        made._offset_reset, made._standby_replicas = "earliest", 0
+        made._frames = {topic: self._frames[topic] for topic in part.inputs}
+        made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}
+        made._renamed_stores = {new: old for new, old in self._renamed_stores.items() if old in part.stores}
+        return made

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from processors.changelog.config import chosen_config
 from processors.runtime.pace import Bounds
+from processors.topology import Topology
 
 #: Between these the interval between commits adapts where nothing else was asked for, in seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
@@ -142,3 +145,96 @@ def check_log_level(level: str | None) -> None:
     """
     if level is not None and level not in logging.getLevelNamesMapping():
         one_of("loglevel", level, ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"))
+
+
+def check_changelog_config(
+    config: Mapping[str, Mapping[str, Any]] | None, use_changelogs: bool
+) -> dict[str, dict[str, Any]]:
+    """The configuration that stores' changelogs get over the standard one, by store.
+
+    Raises:
+        ApplicationInvalid: It is not by store, or there are no changelogs.
+        processors.changelog.config.ChangelogConfigInvalid: An entry could lose state, or is none.
+    """
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping) or not all(isinstance(entries, Mapping) for entries in config.values()):
+        raise ApplicationInvalid(
+            f"changelog_config is {config!r}, expected a mapping of stores to entries.",
+            action='Write {"<store>": {"<entry>": "<value>"}}.',
+            seen=str(config),
+        )
+    if config and not use_changelogs:
+        raise ApplicationInvalid(
+            "changelog_config is given, but use_changelog_topics is off.", action="Leave one of the two out."
+        )
+    for store, entries in config.items():
+        chosen_config(store, entries)
+    return {store: dict(entries) for store, entries in config.items()}
+
+
+def check_stores_named(argument: str, named: Iterable[str], stores: Iterable[str]) -> None:
+    """Refuse settings of stores that are not there.
+
+    Raises:
+        ApplicationInvalid: There is no store of a name.
+    """
+    known = sorted(stores)
+    for store in named:
+        if store not in known:
+            raise ApplicationInvalid(
+                f"{argument} names the store {store!r}; the application has {', '.join(known) or 'none'}.",
+                action="Correct the name.",
+                store=store,
+            )
+
+
+def check_renamed_stores(renamed: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Refuse renames that can't be told apart.
+
+    Raises:
+        ApplicationInvalid: One is no name, two stores go on as one, or a former name is given to another store.
+    """
+    checked = dict(renamed or {})
+    for new, old in checked.items():
+        of_type(str, renamed_stores=new)
+        of_type(str, renamed_stores=old)
+        if old in checked or list(checked.values()).count(old) > 1:
+            raise ApplicationInvalid(
+                f"renamed_stores has {old!r} more than once: whose state it is can't be told.",
+                action="Name each former store once, and give its name to no other.",
+                store=old,
+            )
+    return checked
+
+
+def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterable[str]) -> None:
+    """Refuse a dead-letter topic that is among those that the application reads or writes.
+
+    Raises:
+        ApplicationInvalid: It is.
+    """
+    if dead_letter_topic is not None and dead_letter_topic in taken:
+        raise ApplicationInvalid(
+            f"dead_letter_topic is {dead_letter_topic}, which application {group} also reads or writes: what can't be "
+            "processed would come back, or be taken for a result.",
+            action="Give dead letters a topic of their own.",
+            topic=dead_letter_topic,
+        )
+
+
+def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> None:
+    """Refuse an assignment strategy that parts inputs that share a store.
+
+    Raises:
+        ApplicationInvalid: It does.
+    """
+    strategy = str(consumer_config.get("partition.assignment.strategy", ""))
+    shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]
+    if "cooperative" in strategy and shared:
+        raise ApplicationInvalid(
+            f"{' and '.join(shared[0].inputs)} share a store, so that partition n of each must be with one worker; "
+            f"{strategy} does not keep them together.",
+            action="Leave partition.assignment.strategy at range.",
+            seen=strategy,
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from infra.settings import Settings
 from processors.application import Application
+from processors.lifecycle.names import name_conflicts
 from processors.topology import Topology
 
 
@@ -33,15 +35,35 @@ class ProcessorDefinition:
 
 @dataclass(frozen=True, slots=True)
 class BrokenDefinition:
-    """A processor that can't be imported, and why."""
+    """A processor that can't be imported or used, and why."""
 
     target: str
     error: str
 
+    @property
+    def sentence(self) -> str:
+        """What happened where, without the way there."""
+        places = re.findall(r'File "([^"]+)", line (\d+)', self.error)
+        where = f"{places[-1][0]}, line {places[-1][1]}: " if places else ""
+        said = self.error.strip().splitlines()[-1].rstrip(".")
+        return f"{self.target} can't be {'imported' if places else 'used'}: {where}{said}"
+
 
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
-    """Import every processor that the settings name."""
-    return tuple(_load(target) for target in settings.processors)
+    """Import every processor that the settings name.
+
+    One whose names are in the way of one before it can't be used, and counts as broken.
+    """
+    loaded: list[ProcessorDefinition | BrokenDefinition] = []
+    for target in settings.processors:
+        found = _load(target)
+        if isinstance(found, ProcessorDefinition):
+            others = [each.topology for each in loaded if isinstance(each, ProcessorDefinition)]
+            conflicts = name_conflicts(found.topology, others)
+            if conflicts:
+                found = BrokenDefinition(target, "\n".join(conflict.text for conflict in conflicts))
+        loaded.append(found)
+    return tuple(loaded)
 
 
 def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
@@ -56,10 +78,12 @@ def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
             return definition
     known = [definition.name for definition in loaded if isinstance(definition, ProcessorDefinition)]
     broken = [definition for definition in loaded if isinstance(definition, BrokenDefinition)]
-    hint = "".join(f" {item.target} can't be imported: {item.error.splitlines()[-1]}." for item in broken)
+    hint = "".join(f" {item.sentence}." for item in broken)
     raise ProcessorUnknown(
         f"There is no processor named {name!r}; there are {', '.join(known) or 'none'}.{hint}",
-        action="Correct the name, or add its module:attribute to HOLDFAST_PROCESSORS.",
+        action="Correct that mistake."
+        if broken
+        else "Correct the name, or add its module:attribute to HOLDFAST_PROCESSORS.",
         name=name,
     )
 

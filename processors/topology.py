@@ -8,26 +8,23 @@ partition of one subtopology.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from infra.kafka.records import TopicSpec
+from processors.changelog.config import CHANGELOG_CONFIG
+from processors.schema.types import StoreSchema
 
-__all__ = ["ChangelogSpec", "StoreSpec", "Subtopology", "TopicSpec", "Topology"]
-
-#: Why each entry: compact keeps the newest value of each key; the lag keeps the last hour whole, so that an
-#: exact range can still be read by a snapshot; tombstones live a day, longer than any restore may take.
-CHANGELOG_CONFIG: Mapping[str, str] = {
-    "cleanup.policy": "compact",
-    "min.compaction.lag.ms": "3600000",
-    "delete.retention.ms": "86400000",
-}
+__all__ = ["CHANGELOG_CONFIG", "ChangelogSpec", "StoreSpec", "Subtopology", "TopicSpec", "Topology"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A named store; ``inputs`` are the topics whose streams use it, ``columns`` those of a built-in aggregation."""
+    """A named store; ``inputs`` are the topics whose streams use it, ``columns`` those of a built-in aggregation,
+    ``schema`` the typed columns of its table in the warehouse, None for none."""
 
     name: str
     inputs: tuple[str, ...]
@@ -35,6 +32,7 @@ class StoreSpec:
     codec: str = "json"
     format_version: int = 1
     columns: tuple[str, ...] = ()
+    schema: StoreSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,10 @@ class Subtopology:
     name: str
     inputs: tuple[str, ...]
     stores: tuple[str, ...]
+
+    def task(self, partition: int) -> str:
+        """The name of its task for one partition."""
+        return f"{self.name}-{partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,14 @@ class Topology:
         """The subtopology that reads an input topic."""
         return next(sub for sub in self.subtopologies if topic in sub.inputs)
 
+    def tasks(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """The names of all tasks, given how many partitions each input topic has."""
+        return tuple(
+            sub.task(number)
+            for sub in self.subtopologies
+            for number in range(max((partitions.get(name, 0) for name in sub.inputs), default=0))
+        )
+
     def topics(self) -> tuple[TopicSpec, ...]:
         """Every topic that the processor needs."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
@@ -106,5 +116,15 @@ def code_version_of(topology: Topology, code: str) -> str:
     """A short hash of the description and of the functions' code: it changes when a deployment is due."""
     described = asdict(topology)
     described.pop("code_version")
+    for store in described["stores"]:  # what only the warehouse shows asks for no deployment
+        store.pop("schema")
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def source_of(function: Any) -> str:
+    """A function's text, or its name where there is no text."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", "")

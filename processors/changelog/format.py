@@ -31,6 +31,9 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
+#: The input offset in the meta record of a changelog that is being written from elsewhere, and is not whole yet: no
+#: group ever has it committed, so nobody takes such a changelog for state.
+UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
 _JSON_HEAD = struct.Struct(">BBq")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 #: Kafka's own bound on a topic name.
 TOPIC_NAME_MAX = 249
+#: A program's name has 128 characters at most, its slot included.
+SHADOW_NAME_MAX = 110
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -35,6 +38,24 @@ def check_name(name: str, what: str) -> str:
 def changelog_topic(processor: str, store: str) -> str:
     """The changelog topic of one store of one processor."""
     return check_name(f"{processor}-{store}-changelog", "changelog name")
+
+
+def shadow_group(processor: str, store: str) -> str:
+    """The group of what builds one store of a processor anew, beside it; short enough to be a program's name."""
+    name = f"{processor}--rebuild-{store}"
+    if len(name) <= SHADOW_NAME_MAX:
+        return name
+    return f"{name[: SHADOW_NAME_MAX - 13]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def filling_topic(processor: str, store: str) -> str:
+    """The topic, shaped like a store's changelog, that a table is loaded to before the store takes it over."""
+    return check_name(f"{processor}--fill-{store}-changelog", "name of the topic that a table is loaded to")
+
+
+def loading_id(processor: str) -> str:
+    """The transactional id of who writes a processor's changelogs while no worker does."""
+    return f"holdfast-{processor}-load"
 
 
 def transactional_id(processor: str, host: str, slot: str) -> str:

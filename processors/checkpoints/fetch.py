@@ -7,12 +7,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from infra.errors import HoldfastError
 from infra.storage.errors import StorageFailed
 from processors.changelog.format import FormatUnknown
 from processors.checkpoints.decision import Refusal, Wanted, choose
@@ -46,6 +47,10 @@ class Fetched:
             "bytes": 0 if used is None else used.size,
             "refused": [{"checkpoint": each.checkpoint_id, "why": each.why} for each in self.refused],
         }
+
+
+class CheckpointUnavailable(HoldfastError):
+    """The checkpoint store has no checkpoint that could be had and used."""
 
 
 class Damaged(Exception):
@@ -123,6 +128,72 @@ class Fetcher:
             if digest.hex != file.sha256:
                 raise Damaged(file.object, f"has the checksum {digest.hex[:12]}, its manifest says {file.sha256[:12]}")
             yield
+
+
+def obtain_checkpoint(
+    objects: Objects,
+    files: DatabaseFiles,
+    place: Place,
+    folder: Path,
+    refuses: Callable[[Manifest], str | None] = lambda manifest: None,
+) -> tuple[Manifest, Path]:
+    """Bring a task's newest checkpoint to this machine, for a reader; one that was brought before is not brought again.
+
+    Args:
+        objects: The checkpoint store.
+        files: What writes the local files.
+        place: Whose checkpoints.
+        folder: A scratch folder; the checkpoint is below it, under its id, once it is whole.
+        refuses: Why a checkpoint is not wanted; None when it is.
+
+    Raises:
+        CheckpointUnavailable: There is none, or each was refused or is damaged; says why.
+    """
+    fetcher, job = Fetcher(objects, files, set()), Job()
+    refused: list[Refusal] = []
+    try:
+        found = _drained(fetcher._manifests(place, refused))
+    except StorageFailed as failure:
+        refused.append(Refusal("all", failure.message))
+        found = []
+    for manifest in found:
+        path = folder / manifest.checkpoint_id
+        part = path.with_name(path.name + ".part")
+        why = refuses(manifest)
+        if why is None and manifest.database != files.kind:
+            why = f"its files are of {manifest.database}, expected {files.kind}"
+        if why is None and path.exists():
+            return manifest, path
+        if why is None:
+            files.clear(part)
+            try:
+                for _ in fetcher._download(manifest, part, job):
+                    pass
+                part.replace(path)
+                return manifest, path
+            except (Damaged, StorageFailed) as failure:
+                why = _why(failure)
+            except OSError as failure:
+                why = f"the local disk refused: {failure}"
+            files.clear(part)
+        refused.append(Refusal(manifest.checkpoint_id, why))
+    told = "; ".join(f"{each.checkpoint_id}: {each.why}" for each in refused) or "there is none"
+    raise CheckpointUnavailable(
+        f"The checkpoint store {objects.shown} has no checkpoint of {place.processor}, task {place.task}, that can be "
+        f"used: {told}.",
+        action="Take one (materialise the store's state asset), or read the changelog instead.",
+        processor=place.processor,
+        task=place.task,
+    )
+
+
+def _drained(steps: Generator[None, None, list[Manifest]]) -> list[Manifest]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            found: list[Manifest] = ended.value
+            return found
 
 
 def _counted(chunks: Iterable[bytes], job: Job) -> Iterator[bytes]:

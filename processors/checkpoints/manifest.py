@@ -156,7 +156,9 @@ def _manifest(fields: Mapping[str, object]) -> Manifest:
         created_at=float(str(known["created_at"])),
         meta=meta,
         files=tuple(
-            CheckpointFile(_plain(str(file["name"])), str(file["object"]), int(str(file["size"])), str(file["sha256"]))
+            CheckpointFile(
+                _plain(str(file["name"])), _below(str(file["object"])), int(str(file["size"])), str(file["sha256"])
+            )
             for file in files
         ),
     )
@@ -166,6 +168,13 @@ def _plain(name: str) -> str:
     """A name that can only ever be that of a file inside of the database's own folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"a file is named {name!r}")
+    return name
+
+
+def _below(name: str) -> str:
+    """An object's name that can only ever be that of one inside of the checkpoint store."""
+    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
+        raise ValueError(f"an object is named {name!r}")
     return name
 
 

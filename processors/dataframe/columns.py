@@ -6,10 +6,11 @@ computed to the bit raises ``Unfit``, and is left to the plain path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from processors.dataframe.kernels import (
@@ -75,6 +76,35 @@ def check_scalars(items: Sequence[Any]) -> int:
     return max(map(len, items if len(kinds) == 1 else [item for item in items if type(item) is str]))
 
 
+class Lines:
+    """Numbers and texts as JSON, many at once; what was asked for before is not made again."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.json.Encoder().encode_lines
+        self._made: dict[bytes, list[bytes]] = {}
+
+    def of_items(self, items: list[Any]) -> list[bytes]:
+        """Of what JSON has in one line; it has no line break of its own."""
+        lines = self._encode(items).split(b"\n")
+        del lines[-1]
+        return lines
+
+    def of_counts(self, counts: Places) -> list[bytes]:
+        """Of counts."""
+        return self._once(b"count" + counts.tobytes(), counts.tolist)
+
+    def of_numbers(self, numbers: Numbers) -> list[bytes]:
+        """Of whole numbers and others."""
+        marks = b"" if numbers.whole is None else numbers.whole.tobytes()
+        return self._once(b"number" + numbers.values.tobytes() + marks, numbers.as_python)
+
+    def _once(self, bits: bytes, items: Callable[[], list[Any]]) -> list[bytes]:
+        made = self._made.get(bits)
+        if made is None:
+            made = self._made[bits] = self.of_items(items())
+        return made
+
+
 class Column(Protocol):
     """One column over all rows."""
 
@@ -82,8 +112,8 @@ class Column(Protocol):
         """Have place for so many rows."""
         ...
 
-    def check(self, stored: Any) -> None:
-        """See whether a stored value fits into a row; raises Unfit."""
+    def check(self, stored: Sequence[Any]) -> None:
+        """See whether stored values fit into rows; raises Unfit."""
         ...
 
     def clear(self, rows: Places) -> None:
@@ -102,13 +132,18 @@ class Column(Protocol):
         """The run is done."""
         ...
 
-    def stored(self, rows: Places) -> list[Any]:
-        """What is stored of rows."""
+    #: The JSON of what is stored, with a place for each of its parts.
+    form: bytes
+
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+        """What is stored of rows: for each part, the JSON of every row."""
         ...
 
 
 class CountColumn:
     """Counts."""
+
+    form = b"%b"
 
     def __init__(self) -> None:
         self._counts = np.zeros(0, np.int64)
@@ -117,10 +152,15 @@ class CountColumn:
         """See ``Column``."""
         self._counts = _grown(self._counts, capacity)
 
-    def check(self, stored: Any) -> None:
+    def check(self, stored: Sequence[Any]) -> None:
         """See ``Column``."""
-        if stored is not None and not (type(stored) is int and 0 <= stored < WHOLE_MAX):
+        kinds = set(map(type, stored))
+        if not kinds <= {int, type(None)}:
             raise Unfit
+        if int in kinds:
+            counts = [held for held in stored if held is not None]
+            if min(counts) < 0 or max(counts) >= WHOLE_MAX:
+                raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         """See ``Column``."""
@@ -143,14 +183,15 @@ class CountColumn:
         """See ``Column``."""
         self._counts[segments.rows] = ran[segments.lasts]
 
-    def stored(self, rows: Places) -> list[Any]:
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
         """See ``Column``."""
-        held: list[Any] = self._counts[rows].tolist()
-        return held
+        return [lines.of_counts(self._counts[rows])]
 
 
 class NumberColumn:
     """Totals, or extremes."""
+
+    form = b"%b"
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -163,14 +204,19 @@ class NumberColumn:
         self._values = _grown(self._values, capacity)
         self._whole, self._there = _grown(self._whole, capacity), _grown(self._there, capacity)
 
-    def check(self, stored: Any) -> None:
+    def check(self, stored: Sequence[Any]) -> None:
         """See ``Column``."""
-        if stored is None or type(stored) is float or (type(stored) is int and abs(stored) < WHOLE_MAX):
-            return
-        raise Unfit
+        kinds = set(map(type, stored))
+        if not kinds <= {float, int, type(None)}:
+            raise Unfit
+        if int in kinds and not all(abs(held) < WHOLE_MAX for held in stored if type(held) is int):
+            raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         """See ``Column``."""
+        if set(map(type, stored)) == {float}:
+            self._values[rows], self._whole[rows], self._there[rows] = stored, False, True
+            return
         self._values[rows] = [0.0 if held is None else float(held) for held in stored]
         self._whole[rows] = [type(held) is int for held in stored]
         self._there[rows] = [held is not None for held in stored]
@@ -204,16 +250,17 @@ class NumberColumn:
         self._whole[rows] = False if last.whole is None else last.whole
         self._there[rows] = True
 
-    def stored(self, rows: Places) -> list[Any]:
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
         """See ``Column``."""
-        return Numbers(self._values[rows], self._whole[rows]).as_python()
+        return [lines.of_numbers(Numbers(self._values[rows], self._whole[rows]))]
 
 
 class MeanColumn:
     """Totals with counts."""
 
-    def __init__(self, make: Any) -> None:
-        self._make = make
+    form = b'{"sum":%b,"count":%b}'
+
+    def __init__(self) -> None:
         self._totals = NumberColumn("sum")
         self._counts = CountColumn()
 
@@ -222,21 +269,19 @@ class MeanColumn:
         self._totals.grow(capacity)
         self._counts.grow(capacity)
 
-    def check(self, stored: Any) -> None:
+    def check(self, stored: Sequence[Any]) -> None:
         """See ``Column``."""
-        if stored is None:
-            return
-        if not isinstance(stored, dict) or list(stored) != ["sum", "count"] or not stored["count"]:
-            raise Unfit
-        self._totals.check(stored["sum"])
-        self._counts.check(stored["count"])
-        if stored["sum"] is None:
+        totals, counts = _parted(stored)
+        self._totals.check(totals)
+        self._counts.check(counts)
+        if any(held is not None and (held.sum is None or not held.count) for held in stored):
             raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         """See ``Column``."""
-        self._totals.load(rows, [None if held is None else held["sum"] for held in stored])
-        self._counts.load(rows, [None if held is None else held["count"] for held in stored])
+        totals, counts = _parted(stored)
+        self._totals.load(rows, totals)
+        self._counts.load(rows, counts)
 
     def clear(self, rows: Places) -> None:
         """See ``Column``."""
@@ -254,13 +299,15 @@ class MeanColumn:
         self._totals.keep(segments, ran[0])
         self._counts.keep(segments, ran[1])
 
-    def stored(self, rows: Places) -> list[Any]:
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
         """See ``Column``."""
-        return list(map(self._make, self._totals.stored(rows), self._counts.stored(rows)))
+        return [*self._totals.stored(rows, lines), *self._counts.stored(rows, lines)]
 
 
 class LastColumn:
     """Newest values, as they came."""
+
+    form = b"%b"
 
     def __init__(self) -> None:
         self._values: Any = np.zeros(0, object)
@@ -269,7 +316,7 @@ class LastColumn:
         """See ``Column``."""
         self._values = _grown(self._values, capacity)
 
-    def check(self, stored: Any) -> None:
+    def check(self, stored: Sequence[Any]) -> None:
         """See ``Column``; it is not looked at before it is overwritten."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
@@ -287,10 +334,24 @@ class LastColumn:
         items = np.fromiter(ran, object, len(ran))
         self._values[segments.rows] = items[segments.order[segments.lasts]]
 
-    def stored(self, rows: Places) -> list[Any]:
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
         """See ``Column``."""
-        values: list[Any] = self._values[rows].tolist()
-        return values
+        return [lines.of_items(self._values[rows].tolist())]
+
+
+class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A mean as it is stored."""
+
+    sum: Any
+    count: Any
+
+
+def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
+    """Totals and counts."""
+    if None not in means:
+        return [mean.sum for mean in means], [mean.count for mean in means]  # type: ignore[union-attr]
+    parts = [(None, None) if mean is None else (mean.sum, mean.count) for mean in means]
+    return [total for total, _ in parts], [count for _, count in parts]
 
 
 def _grown(array: Any, capacity: int) -> Any:

@@ -6,14 +6,18 @@ go on in place. A node with several children is a branch point.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from processors.dataframe.aggregation import Aggregation, Aggregator
 from processors.dataframe.topic import Topic
 from processors.state.keys import store_prefix
+from processors.topology import StoreSpec
+
+if TYPE_CHECKING:
+    from processors.schema.types import StoreSchema
 
 DEFAULT_STORE = "default"
 AGGREGATE_STORE = "aggregate"
@@ -25,9 +29,12 @@ class StepInvalid(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
+_NOT_RENAMED: Mapping[str, str] = {}
+
+
 @dataclass(slots=True)
 class Node:
-    """One step. ``store`` is set for stateful steps, ``topic`` for outputs."""
+    """One step. ``store`` is set for stateful steps, ``topic`` for outputs, ``model`` where the step declares one."""
 
     kind: Literal["source", "apply", "update", "filter", "to_topic"]
     function: Callable[..., Any] | None = None
@@ -35,6 +42,8 @@ class Node:
     expand: bool = False
     metadata: bool = False
     topic: Topic | None = None
+    #: What the values of the store are: see ``processors.schema.models.schema_of``.
+    model: Any = None
     children: list[Node] = field(default_factory=list)
 
     @property
@@ -64,8 +73,15 @@ class StreamingDataFrame:
     ``(value, key, timestamp, headers)`` and then the state.
     """
 
-    def __init__(self, topic: Topic, source: Node | None = None, node: Node | None = None) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        source: Node | None = None,
+        node: Node | None = None,
+        renamed: Mapping[str, str] = _NOT_RENAMED,
+    ) -> None:
         self.topic = topic
+        self._renamed = renamed
         self._source = source or Node("source")
         self._node = node or self._source
 
@@ -82,37 +98,80 @@ class StreamingDataFrame:
         expand: bool = False,
         metadata: bool = False,
         store: str = DEFAULT_STORE,
+        model: Any = None,
     ) -> StreamingDataFrame:
-        """Replace each value by what ``func`` returns; with ``expand``, by each item of what it returns."""
-        return self._then(Node("apply", func, _store(stateful, store), expand, metadata))
+        """Replace each value by what ``func`` returns; with ``expand``, by each item of what it returns.
+
+        Args:
+            func: The function; see the class.
+            stateful: Whether it gets the state of the message's key.
+            expand: Whether it returns many.
+            metadata: Whether it gets key, timestamp and headers.
+            store: The store of its state.
+            model: What the store's values are, for the typed columns of its table in the warehouse: a pydantic model
+                (or another type) of every value; a mapping of state keys to models, ``"*"`` for all others; or
+                ``"infer"``. One of the steps that share a store says it.
+
+        Raises:
+            StepInvalid: The store's name or the model can't be used.
+        """
+        kept = self._store(stateful, store)
+        return self._then(Node("apply", func, kept, expand, metadata, model=_modelled(kept, model)))
 
     def update(
-        self, func: Callable[..., Any], *, stateful: bool = False, metadata: bool = False, store: str = DEFAULT_STORE
+        self,
+        func: Callable[..., Any],
+        *,
+        stateful: bool = False,
+        metadata: bool = False,
+        store: str = DEFAULT_STORE,
+        model: Any = None,
     ) -> StreamingDataFrame:
-        """Call ``func`` for its effect on the value or the state; its result is ignored. Works in place."""
-        return self._in_place(Node("update", func, _store(stateful, store), False, metadata))
+        """Call ``func`` for its effect on the value or the state; its result is ignored. Works in place.
+
+        ``model`` is as in ``apply``.
+        """
+        kept = self._store(stateful, store)
+        return self._in_place(Node("update", func, kept, False, metadata, model=_modelled(kept, model)))
 
     def filter(
-        self, func: Callable[..., Any], *, stateful: bool = False, metadata: bool = False, store: str = DEFAULT_STORE
+        self,
+        func: Callable[..., Any],
+        *,
+        stateful: bool = False,
+        metadata: bool = False,
+        store: str = DEFAULT_STORE,
+        model: Any = None,
     ) -> StreamingDataFrame:
-        """Keep the values for which ``func`` returns something true."""
-        return self._then(Node("filter", func, _store(stateful, store), False, metadata))
+        """Keep the values for which ``func`` returns something true; ``model`` is as in ``apply``."""
+        kept = self._store(stateful, store)
+        return self._then(Node("filter", func, kept, False, metadata, model=_modelled(kept, model)))
 
     def aggregate(
-        self, columns: Mapping[str, Aggregator] | None = None, *, store: str = AGGREGATE_STORE, **named: Aggregator
+        self,
+        columns: Mapping[str, Aggregator] | None = None,
+        *,
+        store: str = AGGREGATE_STORE,
+        model: Any = None,
+        **named: Aggregator,
     ) -> StreamingDataFrame:
         """Replace each value by the running aggregates of its key, as a dict with one entry for each column.
 
         Args:
             columns: Aggregators by the column's name, as in ``{"orders": Count(), "total": Sum("amount")}``.
             store: A store for this aggregation alone.
+            model: A pydantic model with a field for columns whose type is not known from the computation: sums are
+                taken for floating numbers, least, greatest and last values for texts. For the warehouse only.
             named: More columns, as in ``total=Sum("amount")``.
 
         Raises:
             AggregationInvalid: There are no columns, or some are no aggregators.
             StepInvalid: The store's name can't be used.
         """
-        return self._then(Node("apply", Aggregation({**(columns or {}), **named}), _store(True, store)))
+        if isinstance(model, Aggregator):  # a column of that name
+            named, model = {**named, "model": model}, None
+        made = Aggregation({**(columns or {}), **named})
+        return self._then(Node("apply", made, self._store(True, store), model=model))
 
     def to_topic(self, topic: Topic, key: Callable[[Any], Any] | None = None) -> StreamingDataFrame:
         """Send each value to ``topic``, with the message's own key or with ``key(value)``. Works in place."""
@@ -124,7 +183,27 @@ class StreamingDataFrame:
 
     def _then(self, node: Node) -> StreamingDataFrame:
         self._node.children.append(node)
-        return StreamingDataFrame(self.topic, self._source, node)
+        return StreamingDataFrame(self.topic, self._source, node, self._renamed)
+
+    def _store(self, stateful: bool, store: str) -> str | None:
+        """The name that a step's store is kept under; None for a step without state."""
+        if not stateful:
+            return None
+        renamed = next((new for new, old in self._renamed.items() if old == store), None)
+        if renamed is not None:
+            raise StepInvalid(
+                f"A step uses store {store!r}, which goes on as {renamed!r} (renamed_stores).",
+                action=f"Use store={renamed!r} in this step, too, or give it a store of another name.",
+                store=store,
+            )
+        kept = self._renamed.get(store, store)
+        try:
+            store_prefix(kept)
+        except ValueError as failure:
+            raise StepInvalid(
+                f"The store name {kept!r} can't be used: {failure}.", action="Give the store a short name.", store=kept
+            ) from failure
+        return kept
 
     def _in_place(self, node: Node) -> StreamingDataFrame:
         self._node.children.append(node)
@@ -132,16 +211,68 @@ class StreamingDataFrame:
         return self
 
 
-def _store(stateful: bool, store: str) -> str | None:
-    if not stateful:
-        return None
-    try:
-        store_prefix(store)
-    except ValueError as failure:
+def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> tuple[StoreSpec, ...]:
+    """The stores of an application: what its steps make of them.
+
+    Args:
+        nodes: All steps.
+        users: By store, the topics whose streams use it.
+
+    Raises:
+        StepInvalid: Steps that share a store do not fit to each other.
+        SchemaInvalid: A model can't be made into columns.
+    """
+    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
+    return tuple(
+        StoreSpec(
+            store, tuple(topics), "aggregation", columns=aggregations[store].describe(), schema=schemas.get(store)
+        )
+        if store in aggregations
+        else StoreSpec(store, tuple(topics), schema=schemas.get(store))
+        for store, topics in users.items()
+    )
+
+
+def _modelled(store: str | None, model: Any) -> Any:
+    """The model of a step.
+
+    Raises:
+        StepInvalid: The step has no store.
+    """
+    if model is not None and store is None:
         raise StepInvalid(
-            f"The store name {store!r} can't be used: {failure}.", action="Give the store a short name.", store=store
-        ) from failure
-    return store
+            f"A step without state has the model {model!r}.", action="Add stateful=True, or take the model away."
+        )
+    return model
+
+
+def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
+    """The typed columns of each store that has any.
+
+    Raises:
+        StepInvalid: Steps that share a store have different models.
+        SchemaInvalid: A model can't be made into columns.
+    """
+    told: dict[str, Node] = {}
+    for node in nodes:
+        if node.store is None or (node.model is None and node.aggregation is None):
+            continue
+        other = told.setdefault(node.store, node)
+        if other.model != node.model:
+            raise StepInvalid(
+                f"Steps that share store {node.store!r} have different models: {other.model!r} and {node.model!r}.",
+                action="Give the model in one of the steps.",
+                store=node.store,
+            )
+    if not told:
+        return {}
+    from processors.schema.aggregates import aggregate_schema  # which is for descriptions, not for running
+    from processors.schema.models import schema_of
+
+    return {
+        store: schema_of(node.model) if node.aggregation is None else aggregate_schema(node.aggregation, node.model)
+        for store, node in told.items()
+    }
 
 
 def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:

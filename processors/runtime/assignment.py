@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost, TopicUnusable
+from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost
 from infra.kafka.records import Partition
 from processors.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
 from processors.checkpoints.fetch import Fetched
@@ -24,22 +24,29 @@ from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.coherence import (
     ChangelogFacts,
     RestorePlan,
+    changelog_missing,
+    changelog_too_narrow,
     check_inputs,
     check_restore_age,
     check_source,
     check_sources_same,
     delete_retention_s,
+    not_to_wipe,
     plan_restore,
+    source_missing,
+    without_emptied,
 )
 from processors.runtime.fencing import LOOK_EVERY_S
 from processors.runtime.options import RuntimeOptions
 from processors.runtime.ports import Cluster, GroupMember
-from processors.runtime.restore import Restorer, TaskRestore
+from processors.runtime.reseeds import Reseeds
+from processors.runtime.restore import Restorer, TaskRestore, is_for_bulk
 from processors.runtime.standby import Standbys
 from processors.runtime.task import Task, TaskPhase
 from processors.state.database import Databases
 from processors.state.errors import StateIncoherent
 from processors.state.folder import StateFolder
+from processors.state.scratch import ScratchFolder
 from processors.state.task_store import TaskMeta, TaskStore
 from processors.topology import Topology
 
@@ -73,6 +80,8 @@ class Assignment:
         self._databases = databases
         self._options = options
         self._restorer = Restorer(cluster)
+        self.scratch = ScratchFolder(databases, folder.path)
+        self.reseeds = Reseeds(options.start.reseed)
         self.checkpoints = checkpoints
         #: Of tasks that other processes run.
         self.standbys = Standbys(topology, cluster, folder, databases, options)
@@ -101,7 +110,7 @@ class Assignment:
     @property
     def busy(self) -> bool:
         """Whether there are tasks that do not run yet."""
-        return bool(self.pending or self._fetching or self._restorer.active)
+        return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
 
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
         """What a task's state began with: the checkpoint that is being fetched, was used, or why none was."""
@@ -142,6 +151,7 @@ class Assignment:
             if task is None or task.name not in self._tasks:
                 continue
             self._restorer.forget(task)
+            self.reseeds.forget(task.name)
             self._forget_fetch(task.name)
             if task in self.pending:
                 self.pending.remove(task)
@@ -174,7 +184,9 @@ class Assignment:
         if self._fetching and self.checkpoints is not None and not self._restorer.active:
             self.checkpoints.wait(0.05)
         started = []
-        for restore in self._restorer.step(0.05):
+        for restore in [*self.reseeds.take_ready(), *self._restorer.step(0.01 if self._fetching else 0.05)]:
+            if self.reseeds.hold(restore):
+                continue
             try:
                 self._finish(restore, frames)
             except StateIncoherent:
@@ -195,6 +207,7 @@ class Assignment:
         self.standbys.close()
         for name in list(self._tasks):
             self._forget_fetch(name)
+            self.reseeds.forget(name)
             self._tasks[name].close()
         self._tasks.clear()
         self._by_partition.clear()
@@ -231,9 +244,7 @@ class Assignment:
         described = topics.describe(names)
         for name in names:
             if name not in described:
-                raise TopicUnusable(
-                    f"Source topic {name} is not there.", action="Create it, or correct its name.", topic=name
-                )
+                raise source_missing(name)
             self.topic_ids[name] = described[name].topic_id
             starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
             for partition in inputs:
@@ -252,12 +263,7 @@ class Assignment:
         for name in names:
             seen = described.get(name)
             if seen is None:
-                raise StateIncoherent(
-                    f"Changelog {name} is not there.",
-                    action="If the local state is right, re-seed the changelog from it; else create the topic, clear "
-                    "the store and reset the group's input offsets.",
-                    topic=name,
-                )
+                raise changelog_missing(name, self._topology)
             self.topic_ids[name] = seen.topic_id
             starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
             for number, end in ends.items():
@@ -275,12 +281,7 @@ class Assignment:
                 continue
             place = Partition(spec.name, task.partition)
             if place not in changelogs:
-                raise StateIncoherent(
-                    f"Changelog {spec.name} has no partition {task.partition}, but the store's source has.",
-                    action="The source was given more partitions: build the state anew under another consumer group.",
-                    topic=spec.name,
-                    partition=task.partition,
-                )
+                raise changelog_too_narrow(spec.name, task.partition)
             facts[name] = changelogs[place]
         return facts
 
@@ -296,12 +297,16 @@ class Assignment:
         if self._stores(task):
             self.standbys.release(task.name)
             self._install(task)
-            store = TaskStore(self._databases, self._folder.task(task.name))
+            store = TaskStore(self._databases, self._folder.task(task.name), self._tail_in_bulk(task, facts))
         try:
             if store is not None:
                 self._check_installed(task, store)
+            facts = self.reseeds.decide(task.name, store, facts, committed)
             decided = self._plan(task, store, facts, looked_at)
-            if store is not None and self._fetch_first(task, facts, decided, committed, looked_at):
+            anew = self.reseeds.stores_of(task.name)
+            if anew and decided.wipe is not None:
+                raise not_to_wipe(task.name, anew, decided.wipe)
+            if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
                 store.close()
                 return
         except BaseException:
@@ -318,9 +323,14 @@ class Assignment:
         meta = None if store is None else store.meta()
         if meta == TaskMeta():
             meta = None
+        meta = without_emptied(meta, self._options.start.begin_empty, facts)
         decided = plan_restore(task.name, meta, facts, looked_at)
         unknown = [name for name in facts if meta is None or name not in meta.stores]
-        if store is not None and any(store.holds_data(name) for name in unknown):
+        held = [] if store is None else [name for name in unknown if store.holds_data(name)]
+        if held:
+            kept = [name for name in held if name not in self._options.start.begin_empty]
+            if kept and meta is not None and meta.inputs and not meta.restoring:
+                raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
             # Its age is not known either: deletes may be gone that this data still lacks.
             whole = plan_restore(task.name, None, facts, looked_at)
             decided = replace(whole, wipe="it holds data without offsets: its first write was torn")
@@ -339,6 +349,8 @@ class Assignment:
         """Whether a checkpoint is looked for now; the task is opened again when that is done."""
         replay = sum(known.end - decided.starts[name] for name, known in facts.items())
         if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
+            return False
+        if self._options.start.from_changelog:
             return False
         wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
         patience = Patience(replay, self._cluster.clock.monotonic())
@@ -386,6 +398,15 @@ class Assignment:
             stores={name: at.offset for name, at in manifest.meta.stores.items()},
         )
 
+    def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
+        """The records that the task's checkpoint lacks, when they are many: its database is opened for them at once."""
+        fetched = self._fetched.get(task.name)
+        if fetched is None or fetched.manifest is None:
+            return None
+        held = fetched.manifest.meta.stores
+        tail = sum(known.end - (held[name].offset if name in held else known.start) for name, known in facts.items())
+        return tail if is_for_bulk(tail) else None
+
     def _check_installed(self, task: Task, store: TaskStore) -> None:
         """A checkpoint's database and its manifest must tell the same."""
         fetched = self._fetched.get(task.name)
@@ -416,15 +437,19 @@ class Assignment:
         check_sources_same(task.name, restore.sources, self.topic_ids)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
-            resume = check_inputs(task.name, restore.state_inputs(), restore.committed)
+            task.begun_empty = restore.never_written(self._options.start.begin_empty)
+            held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
+            resume = check_inputs(task.name, held, restore.committed)
         else:
             resume = committed
             self._check_local_only(task, resume)
         if task.store is not None:
-            task.meta = replace(task.meta, inputs=resume, restoring=False, complete_at=restore.target_at)
+            stores = {**task.meta.stores, **restore.begun(task.begun_empty, committed)}
+            task.meta = replace(task.meta, inputs=resume, stores=stores, restoring=False, complete_at=restore.target_at)
             task.store.write([], task.meta)
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.restored = restore.records
+        task.restored_s = self._cluster.clock.monotonic() - restore.started_at
         task.start(frames, committed, began)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)
@@ -459,6 +484,7 @@ class Assignment:
             f"Task {task.name}: its state holds the inputs up to {dict(task.meta.inputs)}, the group committed "
             f"{dict(committed)}, and there is no changelog to mend it from.",
             action="Call clear_state() and reset the group's offsets to build the state anew; keep changelogs on.",
+            cause="offsets-reset",
             task=task.name,
         )
 

@@ -9,12 +9,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
+from infra.kafka.errors import TopicUnusable
 from infra.kafka.records import TopicFacts
+from processors.changelog.format import UNFINISHED
 from processors.state.errors import StateIncoherent
-from processors.state.task_store import TaskMeta
+from processors.state.task_store import RESEEDING, TaskMeta
+from processors.topology import Topology
 
 #: Local state may be older than this part of delete.retention.ms before its deletes may be missing.
 RETENTION_PART_SAFE = 0.75
@@ -69,16 +72,7 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             starts[store] = facts.start
             continue
         if at.topic_id != facts.topic_id:
-            raise StateIncoherent(
-                f"Task {task}: changelog {facts.topic} was recreated (topic id {facts.topic_id}, the state of store "
-                f"{store} belongs to {at.topic_id}).",
-                action="If the local state is right, re-seed the changelog from it; else delete the task's state "
-                "folder and reset the group's input offsets, so that state is built anew.",
-                task=task,
-                store=store,
-                seen=facts.topic_id,
-                expected=at.topic_id,
-            )
+            raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
         if at.offset > facts.end or at.offset < facts.start:
             raise _truncated(task, store, facts, at.offset)
         assert meta is not None
@@ -90,6 +84,29 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             return RestorePlan({name: known.start for name, known in changelogs.items()}, wipe=doubt)
         starts[store] = at.offset
     return RestorePlan(starts)
+
+
+def without_emptied(
+    meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
+) -> TaskMeta | None:
+    """The offsets without those of stores that begin empty: of a changelog that was deleted with all that it held."""
+    if meta is None:
+        return None
+    emptied = {name for name in stores if name in changelogs and changelogs[name].end == 0}
+    return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
+
+
+def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
+    """Local state would be dropped that no changelog has."""
+    return StateIncoherent(
+        f"Task {task}: the local state of {', '.join(stores)} does not belong to its changelog ({why}), and dropping "
+        "it would lose it.",
+        action=f"If the local state is right, re-seed the changelog from it (--reseed {' --reseed '.join(stores)}); "
+        "else delete the task's state folder and reset the group's input offsets.",
+        cause="changelog-truncated",
+        task=task,
+        store=stores[0] if stores else "",
+    )
 
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
@@ -126,12 +143,15 @@ def check_inputs(
             held = inputs.get(topic)
             if held == offset:
                 continue
+            if held == UNFINISHED:
+                raise _unfinished(task, store)
             if held is None or (offset is not None and held < offset):
                 raise StateIncoherent(
                     f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds it only up "
                     f"to {'nothing' if held is None else held}: its changelog lost records, or the store is new.",
                     action=f"Reset the group's offsets of {topic} to the beginning and clear the store, "
                     "to build its state anew from the source.",
+                    cause="changelog-truncated",
                     task=task,
                     store=store,
                     topic=topic,
@@ -142,8 +162,9 @@ def check_inputs(
                 f"Task {task}: store {store} holds {topic} up to {held}, but the group's committed offset is "
                 f"{'none' if offset is None else offset}: the offsets were reset, or they expired. Reading on "
                 "would count twice.",
-                action=f"Set the group's offset of {topic} back to {held}, or clear the store before reading the "
-                "input again.",
+                action=f"Set the group's offset of {topic} back to {held} (holdfast apply reposition PROCESSOR does), "
+                "or clear the store before reading the input again.",
+                cause="offsets-reset",
                 task=task,
                 store=store,
                 topic=topic,
@@ -165,6 +186,7 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
                 f"Restoring task {task} took {age_s:.0f} s, longer than deletes stay in {facts.topic} "
                 f"({facts.delete_retention_s:.0f} s): deleted keys could come back.",
                 action=f"Raise delete.retention.ms of {facts.topic} to several times the restore's time, then restart.",
+                cause="bad-configuration",
                 task=task,
                 topic=facts.topic,
                 seen=age_s,
@@ -189,6 +211,7 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
                 f"Task {task}: source {topic} was recreated (topic id {seen[topic]}, the state was built from "
                 f"{topic_id}): its offsets mean other records now.",
                 action=f"Reset the group's offsets of {topic} and clear the state that was built from it.",
+                cause="source-recreated",
                 task=task,
                 topic=topic,
                 seen=seen[topic],
@@ -214,6 +237,7 @@ def check_source(topic: str, partition: int, committed: int | None, start: int, 
             f"Source {topic}[{partition}] ends at offset {end}, but {committed} is processed: it was truncated or "
             "recreated.",
             action=f"Reset the group's offsets of {topic} and clear the state that was built from it.",
+            cause="source-recreated",
             topic=topic,
             partition=partition,
             seen=end,
@@ -223,13 +247,73 @@ def check_source(topic: str, partition: int, committed: int | None, start: int, 
         raise StateIncoherent(
             f"Source {topic}[{partition}] begins at offset {start}, but only {committed} is processed: "
             f"{start - committed} records are gone.",
-            action=f"To go on without them, set the group's offset of {topic}[{partition}] to {start} by hand, "
-            "knowing that the state lacks them.",
+            action="To go on without them, knowing that the state lacks them: holdfast apply reposition PROCESSOR.",
+            cause="source-truncated",
             topic=topic,
             partition=partition,
             seen=start,
             expected=committed,
         )
+
+
+def source_missing(topic: str) -> TopicUnusable:
+    """A source topic is not there."""
+    return TopicUnusable(
+        f"Source topic {topic} is not there.",
+        action="Create it, or correct its name.",
+        cause="source-missing",
+        topic=topic,
+    )
+
+
+def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
+    """A changelog is not there."""
+    return StateIncoherent(
+        f"Changelog {topic} is not there.",
+        action="If the local state is right, re-seed the changelog from it; else create the topic, clear the store and "
+        "reset the group's input offsets.",
+        cause="changelog-missing",
+        topic=topic,
+        store=next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None),
+    )
+
+
+def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: str) -> StateIncoherent:
+    """A changelog has another topic id than the one that the state belongs to."""
+    was = "is being made anew" if expected == RESEEDING else "was recreated"
+    return StateIncoherent(
+        f"Task {task}: changelog {topic} {was} (topic id {seen}, the state of store {store} belongs to {expected}).",
+        cause="changelog-recreated",
+        action=f"If the local state is right, re-seed the changelog from it (--reseed {store}); else delete "
+        "the task's state folder and reset the group's input offsets, so that state is built anew.",
+        task=task,
+        store=store,
+        seen=seen,
+        expected=expected,
+    )
+
+
+def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
+    """A source has a partition that a changelog lacks."""
+    return StateIncoherent(
+        f"Changelog {topic} has no partition {partition}, but the store's source has.",
+        action="The source was given more partitions: build all state anew from it, with holdfast apply clear "
+        "PROCESSOR --all --rewind earliest.",
+        cause="source-repartitioned",
+        topic=topic,
+        partition=partition,
+    )
+
+
+def _unfinished(task: str, store: str) -> StateIncoherent:
+    return StateIncoherent(
+        f"Task {task}: the changelog of store {store} is being written from the warehouse, and is not whole yet.",
+        action="Go on with the restore that writes it (holdfast apply resume), or restore again: holdfast apply "
+        "restore PROCESSOR --at SNAPSHOT.",
+        cause="restore-unfinished",
+        task=task,
+        store=store,
+    )
 
 
 def _truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
@@ -238,6 +322,7 @@ def _truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> State
         f"replayed from {held}: the changelog was truncated.",
         action="If the local state is right, re-seed the changelog from it; else clear the store and reset the "
         "group's input offsets, so that state is built anew.",
+        cause="changelog-truncated",
         task=task,
         store=store,
         seen=facts.start,

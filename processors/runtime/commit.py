@@ -44,6 +44,8 @@ class TaskCommit:
     changelog_ends: dict[str, int] = field(default_factory=dict)
     #: By store, as sent to the changelogs; full keys are made only once.
     writes: dict[str, Writes] = field(default_factory=dict)
+    #: Neither a meta record nor anything local: more is to come before the changelog tells of it.
+    records_only: bool = False
 
 
 @dataclass(slots=True)
@@ -103,12 +105,15 @@ def produce_changelogs(
             part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids), owner
         ).encode()
         for name, state in part.task.states.items():
-            part.writes[name] = state.writes()
+            if name not in part.writes:  # they are given where a command changes the state
+                part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
                 continue
             topic, partition, writes = changelog.name, part.task.partition, part.writes[name]
             producer.produce_all(topic, writes.values, writes.keys, partition=partition)
+            if part.records_only:
+                continue
             producer.produce(topic, meta, META_KEY, partition=partition, on_delivered=_remember(part, name))
         producer.poll()
 
@@ -130,6 +135,10 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
     Raises:
         MembershipLost, OutcomeUnknown, KafkaFailed: As the member says.
     """
+    for part in commit.tasks:
+        for name, state in part.task.states.items():
+            if name not in part.writes:
+                part.writes[name] = state.writes()
     member.commit(commit.offsets)
 
 
@@ -141,6 +150,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
     """
     for part in commit.tasks:
         task = part.task
+        if part.records_only:
+            continue
         if task.store is not None:
             stores = {}
             for name in task.states:
@@ -163,6 +174,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
             for state in task.states.values():
                 state.committed()
         task.committed = dict(part.inputs)
+        task.begun_empty = frozenset()
 
 
 def _ids_of(inputs: Mapping[str, int], topic_ids: Mapping[str, str]) -> dict[str, str]:

@@ -161,6 +161,10 @@ class Committer:
             OwnershipLost, KafkaFailed: See ``commit``.
         """
         boxes = [box for box in task.outboxes.values() if box.values]
+        if self._options.start.shadow:
+            for box in boxes:
+                box.clear()  # the processor itself sent them
+            return Outcome.NOTHING
         if not boxes:
             return Outcome.NOTHING
         try:
@@ -192,8 +196,25 @@ class Committer:
             StateFailed: The disk refused, after Kafka committed or before anything was sent.
         """
         pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
-        if not pending.tasks:
-            return Outcome.NOTHING
+        return self._carry_out(pending, member, self._resolve) if pending.tasks else Outcome.NOTHING
+
+    def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
+        """Commit what a command does to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
+
+        Offsets that stay where they are can't tell what became of a commit without an answer: state is replayed then.
+
+        Raises:
+            OwnershipLost, KafkaFailed, StateFailed: See ``commit``; its cause is OutcomeUnknown where that is why.
+        """
+        assert not self._open, "a command's commit would take others' work along"
+        return self._carry_out(commits.Commit([part]), member, self._replay)
+
+    def _carry_out(
+        self,
+        pending: commits.Commit,
+        member: GroupMember,
+        resolve: Callable[[commits.Commit, GroupMember, OutcomeUnknown], None],
+    ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
         # Read before the answer: a process that is frozen in between must not take its state for younger than it is.
@@ -209,7 +230,7 @@ class Committer:
         except ProducerFenced as fenced:
             self._fenced(fenced)
         except OutcomeUnknown as unknown:
-            self._resolve(pending, member, unknown)
+            resolve(pending, member, unknown)
             return Outcome.DROPPED
         self._open = False
         commits.write_local(pending, self._topology, self._assignment.topic_ids, complete_at)
@@ -294,6 +315,12 @@ class Committer:
             raise OwnershipLost
         _log.info("the commit had not happened; its messages are processed again")
         self._count_abort(why)
+
+    def _replay(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
+        """Whether a command's commit happened is found out by the replay."""
+        _log.warning("a command's commit got no answer; state is replayed from its changelog", error=why.message)
+        self._replace_producer()
+        raise OwnershipLost from why
 
     def _replace_producer(self) -> None:
         self._open = False  # asked to abort it, this producer might not come back: the next one ends it

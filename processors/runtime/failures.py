@@ -29,6 +29,8 @@ REASON_MAX = 2_000
 class ProcessingFailed(HoldfastError):
     """A message could not be processed, and nothing says what to do with such messages."""
 
+    cause = "poison-message"
+
 
 class FailurePolicy:
     """Decides about failed messages, and counts them.

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -26,9 +26,12 @@ from processors.dataframe.dataframe import StreamingDataFrame
 from processors.runtime.assignment import Assignment
 from processors.runtime.committer import Committer, Outcome, OwnershipLost
 from processors.runtime.failures import FailurePolicy
+from processors.runtime.maintenance import Maintenance
 from processors.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from processors.runtime.pace import Pace
 from processors.runtime.ports import Cluster, GroupMember
+from processors.runtime.reach import Reach
+from processors.runtime.same_changelogs import SameChangelogs
 from processors.runtime.task import Task, TaskPhase
 from processors.state.errors import StateCorrupt, StateFailed
 from processors.topology import Topology
@@ -96,8 +99,12 @@ class Worker:
         self.started_at = cluster.clock.time()
         self.heartbeat_at = cluster.clock.time()
         self.processed = 0
-        self.paused = False
+        self.paused = options.start.paused
         self.requests: list[Request] = []
+        self.maintenance = Maintenance(self, cluster)
+        self.reach = Reach(bounded=options.start.shadow)
+        #: Looks beside the turns; none where time is simulated.
+        self.same_changelogs: SameChangelogs | None = None
         self._frames = frames
         self._cluster = cluster
         self.clock = cluster.clock
@@ -168,12 +175,19 @@ class Worker:
     def pause(self) -> None:
         """Stop reading the inputs, stay in the group; on the worker's thread only."""
         self.paused = True
-        self._flow(lambda member, partitions: member.pause(partitions))
+        self.flow(lambda member, partitions: member.pause(partitions))
 
     def resume(self) -> None:
         """Read the inputs again; on the worker's thread only."""
         self.paused = False
-        self._flow(lambda member, partitions: member.resume(partitions))
+        if not self.maintenance.holds:
+            self.flow(lambda member, partitions: member.resume(partitions))
+
+    def commit_all(self) -> bool:
+        """Commit what is open; False when it was dropped instead, to be read again. For commands only."""
+        rewinds = self._rewinds
+        self._commit()
+        return self._rewinds == rewinds
 
     def compact(self) -> None:
         """Rewrite the local stores without what was deleted or overwritten; on the worker's thread only.
@@ -196,7 +210,8 @@ class Worker:
         if self.member is not None and not self._lost:
             self._process_all(self.member.poll(1, 0.0))
 
-    def _flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
+    def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
+        """Have the inputs of all running tasks paused, or resumed."""
         if self.member is not None:
             running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
             change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
@@ -240,6 +255,7 @@ class Worker:
             steps.callback(self.assignment.close_all)
             steps.callback(member.close)
             steps.callback(self.committer.close)
+            steps.callback(self.maintenance.interrupt)
             for task in self.assignment.tasks:
                 task.drop()
 
@@ -251,6 +267,8 @@ class Worker:
         restoring = self.assignment.busy
         if restoring:
             self._let_flow(member, self.assignment.advance(member, self._frames))
+        self.maintenance.step()
+        self._check_changelogs()
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
         self._raise_what_failed()
@@ -275,15 +293,23 @@ class Worker:
             raise OwnershipLost
 
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
-        for task in tasks:
-            for topic, offset in task.positions.items():
-                member.seek(Partition(topic, task.partition), offset)
-        if tasks and not self.paused:  # together: the client library sets all of its partitions up again at each call
+        self.seek(tasks)
+        if tasks and not (self.paused or self.maintenance.holds):
+            # Together: the client library sets all of its partitions up again at each call.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
 
+    def seek(self, tasks: Sequence[Task]) -> None:
+        """Read the inputs of tasks from their positions on."""
+        assert self.member is not None
+        for task in tasks:
+            for topic, offset in task.positions.items():
+                self.member.seek(Partition(topic, task.partition), offset)
+
     def _patience(self) -> float:
+        if self.maintenance.busy:
+            return 0.0
         longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
         if not self._uncommitted:
             return longest
@@ -322,7 +348,9 @@ class Worker:
         if task is None:
             return  # taken away while this batch was on its way; the next owner reads it again
         self._message_at = self.clock.monotonic()
-        first, total, topic = 0, len(batch.offsets), batch.partition.topic
+        first, total, topic = 0, self.reach.within(batch), batch.partition.topic
+        if total < len(batch.offsets) and self.member is not None:
+            self.member.pause([batch.partition])  # what lies beyond is not fetched again and again
         while first < total:
             if task.phase is not TaskPhase.RUNNING or self._stop:
                 return
@@ -403,6 +431,8 @@ class Worker:
                 for topic, offset in task.drop().items():
                     self.member.seek(Partition(topic, task.partition), offset)
                 self._pin(task)
+        if self.reach.bounded and not self.paused:
+            self.flow(lambda member, partitions: member.resume(partitions))  # some had come to their bounds
 
     def _pin(self, task: Task) -> None:
         """Inputs that have no committed offset get one soon, so that a restart begins at the same record."""
@@ -415,6 +445,11 @@ class Worker:
         if since is None or self.clock.monotonic() - since > 2.0:
             self.phase = Phase.WAITING
         self._show_life()
+        self._check_changelogs()
+
+    def _check_changelogs(self) -> None:
+        if self.same_changelogs is not None and not (self.paused or self.maintenance.busy or self.maintenance.holds):
+            self.same_changelogs.check(self.assignment.tasks)
 
     def _show_life(self) -> None:
         """Between polls of long turns: the heartbeat, and answers to what only reads."""

@@ -8,21 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.settings import BASE_BYTES, check_memory_bound
 
-#: What a worker takes that holds nothing yet: the interpreter, the libraries, their threads.
-BASE_BYTES = 160 << 20
-#: Below so much beside it, buffers are smaller than single batches.
-SHARED_BYTES_MIN = 64 << 20
-MEMORY_BYTES_MIN = BASE_BYTES + SHARED_BYTES_MIN
 #: Uncommitted writes take about so many times the bytes of their keys and values: they are Python objects.
 OVERLAY_FACTOR = 3
-
-
-class MemoryTooSmall(HoldfastError):
-    """The memory bound leaves no room to work in."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +46,7 @@ def plan_memory(total: int) -> MemoryPlan:
     Raises:
         MemoryTooSmall: Nothing useful fits in.
     """
-    if isinstance(total, bool) or not isinstance(total, int) or total < MEMORY_BYTES_MIN:
-        shown = f"{total:,}" if isinstance(total, int) else repr(total)
-        raise MemoryTooSmall(
-            f"The memory bound is {shown} bytes; a worker needs at least {MEMORY_BYTES_MIN:,} "
-            f"({MEMORY_BYTES_MIN >> 20} MiB).",
-            action=f"Set HOLDFAST_MEMORY_MAX_MB to {MEMORY_BYTES_MIN >> 20} or more, or memory_max_bytes, in bytes, to "
-            f"{MEMORY_BYTES_MIN} or more.",
-            seen=total,
-            smallest=MEMORY_BYTES_MIN,
-        )
+    check_memory_bound(total)
     shared = total - BASE_BYTES
     return MemoryPlan(
         total=total,

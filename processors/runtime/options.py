@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from infra.kafka.producer import BATCH_BYTES_MAX
 from processors.runtime.pace import Bounds
@@ -12,11 +13,32 @@ from processors.runtime.pace import Bounds
 OVERLAY_BYTES_MAX = 64 << 20
 #: Committed values that are kept at hand take no more than this, in bytes.
 STATE_CACHE_BYTES = 256 << 20
-#: Records asked for in one poll.
+#: Records asked for in one poll. With 500, a worker did 128,000 and 158,000 messages a second, with 2,000 147,000 and
+#: 178,000, in turns.
 RECORDS_PER_POLL = 2_000
 #: The commit trigger is looked at after so many records, and sooner where functions take long. Larger slices fall out
 #: of the caches of the processor: five times as many cost each message a tenth more.
 RECORDS_PER_SLICE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a worker begins, other than usual.
+
+    Attributes:
+        paused: It reads nothing before it is told to resume.
+        from_changelog: It restores without checkpoints.
+        shadow: It builds a store anew beside the processor: it sends no outputs, takes no checkpoints, and reads its
+            inputs only as far as it is told to.
+        reseed: Stores whose changelogs are made anew from local state, where they don't belong to it.
+        begin_empty: New stores: where the changelog was never written, they begin empty at the committed offsets.
+    """
+
+    paused: bool = False
+    from_changelog: bool = False
+    shadow: bool = False
+    reseed: frozenset[str] = frozenset()
+    begin_empty: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +61,7 @@ class RuntimeOptions:
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
     #: What committed values may take in memory, of all tasks together, in bytes.
     state_cache_bytes: int = STATE_CACHE_BYTES
+    #: How it begins.
+    start: Start = Start()
+    #: Where exported state goes; None where it can't be exported.
+    exports: Path | None = None

@@ -119,7 +119,7 @@ class TransactionProducer(Protocol):
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queue one record."""
+        """Queue one record; ``on_delivered`` is told its offset, in a transaction."""
         ...
 
     def produce_all(

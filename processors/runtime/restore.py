@@ -11,7 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import cast
@@ -25,7 +27,7 @@ from processors.runtime.ports import ChangelogReplayer, Cluster
 from processors.runtime.task import Task
 from processors.state.errors import StateFailed, StateIncoherent
 from processors.state.keys import store_prefix
-from processors.state.task_store import StoreOffset, TaskMeta
+from processors.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 _log = structlog.get_logger("runtime.restore")
 
@@ -42,6 +44,11 @@ _first = itemgetter(0)
 ABSENT_S = 5.0
 #: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
 NO_PROGRESS_S = 120.0
+
+
+def is_for_bulk(records: int) -> bool:
+    """Whether a replay of so many offsets is worth the opening of its database for it, and again after it."""
+    return records >= BULK_RECORDS_MIN
 
 
 @dataclass(slots=True)
@@ -102,6 +109,18 @@ class TaskRestore:
         """By store, the input offsets that its state holds."""
         return {replay.store: replay.inputs for replay in self.replays.values()}
 
+    def never_written(self, stores: Set[str]) -> frozenset[str]:
+        """Those of the stores whose changelog has nothing at all."""
+        return frozenset(each.store for each in self.replays.values() if each.store in stores and each.facts.end == 0)
+
+    def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
+        """The offsets of stores that begin empty now, at these input offsets."""
+        return {
+            each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
+            for each in self.replays.values()
+            if each.store in stores
+        }
+
     def progress(self, now: float) -> dict[str, float | None]:
         """Records, rate, time and time left for status and logs, at a moment of the cluster's clock."""
         seconds = max(now - self.started_at, 1e-3)
@@ -131,6 +150,8 @@ class Restorer:
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
         self._stepped_at = 0.0
+        #: Whether the consumer reads what is to be read; of several tasks that come at once it is told once.
+        self._assigned = True
 
     @property
     def active(self) -> Mapping[str, TaskRestore]:
@@ -167,19 +188,20 @@ class Restorer:
         restore = TaskRestore(task, replays, committed, now, now, looked_at, complete_at, task.meta.sources)
         restore.started_with = restore.remaining
         self._tasks[task.name] = restore
+        if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
+            task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # Before the first data: a store in which a replay has begun never passes for the fold of its inputs.
+            # Before the first data: a store in which a replay has begun never passes for the fold of its inputs. In
+            # bulk, too: what is lost when a process dies is a suffix of the writes, and this is the first.
             self._note(restore)
-        if restore.started_with >= BULK_RECORDS_MIN and not often and task.store is not None and not restore.bulk:
-            task.store.begin_bulk()
-        self._assign()
+        self._assigned = False
 
     def forget(self, task: Task) -> None:
         """The task was taken away; what is replayed so far stays for the next time."""
         restore = self._tasks.pop(task.name, None)
         if restore is not None:
             self._note_if_possible(restore)
-            self._assign()
+            self._assigned = False
 
     def excuse(self) -> None:
         """Kafka is away: time that passes now is no lack of progress."""
@@ -196,11 +218,14 @@ class Restorer:
         if now - self._stepped_at > ABSENT_S:
             self.excuse()  # frozen, or busy elsewhere: nothing was asked for
         self._stepped_at = now
+        if not self._assigned:
+            self._assign()
         if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
             reading = any(not restore.done for restore in self._tasks.values())
             most = min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP)
-            batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
-            self._apply(batches)
+            with _uncollected():
+                batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
+                self._apply(batches)
             self._advance(ends)
             self._note_in_time(idle=not batches)
         complete = self._complete()
@@ -217,6 +242,7 @@ class Restorer:
             self._consumer = None
 
     def _assign(self) -> None:
+        self._assigned = True
         starts = {
             partition: replay.position
             for restore in self._tasks.values()
@@ -282,7 +308,8 @@ class Restorer:
             restoring=True,
             sources=restore.sources,
             complete_at=restore.complete_at,
-            stores={
+            stores={name: at for name, at in task.meta.stores.items() if at.topic_id == RESEEDING}
+            | {
                 replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
                 for replay in restore.replays.values()
             },
@@ -342,23 +369,40 @@ class Restorer:
         partition, replay = next((part, rep) for part, rep in restore.replays.items() if not rep.done)
         end = self._cluster.topics().end_offsets(partition.topic, committed=False).get(partition.number, 0)
         if end < replay.facts.end:
-            why, action = (
+            why, cause, action = (
                 f"its end went back to {end}: it was truncated or recreated",
+                "changelog-truncated",
                 "Clear the store and reset the group's input offsets, or re-seed the changelog.",
             )
         else:
-            why, action = (
+            why, cause, action = (
                 "an open transaction holds its committed records back",
+                "changelog-held",
                 "Find the hanging transaction on this partition and abort it (kafka-transactions.sh find-hanging).",
             )
         return StateIncoherent(
             f"Restoring {partition.topic}[{partition.number}] got no further than offset {replay.position} of "
             f"{replay.facts.end} in {NO_PROGRESS_S:.0f} s: {why}.",
             action=action,
+            cause=cause,
+            topic=partition.topic,
             task=restore.task.name,
+            store=replay.store,
             seen=replay.position,
             expected=replay.facts.end,
         )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for reference cycles: records have none, and it would look at each of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _data_of(

@@ -271,6 +271,7 @@ class Standbys:
                 raise StateIncoherent(
                     f"Changelog {name} is not there.",
                     action="Stop the processors and see `holdfast status`: whoever runs the tasks needs it, too.",
+                    cause="changelog-missing",
                     topic=name,
                 )
             known = self._changelogs[name] = _Changelog(described[name], self._view().start_offsets(name))

@@ -127,6 +127,9 @@ class Task:
         self.outboxes = Outboxes()
         #: How many changelog records were replayed before it ran.
         self.restored = 0
+        self.restored_s = 0.0
+        #: Stores that begin empty now, which their changelogs do not say yet: the first commit does.
+        self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
 
@@ -274,7 +277,7 @@ class Task:
     @property
     def progressed(self) -> bool:
         """Whether there is anything to commit."""
-        return self.positions != self.committed
+        return self.positions != self.committed or bool(self.begun_empty)
 
     def dirty_bytes(self) -> int:
         """Roughly how much memory the uncommitted writes hold."""

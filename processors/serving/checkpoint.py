@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ MANIFEST_VERSION = 1
 
 
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: int = 3) -> dict[str, Any]:
-    """Checkpoint all running tasks into a new folder below ``folder``; older ones beyond ``keep`` are removed.
+    """Checkpoint all running tasks into a new folder below ``folder``, where each task's ``keep`` newest stay.
 
     Called on the worker's thread right after a commit. Returns the manifest, which is also written last, as
     ``manifest.json``: a folder without one is not a checkpoint.
@@ -38,6 +39,7 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: in
                 "partition": task.partition,
                 "path": str(path),
                 "inputs": dict(task.committed),
+                "sources": dict(task.meta.sources),
                 "stores": {
                     name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset}
                     for name, at in task.meta.stores.items()
@@ -56,6 +58,21 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: in
     temporary = target / "manifest.tmp"
     temporary.write_text(json.dumps(manifest, indent=1))
     temporary.replace(target / "manifest.json")
-    for old in sorted(path for path in folder.iterdir() if path.is_dir())[:-keep]:
+    for old in superseded(folder, keep):
         shutil.rmtree(old, ignore_errors=True)
     return manifest
+
+
+def superseded(folder: Path, keep: int) -> list[Path]:
+    """The checkpoints in which no task has one of its ``keep`` newest: several workers write to one folder."""
+    seen: Counter[str] = Counter()
+    found = []
+    for place, path in enumerate(sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)):
+        try:
+            tasks = [task["task"] for task in json.loads((path / "manifest.json").read_text())["tasks"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            tasks = []
+        seen.update(tasks)
+        if place >= keep and all(seen[task] > keep for task in tasks):
+            found.append(path)
+    return found

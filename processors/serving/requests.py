@@ -56,8 +56,8 @@ class Answer:
     content_type: str = "application/json"
 
 
-#: Serves an admitted request: method and page to its answer.
-Serve = Callable[[str, str], Answer]
+#: Serves an admitted request: method, page and body to its answer.
+Serve = Callable[[str, str, bytes], Answer]
 
 
 class _TooLong(Exception):
@@ -96,6 +96,7 @@ class RequestServer(ThreadingHTTPServer):
         guard: Who may ask.
         serve: What to answer.
         pages: The pages and verbs that there are; no other path is logged, it may hold anything.
+        bodies: Those that take a body, and how many bytes it may have.
 
     Raises:
         ServingImpossible: The address or port can't be listened on.
@@ -104,9 +105,17 @@ class RequestServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 2 * AT_ONCE_MAX
 
-    def __init__(self, serving: ServingSettings, guard: Guard, serve: Serve, pages: Collection[str]) -> None:
+    def __init__(
+        self,
+        serving: ServingSettings,
+        guard: Guard,
+        serve: Serve,
+        pages: Collection[str],
+        bodies: Mapping[str, int] | None = None,
+    ) -> None:
         self.guard = guard
         self.pages = frozenset(pages)
+        self.bodies = bodies or {}
         self.serve = serve
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
         self._refusals = 0
@@ -208,21 +217,34 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if "Transfer-Encoding" in self.headers:
             return self._refuse(411, "a body needs its length")
-        length = self.headers.get("Content-Length", "0")
-        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > BODY_BYTES_MAX:
-            return self._refuse(413, f"a body has at most {BODY_BYTES_MAX} bytes; verbs need none")
-        self.rfile.read(int(length))
-        self._serve()
+        length, page = self.headers.get("Content-Length", "0"), self._page
+        most = self.server.bodies.get(page, BODY_BYTES_MAX)
+        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > most:
+            needs = "" if page in self.server.bodies else "; this needs none"
+            return self._refuse(413, f"a body has at most {most} bytes{needs}")
+        if int(length) > BODY_BYTES_MAX and not self._is_admitted():
+            return  # what strangers send is not kept
+        self._serve(self.rfile.read(int(length)))
 
-    def _serve(self) -> None:
+    @property
+    def _page(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _is_admitted(self) -> bool:
+        """Whether it may be served; if not, it is refused."""
         self.server.asked(self.connection)
-        page = self.path.partition("?")[0]
         guard = self.server.guard
         if not guard.knows_name(self.headers.get("Host")):
-            return self._refuse(421, "the Host header names another server", page)
-        if not guard.admits(self.command, page, self.headers.get("Authorization")):
-            return self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer", page)
-        self._answer(self.server.serve(self.command, page))
+            self._refuse(421, "the Host header names another server", self._page)
+            return False
+        if not guard.admits(self.command, self._page, self.headers.get("Authorization")):
+            self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer", self._page)
+            return False
+        return True
+
+    def _serve(self, body: bytes = b"") -> None:
+        if self._is_admitted():
+            self._answer(self.server.serve(self.command, self._page, body))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library refuses, as all other refusals; its message would hold the request."""

@@ -16,12 +16,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from infra.errors import HoldfastError
 from infra.settings import ServingSettings
+from processors.runtime.commands import (
+    COMMAND_BYTES_MAX,
+    COMMANDS,
+    CommandRefused,
+    CommandWrong,
+    decode,
+    verb_of,
+)
 from processors.runtime.loop import Phase, Request, Worker
 from processors.serving.checkpoint import take_checkpoint
 from processors.serving.guard import Guard
@@ -47,6 +58,10 @@ _NOT_READY = {
     Phase.STOPPING: "it stops",
     Phase.FAILED: "it failed",
 }
+
+
+def _refusal(code: int, failure: HoldfastError) -> Answer:
+    return Answer(code, {"error": failure.message, "action": failure.action, "fields": failure.as_dict()["fields"]})
 
 
 class _Call:
@@ -138,6 +153,7 @@ class ControlServer:
             "/ready": self._ready,
             "/status": lambda: Answer(200, self.status()),
             "/metrics": self._metrics_page,
+            "/maintenance": self._maintenance,
         }
         self._verbs: dict[str, Callable[[], Answer]] = {
             "/checkpoint": lambda: self._control("checkpoint", self._checkpoint),
@@ -146,7 +162,8 @@ class ControlServer:
             "/resume": lambda: self._control("resume", lambda: self._flow(worker.resume)),
             "/stop": self._stop,
         }
-        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs])
+        bodies = dict.fromkeys(COMMANDS, COMMAND_BYTES_MAX)
+        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *COMMANDS], bodies)
 
     def start(self) -> str:
         """Serve in the background; return the URL."""
@@ -206,13 +223,15 @@ class ControlServer:
 
     # -- pages -----------------------------------------------------------------------------------------------------
 
-    def _serve(self, method: str, page: str) -> Answer:
-        found = (self._verbs if method == "POST" else self._pages).get(page)
+    def _serve(self, method: str, page: str, body: bytes) -> Answer:
+        commands: dict[str, Callable[[], Answer]] = {name: partial(self._command, name, body) for name in COMMANDS}
+        posted = {**self._verbs, **commands}
+        found = (posted if method == "POST" else self._pages).get(page)
         if found is not None:
             return found()
-        if page in self._pages or page in self._verbs:
+        if page in self._pages or page in posted:
             return Answer(405, {"error": f"{page} is asked for with {'GET' if page in self._pages else 'POST'}"})
-        known = ", ".join([*self._pages, *self._verbs])
+        known = ", ".join([*self._pages, *posted])
         return Answer(404, {"error": f"no page or verb of that name; there are {known}"})
 
     def _health(self) -> Answer:
@@ -239,7 +258,25 @@ class ControlServer:
             metrics = self._metrics = self._metrics or WorkerMetrics()
         return Answer(200, metrics.page(self.status(), self.silent_s()), CONTENT_TYPE)
 
+    def _maintenance(self) -> Answer:
+        call = _Call(lambda: {"commands": self._worker.maintenance.all_told()})
+        self._worker.requests.append(Request(call.run, only_reads=True))
+        answer = call.result(STATUS_WAIT_S)
+        if answer is None:
+            call.give_up()
+            return Answer(503, {"error": f"the worker did not answer within {STATUS_WAIT_S:g} s"})
+        return Answer(200, answer)
+
     # -- verbs -----------------------------------------------------------------------------------------------------
+
+    def _command(self, page: str, body: bytes) -> Answer:
+        """Begin a command; ``/maintenance`` tells what becomes of it."""
+        try:
+            command = decode(page, body)
+        except CommandWrong as wrong:
+            return _refusal(400, wrong)
+        begun = self._control(verb_of(command), lambda: {"id": self._worker.maintenance.begin(command).id})
+        return replace(begun, code=202) if begun.code == 200 else begun
 
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
         """Do it on the loop's thread, and say so."""
@@ -248,6 +285,9 @@ class ControlServer:
         self._worker.requests.append(Request(call.run, only_reads=False))
         try:
             answer = call.result(CONTROL_WAIT_S)
+        except (CommandWrong, CommandRefused) as failure:
+            _log.warning("control", verb=verb, error=failure.message)
+            return _refusal(400 if isinstance(failure, CommandWrong) else 409, failure)
         except Exception as failure:
             _log.error("control", verb=verb, error=str(failure))
             return Answer(500, {"error": str(failure)})

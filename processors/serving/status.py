@@ -28,10 +28,11 @@ class InputPosition:
 class TaskStatus:
     """One task.
 
-    ``store_bytes`` is its store's size on disk, None where there is none; ``state`` has for each store how many reads
+    ``store_bytes`` is its store's size on disk, None where there is none; ``keys`` and ``live_bytes`` are what lives of
+    it, estimated; ``state`` has for each store how many reads
     there were, and how many of them went to the database (``misses``); ``checkpoint`` is what its state began with: the
     checkpoint that is being fetched or was used, or why none was; ``restored`` is how many changelog records were
-    replayed before it ran.
+    replayed before it ran, and ``restored_s`` how many seconds that took.
     """
 
     task: str
@@ -45,6 +46,9 @@ class TaskStatus:
     state: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None
     restored: int = 0
+    restored_s: float = 0.0
+    keys: int | None = None
+    live_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """One worker; times are seconds since 1970."""
+    """One worker; times are seconds since 1970. ``maintenance`` is the command that is under way: its id, its verb, and
+    how much of it is done, of how much where that is known."""
 
     processor: str
     slot: str
@@ -86,6 +91,7 @@ class ProcessorStatus:
     paused: bool = False
     checkpoints: Mapping[str, Any] | None = None
     standbys: tuple[StandbyStatus, ...] = ()
+    maintenance: Mapping[str, Any] | None = None
 
     @property
     def lag(self) -> int | None:
@@ -146,6 +152,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "checkpoints": None if worker.assignment.checkpoints is None else worker.assignment.checkpoints.told(),
         "tasks": tasks,
         "standbys": worker.assignment.standbys.told(),
+        "maintenance": worker.maintenance.told(),
     }
 
 
@@ -166,20 +173,30 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "partition": task.partition,
         "phase": task.phase.value,
         "inputs": inputs,
-        "stores": {name: {"changelog": at.topic, "offset": at.offset} for name, at in dict(task.meta.stores).items()},
+        "stores": {
+            name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset}
+            for name, at in dict(task.meta.stores).items()
+        },
         "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
         "checkpoint": worker.assignment.checkpoint_of(task.name),
         "restored": task.restored,
-        "store_bytes": _size_of(task),
+        "restored_s": round(task.restored_s, 3),
+        **_sizes_of(task),
         "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }
 
 
-def _size_of(task: Task) -> int | None:
+def _sizes_of(task: Task) -> dict[str, int | None]:
     try:
-        return None if task.store is None else task.store.size_bytes()
+        keys, live_bytes = (None, None) if task.store is None else task.store.estimates()
+        return {
+            "store_bytes": None if task.store is None else task.store.size_bytes(),
+            "keys": keys,
+            "live_bytes": live_bytes,
+        }
     except Exception:
-        return None  # a store that fails says so in the loop; the status is there all the more
+        # a store that fails says so in the loop; the status is there all the more
+        return {"store_bytes": None, "keys": None, "live_bytes": None}
 
 
 def _lag_of(phase: str, lags: list[int | None]) -> int | None:

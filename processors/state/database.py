@@ -33,8 +33,8 @@ class Database(Protocol):
         """Like ``write``, with all keys and all values."""
         ...
 
-    def begin_bulk(self) -> None:
-        """Expect nothing but many writes: reads may be slow until ``end_bulk``.
+    def begin_bulk(self, records: int) -> None:
+        """Expect nothing but writes, of about so many records: reads may be slow until ``end_bulk``.
 
         A process that dies meanwhile loses a suffix of its writes since the last flush, never one from between others.
         """
@@ -65,6 +65,10 @@ class Database(Protocol):
         """Rewrite the whole database without what was deleted or overwritten."""
         ...
 
+    def estimates(self) -> tuple[int, int]:
+        """About how many keys there are, and how many of the bytes on disk are neither overwritten nor deleted."""
+        ...
+
     def size_bytes(self) -> int:
         """Bytes on disk, without the log of recent writes."""
         ...
@@ -77,8 +81,8 @@ class Database(Protocol):
 class Databases(Protocol):
     """A disk that holds databases by path."""
 
-    def open(self, path: Path) -> Database:
-        """Open a database; made when absent."""
+    def open(self, path: Path, bulk_records: int | None = None) -> Database:
+        """Open a database; made when absent. With ``bulk_records`` it is as after ``begin_bulk``."""
         ...
 
     def exists(self, path: Path) -> bool:

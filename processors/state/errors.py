@@ -33,12 +33,14 @@ class StateFolderForeign(StateFailed):
 class StateDiskFailed(StateFailed):
     """The disk refused."""
 
+    cause = "disk-failed"
     exit_code = EXIT_DISK_FAILURE
 
 
 class StateCorrupt(StateFailed):
     """The data on disk is damaged; the store is moved aside and restored from its changelog."""
 
+    cause = "store-corrupt"
     exit_code = EXIT_DISK_FAILURE
 
 

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +22,8 @@ from processors.state.errors import StateDiskFailed, StateFolderForeign, StateFo
 IDENTITY_VERSION = 1
 #: How many slots one machine offers to processes that were not given one.
 SLOTS_MAX = 256
+#: What the system says when there is no room: on the disk, or for this user.
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StateFolder:
@@ -58,7 +61,12 @@ class StateFolder:
 
     def task(self, name: str) -> Path:
         """The folder of one task's RocksDB."""
-        return self.path / re.sub(r"[^A-Za-z0-9._+-]", "_", name)
+        return self.path / _folder_of(name)
+
+    @staticmethod
+    def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
+        """Where one task's database is, whoever holds the slot."""
+        return state_dir / group / slot / _folder_of(name)
 
     def check_held(self) -> None:
         """Raise when the lock file is not ours any more: the folder was deleted or replaced under us.
@@ -77,6 +85,7 @@ class StateFolder:
         raise StateDiskFailed(
             f"The state folder {self.path} was deleted or replaced while it was in use: {seen}.",
             action="Restart the processor: state is restored from the changelog. Find out who deletes state folders.",
+            cause="state-missing",
             path=str(self.path),
         )
 
@@ -134,10 +143,15 @@ class StateFolder:
             raise _not_writable(self.path, failure) from failure
 
 
+def _folder_of(task: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", task)
+
+
 def _not_writable(path: Path, failure: OSError) -> StateDiskFailed:
     return StateDiskFailed(
         f"The state folder {path} can't be written: {failure.strerror}.",
         action="Give the process a state_dir that it may write to, on a disk with room.",
+        cause="disk-full" if failure.errno in DISK_FULL else "",
         path=str(path),
     )
 

@@ -47,7 +47,7 @@ class MemoryDatabase:
         """See ``Database.load``."""
         self.write(list(zip(keys, values, strict=True)))
 
-    def begin_bulk(self) -> None:
+    def begin_bulk(self, records: int) -> None:
         """Nothing is slow here."""
 
     def end_bulk(self) -> None:
@@ -77,6 +77,10 @@ class MemoryDatabase:
         """Nothing deleted is kept here."""
         self._open()
 
+    def estimates(self) -> tuple[int, int]:
+        """See ``Database.estimates``; exact here."""
+        return len(self._content), self._bytes
+
     def size_bytes(self) -> int:
         """Bytes of keys and values."""
         return self._bytes
@@ -103,7 +107,7 @@ class MemoryDatabases:
     def __init__(self, export: Export) -> None:
         self._export = export
 
-    def open(self, path: Path) -> Database:
+    def open(self, path: Path, bulk_records: int | None = None) -> Database:
         """An empty database."""
         return MemoryDatabase(self._export)
 

@@ -6,6 +6,8 @@ import resource
 import shutil
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
+from operator import itemgetter
 from pathlib import Path
 
 from rocksdict import (
@@ -17,6 +19,7 @@ from rocksdict import (
     MemtableFactory,
     Options,
     Rdict,
+    ReadOptions,
     WriteBatch,
     WriteBufferManager,
     WriteOptions,
@@ -26,6 +29,7 @@ from processors.changelog.format import META_KEY
 from processors.checkpoints.ports import LocalFile
 from processors.state.database import Change, Database, DatabaseCorrupt
 from processors.state.errors import StateFailed
+from processors.state.keys import store_prefix
 from processors.state.task_store import BATCH_OPERATIONS_MAX, TaskMeta, items_of
 
 BLOCK_CACHE_BYTES = 64 << 20
@@ -36,6 +40,11 @@ CHUNK_BYTES = 4 << 20
 EXPORT_BYTES = 8 << 20
 #: In bulk so many buffers may wait to be written before writes have to wait.
 BULK_BUFFERS = 4
+#: The filter of a buffer's keys, as a part of the buffer: some 20 bits a key.
+BUFFER_FILTER_RATIO = 0.01
+#: Buffers in bulk make about so many files, of records that take about so much with what is around them.
+BULK_FILES, BULK_RECORD_BYTES = 8, 128
+BULK_BUFFER_BYTES_MIN = 2 << 20
 #: More files of the first level than there ever are: writes never wait for their compaction.
 NEVER = 1 << 20
 #: A database keeps no more of its files open than this part of what the process may, and no fewer than the minimum.
@@ -56,7 +65,16 @@ class RocksMemory:
         self.buffer_bytes = max(1 << 20, min(WRITE_BUFFER_BYTES, write_buffers // 8))
 
 
-def _options(memory: RocksMemory, *, bulk: bool = False) -> Options:
+def bulk_buffer_bytes(records: int, usual: int) -> int:
+    """The buffers of a replay of so many records.
+
+    Sorting a small one takes less time for each record, as it stays in the processor's caches; but each is a file that
+    is compacted later.
+    """
+    return min(usual, max(BULK_BUFFER_BYTES_MIN, records * BULK_RECORD_BYTES // BULK_FILES))
+
+
+def _options(memory: RocksMemory, bulk_records: int | None = None) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     # Else every open file has its index and filter beside the cache, without a bound.
@@ -76,23 +94,29 @@ def _options(memory: RocksMemory, *, bulk: bool = False) -> Options:
     # long; what is read meanwhile passes by them by their filters.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
-    if bulk:
+    if bulk_records is not None:
+        options.set_write_buffer_size(bulk_buffer_bytes(bulk_records, memory.buffer_bytes))
         # Writes are appended, and sorted when they are flushed, by threads of RocksDB's own.
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(False)
         options.set_disable_auto_compactions(True)
         options.set_max_write_buffer_number(BULK_BUFFERS)
+    else:
+        # Most reads are of keys that are not in the buffer: a filter knows it, without a search through the buffer.
+        options.set_memtable_whole_key_filtering(True)
+        options.set_memtable_prefix_bloom_ratio(BUFFER_FILTER_RATIO)
     return options
 
 
-def _opened(path: Path, memory: RocksMemory, *, bulk: bool = False) -> Rdict:
-    options = _options(memory, bulk=bulk)
+def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) -> Rdict:
+    """Opened for a replay of so many records, or None for all other use."""
+    options = _options(memory, bulk_records)
     try:
         # Without the explicit column family, a reopened store takes its options from disk, with an 8 MB cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
     except Exception as failure:
         raise _named(failure) from failure
-    if bulk:
+    if bulk_records is not None:
         # A replay that dies is replayed again from the offsets of its last flush: no log is needed. Data and offsets
         # are in one column family, so that a flush never parts them.
         writing = WriteOptions()
@@ -102,15 +126,33 @@ def _opened(path: Path, memory: RocksMemory, *, bulk: bool = False) -> Rdict:
 
 
 class RocksDatabase:
-    """One RocksDB; see ``Database``."""
+    """One RocksDB; see ``Database``.
 
-    def __init__(self, rdict: Rdict, path: Path, memory: RocksMemory | None = None) -> None:
+    One that is not on the disk yet is made when it is written to: what is opened only to see that nothing is there, or
+    for a replay in bulk, is not opened twice.
+
+    Args:
+        rdict: Open; None for one that is made later, with ``memory``.
+        path: Its folder.
+        memory: What it shares with others; None when it is only read.
+    """
+
+    def __init__(self, rdict: Rdict | None, path: Path, memory: RocksMemory | None = None) -> None:
         self._memory = memory
-        self._rdict = rdict
+        self._made = rdict
         self._path = path
+
+    @property
+    def _rdict(self) -> Rdict:
+        if self._made is None:
+            assert self._memory is not None
+            self._made = _opened(self._path, self._memory)
+        return self._made
 
     def get(self, key: bytes) -> bytes | None:
         """See ``Database.get``."""
+        if self._made is None:
+            return None
         try:
             value: bytes | None = self._rdict.get(key)
         except Exception as failure:
@@ -119,6 +161,8 @@ class RocksDatabase:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """See ``Database.get_many``."""
+        if self._made is None:
+            return [None] * len(keys)
         try:
             return list(self._rdict.get(keys))
         except Exception as failure:
@@ -128,11 +172,14 @@ class RocksDatabase:
         """See ``Database.write``."""
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
-        for key, value in changes:
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        if None in map(itemgetter(1), changes):
+            for key, value in changes:
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+        else:
+            deque(starmap(put, changes), maxlen=0)
         try:
             self._rdict.write(batch)
         except Exception as failure:
@@ -150,23 +197,26 @@ class RocksDatabase:
         except Exception as failure:
             raise _named(failure) from failure
 
-    def begin_bulk(self) -> None:
+    def begin_bulk(self, records: int) -> None:
         """See ``Database.begin_bulk``."""
-        self._reopen(bulk=True)
+        self._reopen(records)
 
     def end_bulk(self) -> None:
         """See ``Database.end_bulk``."""
-        self._reopen(bulk=False)
+        self._reopen(None)
 
-    def _reopen(self, *, bulk: bool) -> None:
+    def _reopen(self, bulk_records: int | None) -> None:
         assert self._memory is not None  # else it was opened for reading only
-        self.flush()
-        self._rdict.close()
-        self._rdict = _opened(self._path, self._memory, bulk=bulk)
+        if self._made is not None:
+            self.flush()
+            self._made.close()
+        self._made = _opened(self._path, self._memory, bulk_records)
 
     @property
     def flushing(self) -> bool:
         """See ``Database.flushing``; one that failed stays pending, and the next that is waited for says why."""
+        if self._made is None:
+            return False
         if self._rdict.property_int_value("rocksdb.background-errors"):
             return False
         pending = self._rdict.property_int_value("rocksdb.mem-table-flush-pending")
@@ -174,6 +224,8 @@ class RocksDatabase:
 
     def flush(self, *, wait: bool = True) -> None:
         """See ``Database.flush``."""
+        if self._made is None:
+            return
         try:
             self._rdict.flush(wait)
         except Exception as failure:
@@ -181,8 +233,10 @@ class RocksDatabase:
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See ``Database.items``."""
+        if self._made is None:
+            return
         try:
-            yield from self._rdict.items(from_key=first)
+            yield from _items(self._rdict, first)
         except Exception as failure:
             raise _named(failure) from failure
 
@@ -205,13 +259,23 @@ class RocksDatabase:
         except Exception as failure:
             raise _named(failure) from failure
 
+    def estimates(self) -> tuple[int, int]:
+        """See ``Database.estimates``."""
+        if self._made is None:
+            return 0, 0
+        keys = int(self._rdict.property_int_value("rocksdb.estimate-num-keys") or 0)
+        return keys, int(self._rdict.property_int_value("rocksdb.estimate-live-data-size") or 0)
+
     def size_bytes(self) -> int:
         """See ``Database.size_bytes``."""
-        return int(self._rdict.property_int_value("rocksdb.total-sst-files-size") or 0)
+        if self._made is None:
+            return 0
+        return int(self._made.property_int_value("rocksdb.total-sst-files-size") or 0)
 
     def close(self) -> None:
         """See ``Database.close``."""
-        self._rdict.close()
+        if self._made is not None:
+            self._made.close()
 
 
 class RocksDatabases:
@@ -224,10 +288,13 @@ class RocksDatabases:
     def __init__(self, memory: RocksMemory | None = None) -> None:
         self._memory = memory or RocksMemory()
 
-    def open(self, path: Path) -> Database:
+    def open(self, path: Path, bulk_records: int | None = None) -> Database:
         """See ``Databases.open``."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        return RocksDatabase(_opened(path, self._memory), path, self._memory)
+        # Without the file that names its catalogue it is none yet.
+        there = (path / "CURRENT").exists()
+        opened = _opened(path, self._memory, bulk_records) if there or bulk_records is not None else None
+        return RocksDatabase(opened, path, self._memory)
 
     def exists(self, path: Path) -> bool:
         """See ``Databases.exists``."""
@@ -296,8 +363,10 @@ class StateReader:
 
     def __init__(self, path: Path) -> None:
         try:
-            rdict = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
-            self._database = RocksDatabase(rdict, path)
+            if not (path / "CURRENT").is_file():  # the library would make a folder that is not there
+                raise FileNotFoundError("there is no RocksDB")
+            self._rdict = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+            self._database = RocksDatabase(self._rdict, path)
         except Exception as failure:
             raise StateFailed(
                 f"{path} can't be opened as a RocksDB: {str(failure)[:200]}.",
@@ -314,9 +383,59 @@ class StateReader:
         """Changelog keys and values of one store, in key order."""
         return items_of(self._database, store)
 
+    def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Like ``items``, as parallel lists of so many: for whoever reads all of it once.
+
+        Raises:
+            DatabaseCorrupt: A file is damaged.
+        """
+        prefix = store_prefix(store)
+        size = len(prefix)
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        reading = ReadOptions()
+        reading.fill_cache(False)
+        reading.set_readahead_size(CHUNK_BYTES)
+        try:
+            for key, value in _items(self._rdict, prefix, reading):
+                if not key.startswith(prefix):
+                    break
+                keys.append(key[size:])
+                values.append(value)
+                if len(keys) == rows_max:
+                    yield keys, values
+                    keys, values = [], []
+        except Exception as failure:
+            raise _named(failure) from failure
+        if keys:
+            yield keys, values
+
+    def size_bytes(self) -> int:
+        """Its size on disk."""
+        return self._database.size_bytes()
+
     def close(self) -> None:
         """Close."""
         self._database.close()
+
+
+def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values from ``first`` on.
+
+    The library's iterator ends at a damaged block as it does at the last key. So where it ended is looked at again,
+    with one that tells why it goes no further.
+    """
+    last: bytes | None = None
+    for item in rdict.items(from_key=first, read_opt=reading):
+        last = item[0]
+        yield item
+    probe = rdict.iter()
+    probe.seek(first if last is None else last)
+    if last is not None and probe.valid():
+        probe.next()
+    probe.status()
+    if probe.valid():
+        raise DatabaseCorrupt(f"Corruption: an iterator ended before key {bytes(probe.key())[:40]!r}")
 
 
 def _named(failure: Exception) -> Exception:

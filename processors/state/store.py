@@ -366,6 +366,11 @@ class StoreState:
         self._undo.clear()
         self._bytes = 0
 
+    def forget(self) -> None:
+        """Forget all that is cached: what is committed was changed past it."""
+        self.drop()
+        self._cells, self._shared, self._followed = {}, _Cell(None, self.record_bytes_max), []
+
     # -- what rows outside of the overlay call -------------------------------------------------------------------
 
     def attach(self, rows: Rows) -> None:

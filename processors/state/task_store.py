@@ -30,6 +30,9 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
+#: Stands for the topic id of a changelog that is being made anew from local state.
+RESEEDING = "re-seeding"
+
 #: A write may hold the interpreter lock: pieces stay small enough to never stall the process noticeably.
 BATCH_OPERATIONS_MAX = 10_000
 
@@ -112,22 +115,24 @@ class TaskStore:
     Args:
         databases: Where databases live.
         path: The task's own.
+        bulk_records: Opened at once as after ``begin_bulk``, for a replay of so many records; None otherwise.
 
     Raises (from every method that touches the disk):
         StateDiskFailed: The disk refused.
         StateCorrupt: The data is damaged; it is moved aside on ``close``, and restored when opened again.
     """
 
-    def __init__(self, databases: Databases, path: Path) -> None:
+    def __init__(self, databases: Databases, path: Path, bulk_records: int | None = None) -> None:
         self.path = path
         #: The first failure; the store is of no more use after it.
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
-        self._bulk = False
+        self._bulk = bulk_records is not None
         try:
-            self._database = databases.open(path)
+            self._database = databases.open(path, bulk_records)
         except DatabaseCorrupt as damage:
+            self._bulk = False
             self._move_aside(str(damage))
             self._database = self._open_new()
         except Exception as failure:
@@ -146,7 +151,7 @@ class TaskStore:
     def holds_data(self, store: str) -> bool:
         """Whether there is anything at all of one store."""
         try:
-            return next(self.items(store), None) is not None
+            return next(items_of(self._database, store), None) is not None
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
@@ -191,11 +196,11 @@ class TaskStore:
         """Whether it was told to expect a replay in bulk, and not yet that this is over."""
         return self._bulk
 
-    def begin_bulk(self) -> None:
-        """Expect many calls of ``load`` and hardly any reads, until ``end_bulk``."""
+    def begin_bulk(self, records: int) -> None:
+        """Expect to ``load`` about so many records and to read hardly anything, until ``end_bulk``."""
         self._bulk = True
         try:
-            self._database.begin_bulk()
+            self._database.begin_bulk(records)
         except Exception as failure:
             raise self._broken("opened", failure) from failure
 
@@ -226,9 +231,12 @@ class TaskStore:
         """Whether a flush is under way."""
         return self._database.flushing
 
-    def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store, in key order."""
-        return items_of(self._database, store)
+    def items(self, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Changelog keys and values of one store, in key order, from a changelog key on."""
+        try:
+            yield from items_of(self._database, store, first)
+        except Exception as failure:
+            raise self._broken("read", failure) from failure
 
     def checkpoint(self, path: Path) -> None:
         """A consistent copy of the whole store (hard links where the file system allows)."""
@@ -261,6 +269,10 @@ class TaskStore:
         self._compaction = None
         if failures:
             raise self._broken("compacted", failures[0]) from failures[0]
+
+    def estimates(self) -> tuple[int, int]:
+        """See ``Database.estimates``."""
+        return self._database.estimates()
 
     def size_bytes(self) -> int:
         """The store's size on disk."""
@@ -327,22 +339,25 @@ class TaskStore:
         return self.failure
 
 
-def items_of(database: Database, store: str) -> Iterator[tuple[bytes, bytes]]:
-    """Changelog keys and values of one store in a database, in key order."""
+def items_of(database: Database, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Changelog keys and values of one store in a database, in key order, from a changelog key on."""
     prefix = store_prefix(store)
     size = len(prefix)
-    for key, value in database.items(prefix):
+    for key, value in database.items(prefix + first):
         if not key.startswith(prefix):
             return
         yield key[size:], value
 
 
 def _disk_failed(path: Path, done: str, failure: Any) -> StateDiskFailed:
-    remedy = "Make room on the disk or give back the rights"
+    remedy, cause = "Make room on the disk or give back the rights", ""
+    if any(said in str(failure) for said in ("No space left", "Disk quota exceeded")):
+        cause = "disk-full"
     if "Too many open files" in str(failure):
         remedy = "Let the process have more open files (ulimit -n, LimitNOFILE of systemd)"
     return StateDiskFailed(
         f"The state folder {path} can't be {done}: {str(failure)[:300]}.",
         action=f"{remedy}, then restart: what was committed is replayed from the changelog.",
+        cause=cause,
         path=str(path),
     )

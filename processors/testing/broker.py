@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infra.kafka.errors import KafkaFailed
+from infra.kafka.partitioners import murmur2
 from infra.kafka.records import Headers, Partition, TopicFacts
 from processors.testing.clock import VirtualClock
 from processors.testing.groups import Group
 from processors.testing.log import PartitionLog
 from processors.testing.network import Network
 from processors.testing.transactions import TransactionCoordinator
-
-_MASK = 0xFFFFFFFF
 
 
 @dataclass(slots=True)
@@ -116,18 +115,3 @@ class Broker:
 
     def _settle_offsets(self, group: str, offsets: Mapping[Partition, int], producer_id: int, commit: bool) -> None:
         self.group(group).settle(producer_id, offsets, commit)
-
-
-def murmur2(data: bytes) -> int:
-    """Kafka's hash of keys (org.apache.kafka.common.utils.Utils.murmur2), as an unsigned 32-bit number."""
-    m, length = 0x5BD1E995, len(data)
-    h = (0x9747B28C ^ length) & _MASK
-    for start in range(0, length - 3, 4):
-        k = (int.from_bytes(data[start : start + 4], "little") * m) & _MASK
-        k = ((k ^ (k >> 24)) * m) & _MASK
-        h = ((h * m) & _MASK) ^ k
-    rest = data[length & ~3 :]
-    if rest:
-        h = ((h ^ int.from_bytes(rest, "little")) * m) & _MASK
-    h = ((h ^ (h >> 13)) * m) & _MASK
-    return h ^ (h >> 15)

@@ -133,7 +133,7 @@ class DiskOfProcess:
         self._disk = disk
         self._process = process
 
-    def open(self, path: Path) -> SimulatedDatabase:
+    def open(self, path: Path, bulk_records: int | None = None) -> SimulatedDatabase:
         """See ``Databases.open``.
 
         Raises:
@@ -153,7 +153,9 @@ class DiskOfProcess:
         if stored.files is not None:
             content, stored.files = content_of(stored.files), None
             stored.apply(list(content.items()))
-        stored.holder, stored.bulk = self._process, False
+        stored.holder, stored.bulk = self._process, bulk_records is not None
+        if stored.bulk:
+            stored.sync()  # what was there before is in its files
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:
@@ -252,7 +254,7 @@ class SimulatedDatabase:
         """See ``Database.load``."""
         self.write(list(zip(keys, values, strict=True)))
 
-    def begin_bulk(self) -> None:
+    def begin_bulk(self, records: int) -> None:
         """See ``Database.begin_bulk``."""
         self.flush()
         self._stored.bulk = True
@@ -302,6 +304,10 @@ class SimulatedDatabase:
             raise _refused(errno.ENOSPC, self._path)
         self._readable()
         self._stored.sync()
+
+    def estimates(self) -> tuple[int, int]:
+        """See ``Database.estimates``; nothing that was overwritten stays here."""
+        return len(self._stored.content), self.size_bytes()
 
     def size_bytes(self) -> int:
         """See ``Database.size_bytes``."""

@@ -1,0 +1,59 @@
+"""What a worker leaves behind when it ends before it could answer anybody: why, where a reader finds it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+_log = structlog.get_logger("serving.last_words")
+
+
+def failure_file(endpoint: Path) -> Path:
+    """Where the last words of a worker are, beside its endpoint file."""
+    return endpoint.with_suffix(".failed.json")
+
+
+def leave_last_words(endpoint: Path, processor: str, slot: str, error: Mapping[str, Any], started_at: float) -> None:
+    """Write down why this process ends, unless it said so already.
+
+    Args:
+        endpoint: The worker's endpoint file.
+        processor: The processor's name.
+        slot: The worker's slot.
+        error: What ended it, as ``HoldfastError.as_dict`` has it.
+        started_at: When this process started, seconds since 1970.
+    """
+    file = failure_file(endpoint)
+    if _pid_of(file) == os.getpid() and file.stat().st_mtime >= started_at:
+        return
+    nothing: dict[str, Any] = {"records": {}, "commits": {}, "tasks": []}
+    document = {
+        "processor": processor,
+        "slot": slot,
+        "pid": os.getpid(),
+        "phase": "failed",
+        "guarantee": "",
+        "code_version": "",
+        "started_at": started_at,
+        "heartbeat_at": started_at,
+        "error": dict(error),
+        **nothing,
+    }
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(document))
+    except OSError as why:
+        _log.error("the failure could not be written down", path=str(file), error=str(why))
+
+
+def _pid_of(file: Path) -> int | None:
+    try:
+        found = json.loads(file.read_text()).get("pid")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
