@@ -54,10 +54,15 @@ class Rollout:
     inputs: Mapping[str, int]
     environment: Mapping[str, str] = field(repr=False)
     project: Path
+    #: What the worker is told beyond its name and slot, as when it is to start paused.
+    options: tuple[str, ...] = ()
+    #: The copy of its code, which is imported from first; None where the code was not copied.
+    release: Path | None = None
 
     def program(self, slot: str, world: World) -> ProgramSpec:
         """The program of one instance."""
-        arguments = ("--processor", self.processor, "--slot", slot)
+        code = () if self.release is None else ("--release", str(self.release))
+        arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
         return ProgramSpec(
             name=world.paths.program(self.processor, slot),
             command=(sys.executable, "-m", "processors", *arguments),
@@ -107,12 +112,16 @@ Step = Literal["keep", "start", "replace"]
 OnProgress = Callable[[Progress], None]
 
 
-def step_for(program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str) -> Step:
-    """What one instance needs so that it runs that version."""
+def step_for(
+    program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
+) -> Step:
+    """What one instance needs so that it runs that version; one that somebody has paused works after a start only."""
     if program is None or not program.alive:
         return "start"
     answers = status is not None and status.pid == program.pid
     if status is None or not answers or status.phase in ("failed", "stopping"):
+        return "replace"
+    if status.paused and not paused:
         return "replace"
     return "keep" if status.code_version == code_version else "replace"
 
@@ -140,6 +149,8 @@ def deploy(
     timeout_s: float = 120.0,
     who: str = "unknown",
     progress: OnProgress | None = None,
+    settle_s: float = 0.0,
+    hold: bool = False,
 ) -> DeploymentResult:
     """Bring the processor up, and wait until it works on every input partition.
 
@@ -149,6 +160,8 @@ def deploy(
         timeout_s: How long to wait for it after it was started.
         who: Recorded with the action.
         progress: Called at each look.
+        settle_s: For so long it is watched once it works; see ``settle``.
+        hold: Whether the wish stays "deploying" after a failure, because the caller goes on.
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or wasn't ready in time.
@@ -164,12 +177,17 @@ def deploy(
             world.deployer.remove(world.paths.program(rollout.processor, slot))
         started = tuple(slot for slot in rollout.slots if _bring_up(slot, rollout, world))
         statuses = wait_ready(rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress)
+        statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
+        if any(status.phase != "running" for status in statuses.values()):  # it joins anew: a passing thing, or not
+            statuses = wait_ready(
+                rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress
+            )
         outcome = "done"
     except HoldfastError as failed:
         outcome = f"failed: {failed.message}"
         raise
     finally:
-        _record(rollout, world, "deployed")
+        _record(rollout, world, "deploying" if hold and outcome.startswith("failed") else "deployed")
         plan = f"run version {rollout.code_version} in slots {', '.join(rollout.slots)}"
         world.registry.record_action("deploy", rollout.processor, who, plan, outcome, started_at, world.clock())
     seconds = time.monotonic() - began
@@ -241,6 +259,62 @@ def wait_ready(
         time.sleep(POLL_S)
 
 
+def settle(
+    rollout: Rollout,
+    world: World,
+    ready: Mapping[str, ProcessorStatus],
+    *,
+    settle_s: float,
+    progress: OnProgress | None = None,
+) -> dict[str, ProcessorStatus]:
+    """Watch a processor that works, until it has shown that it gets on with its input; a poisoned version shows itself.
+
+    An input partition has when more of it is committed than at first, or nothing is left to be read.
+
+    Args:
+        rollout: What should run.
+        world: Where it runs.
+        ready: Its instances, as they were when all worked.
+        settle_s: For so long at most; what has not shown itself by then is taken to be well.
+        progress: Called at each look.
+
+    Raises:
+        DeploymentFailed: An instance ended or failed meanwhile.
+    """
+    began = time.monotonic()
+    statuses = dict(ready)
+    at_first = _committed(statuses)
+    while time.monotonic() - began < settle_s and not _gets_on(statuses, at_first):
+        if progress is not None:
+            phases = dict.fromkeys(rollout.slots, "settling")
+            progress(Progress(rollout.processor, phases, (), time.monotonic() - began))
+        time.sleep(POLL_S)
+        for slot in rollout.slots:
+            program, status = look(slot, rollout.processor, world)
+            _refuse_ended(slot, program, status, rollout, world)
+            if status is not None:
+                statuses[slot] = status
+    return statuses
+
+
+def _committed(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int], int]:
+    return {
+        (topic, task.partition): at.committed or 0
+        for status in statuses.values()
+        for task in status.tasks
+        for topic, at in task.inputs.items()
+    }
+
+
+def _gets_on(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
+    return all(
+        at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
+        for status in statuses.values()
+        for task in status.tasks
+        for topic, at in task.inputs.items()
+    )
+
+
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
@@ -283,7 +357,7 @@ def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:
     spec = rollout.program(slot, world)
     world.deployer.apply(spec)
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
-    step = step_for(program, status, rollout.code_version)
+    step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
         return False

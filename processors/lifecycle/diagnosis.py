@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from infra.database.records import Deployment, Incident
 from infra.deploy.programs import ProgramStatus
 from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
+from processors.lifecycle.faults import Kind, kind_of_end, kind_of_error
 from processors.lifecycle.ports import ProcessorStatus
 
 _EXIT_MEANINGS = {
@@ -50,7 +51,7 @@ class Healthy:
     """It works."""
 
     phase: str
-    kind: ClassVar[str] = "healthy"
+    kind: ClassVar[Kind] = "healthy"
     needs_recovery: ClassVar[bool] = False
 
     @property
@@ -65,7 +66,7 @@ class NotDeployed:
 
     #: It has a process all the same.
     alive: bool = False
-    kind: ClassVar[str] = "not-deployed"
+    kind: ClassVar[Kind] = "not-deployed"
     needs_recovery: ClassVar[bool] = False
 
     @property
@@ -79,7 +80,7 @@ class Starting:
     """It is on its way, and has time left."""
 
     what: str
-    kind: ClassVar[str] = "starting"
+    kind: ClassVar[Kind] = "starting"
     needs_recovery: ClassVar[bool] = False
 
     @property
@@ -89,13 +90,30 @@ class Starting:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """It lives, and waits for its broker; it goes on by itself."""
+
+    kind: ClassVar[Kind] = "broker-away"
+    needs_recovery: ClassVar[bool] = False
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return "It is waiting for its broker."
+
+
+@dataclass(frozen=True, slots=True)
 class Dead:
     """It has no process, though it is meant to."""
 
     exit_status: int | None
     signal: str | None
-    kind: ClassVar[str] = "dead"
     needs_recovery: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> Kind:
+        """What the end alone tells."""
+        return kind_of_end(self.exit_status)
 
     @property
     def sentence(self) -> str:
@@ -113,7 +131,7 @@ class Stuck:
     """It has a process that doesn't get on."""
 
     silent_s: float
-    kind: ClassVar[str] = "stuck"
+    kind: ClassVar[Kind] = "stuck"
     needs_recovery: ClassVar[bool] = True
 
     @property
@@ -127,8 +145,12 @@ class Failed:
     """It gave up, and says why; its process may be there still."""
 
     error: Mapping[str, Any] = field(default_factory=dict)
-    kind: ClassVar[str] = "failed"
     needs_recovery: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> Kind:
+        """What the error's cause tells."""
+        return kind_of_error(self.error)
 
     @property
     def sentence(self) -> str:
@@ -137,7 +159,7 @@ class Failed:
         return f"It gave up: {self.error.get('type', 'error')}: {said}"
 
 
-Diagnosis = Healthy | NotDeployed | Starting | Dead | Stuck | Failed
+Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed
 
 
 def diagnose(
@@ -182,27 +204,53 @@ def diagnose(
     return _of_answer(status, now, limits)
 
 
-def admits_incident(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
+def admits_incident(
+    recent: Sequence[Incident],
+    desired: Deployment | None,
+    now: datetime,
+    limits: Limits,
+    *,
+    said: frozenset[str] = frozenset(),
+) -> bool:
     """Whether a new failure of a processor deserves an incident of its own.
 
     A failed incident means that restarts don't help: the next one is opened only after a new deployment or
-    after ``limits.retry_s``. A processor that comes up and dies again and again gets a bounded number.
+    after ``limits.retry_s``. One that asks a person is not followed by another that says the same. A processor that
+    comes up and dies again and again gets a bounded number.
 
     Args:
         recent: The processor's newest incidents, newest first (``limits.incidents`` of them are enough).
         desired: What the processor is meant to be.
         now: The present moment.
         limits: The bounds.
+        said: What is wrong now, in the gravest sentence.
     """
     if not recent or recent[0].closed_at is None:
         return True
     last, closed_at = recent[0], recent[0].closed_at
     deployed_since = desired is not None and desired.updated_at > closed_at
-    if last.outcome == "failed" and not deployed_since and _age(closed_at, now) < limits.retry_s:
+    if last.outcome == "failed" and not deployed_since:
+        if _age(closed_at, now) < limits.retry_s:
+            return False
+        if last.remedy == "ask" and said and said <= frozenset(map(str, last.detail.values())):
+            return False
+    return _within(recent, desired, now, limits) < limits.incidents
+
+
+def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
+    """Whether a processor that failed again came up and died so often that trying goes on no longer; for the arguments
+    see ``admits_incident``.
+    """
+    if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False
+    return _within(recent, desired, now, limits) >= limits.incidents
+
+
+def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> int:
+    """How many incidents there were in the last while, of the deployment that is."""
     window = now - timedelta(seconds=limits.retry_s)
     since = window if desired is None else max(window, desired.updated_at)
-    return sum(incident.opened_at > since for incident in recent) < limits.incidents
+    return sum(incident.opened_at > since for incident in recent)
 
 
 def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: datetime | None) -> Diagnosis:
@@ -226,6 +274,8 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
         return Stuck(silent_s=silent_s)
     if status.phase == "running":
         return Healthy(phase=status.phase)
+    if status.phase == "waiting":
+        return Waiting()
     return Starting(status.phase)
 
 

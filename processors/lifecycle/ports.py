@@ -15,6 +15,8 @@ from typing import Any, Literal, Protocol
 from infra.database.records import Action, Deployment, Incident, Outcome
 from infra.deploy.programs import ProgramSpec, ProgramStatus
 from infra.paths import Paths
+from processors.lifecycle.journal import Journal
+from processors.lifecycle.releases import Releases
 
 
 class InputPosition(Protocol):
@@ -76,6 +78,11 @@ class ProcessorStatus(Protocol):
     @property
     def code_version(self) -> str:
         """The version of the topology that it runs."""
+        ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether it was told to read no input."""
         ...
 
     @property
@@ -162,6 +169,10 @@ class Deployments(Protocol):
         """What a processor is meant to be; None when it was never deployed."""
         ...
 
+    def deployments(self) -> Sequence[Deployment]:
+        """What every processor is meant to be, by name."""
+        ...
+
     def record_deployment(
         self,
         processor: str,
@@ -191,6 +202,10 @@ class Deployments(Protocol):
         """Keep that a verb was applied."""
         ...
 
+    def actions(self, limit: int = ...) -> Sequence[Action]:
+        """The newest actions, newest first."""
+        ...
+
 
 class Incidents(Protocol):
     """The memory of failures and of what was done about them."""
@@ -217,6 +232,22 @@ class Incidents(Protocol):
         """Count one more attempt; its number."""
         ...
 
+    def forgive_attempt(self, incident_id: int) -> None:
+        """Take the last attempt back."""
+        ...
+
+    def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
+        """Set what an open incident is by now, and what is done about it."""
+        ...
+
+    def retry_incident(self, incident_id: int, now: datetime) -> bool:
+        """Open a failed incident again; false when it did not fail, or another one is open."""
+        ...
+
+    def release_incident(self, incident_id: int, run_id: str) -> bool:
+        """Give an open incident back that the run holds."""
+        ...
+
     def note_incident(
         self, incident_id: int, step: str, text: str, now: datetime, *, seconds: float | None = None
     ) -> None:
@@ -230,6 +261,16 @@ class Incidents(Protocol):
 
 class Memory(Deployments, Incidents, Protocol):
     """The registry, as the lifecycle sees it."""
+
+    @property
+    def journal(self) -> Journal:
+        """Plans that were shown, and applies."""
+        ...
+
+    @property
+    def releases(self) -> Releases:
+        """What versions are made of."""
+        ...
 
 
 def now_utc() -> datetime:

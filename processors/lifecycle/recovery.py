@@ -1,10 +1,11 @@
-"""Recover: diagnose → fence → restart → verify, once per incident, with every step on the incident's timeline.
+"""Recover: diagnose → decide → fence → act → restart → verify, once per incident, each step on its timeline.
 
 Invariants:
     - Nothing is started in a slot before its old process is gone.
     - Only sick instances are touched.
     - One run works on an incident; the attempts at it are counted in the registry, so that a run that died in
-      the middle used one up, and a run that takes over can't go on for ever.
+      the middle used one up, and a run that takes over can't go on for ever. What passes by itself uses none up.
+    - What no restart mends is not tried again: recovery stops and asks, with the one action that mends it.
     - Running it again does no harm: a closed incident is left alone, a processor that came back is only verified.
 """
 
@@ -13,21 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal, TypeVar
 
 import structlog
 
 from infra.database.records import Incident, Outcome
-from infra.deploy.programs import ProgramStatus
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from processors.lifecycle.deployment import (
-    PATIENCE_S,
-    OnProgress,
-    Rollout,
-    look,
-    wait_ready,
-)
+from infra.errors import HoldfastError
+from processors.lifecycle.conditions import Conditions
+from processors.lifecycle.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
 from processors.lifecycle.diagnosis import (
     Dead,
     Diagnosis,
@@ -37,10 +31,15 @@ from processors.lifecycle.diagnosis import (
     NotDeployed,
     Starting,
     Stuck,
+    Waiting,
     admits_incident,
     diagnose,
 )
-from processors.lifecycle.ports import ProcessorStatus, World
+from processors.lifecycle.faults import PASSING, kind_of_error
+from processors.lifecycle.noticing import Notice, Observation, notice, observe, said_before, waits_for, worst
+from processors.lifecycle.ports import World
+from processors.lifecycle.remedies import Ask, Case, Rebuild, Remedy, Restart, Wait, action_for, remedy_for
+from processors.lifecycle.setting_aside import set_aside
 
 __all__ = [
     "Dead",
@@ -56,20 +55,19 @@ __all__ = [
     "RecoveryResult",
     "Starting",
     "Stuck",
+    "Waiting",
     "admits_incident",
     "diagnose",
     "notice",
     "observe",
     "recover",
+    "waits_for",
     "worst",
 ]
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-#: Which diagnosis names the incident when instances differ.
-_GRAVITY: tuple[type[Diagnosis], ...] = (Failed, Dead, Stuck, Starting, NotDeployed, Healthy)
 
 
 class IncidentUnknown(HoldfastError):
@@ -87,110 +85,22 @@ class RecoveryPolicy:
     ready_s: float = 120.0
     #: Before the second attempt, seconds; doubled before each further one.
     pause_s: float = 2.0
+    #: How it is looked whether what is waited for is there.
+    conditions: Conditions = field(default_factory=Conditions)
+    #: Whether every store has a changelog: local state that is set aside is restored then.
+    restorable: bool = True
+    #: The names of the stores, for what a person is told.
+    stores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """How a recovery ended; ``elsewhere`` means that another run works on the incident."""
+    """How a recovery ended; ``elsewhere``: another run has it; ``waiting``: it stays open until its cause passed."""
 
-    outcome: Outcome | Literal["elsewhere"]
+    outcome: Outcome | Literal["elsewhere", "waiting"]
     reason: str
     attempts: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One instance: what was seen, and what it means."""
-
-    program: ProgramStatus | None
-    status: ProcessorStatus | None
-    diagnosis: Diagnosis
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """What a look at a processor led to."""
-
-    #: By slot.
-    observations: Mapping[str, Observation]
-    #: The open incident, if the processor needs recovery and deserves one.
-    incident: Incident | None
-    #: Whether this look opened it.
-    opened: bool
-    #: When each slot last answered: to be passed to the next look.
-    answered_at: Mapping[str, datetime]
-
-    @property
-    def worst(self) -> Diagnosis:
-        """The gravest diagnosis."""
-        return worst({slot: seen.diagnosis for slot, seen in self.observations.items()})
-
-
-def observe(
-    processor: str,
-    world: World,
-    limits: Limits,
-    *,
-    patience_s: float = 0.0,
-    answered_at: Mapping[str, datetime] | None = None,
-) -> dict[str, Observation]:
-    """Look at every slot that the processor is meant to run in; empty when it was never deployed.
-
-    Args:
-        processor: Its name.
-        world: Where it runs. A supervisor that doesn't run has no programs.
-        limits: What may last how long.
-        patience_s: How long to ask an instance again that has a process but doesn't answer.
-        answered_at: When each slot last answered, as far as the caller remembers (see ``diagnose``).
-    """
-    desired = world.registry.deployment(processor)
-    if desired is None:
-        return {}
-    up = world.deployer.running()
-    found: dict[str, Observation] = {}
-    for slot in desired.slots:
-        program, status = look(slot, processor, world, patience_s=patience_s) if up else (None, None)
-        moments = [(answered_at or {}).get(slot)]
-        if program is not None and status is None:
-            moments.append(world.statuses(processor, slot).last_heartbeat(program.pid))
-        answered = max((moment for moment in moments if moment is not None), default=None)
-        diagnosis = diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
-        found[slot] = Observation(program, status, diagnosis)
-    return found
-
-
-def notice(
-    processor: str, world: World, limits: Limits, *, answered_at: Mapping[str, datetime] | None = None
-) -> Notice:
-    """Look at a processor and file an incident if it needs recovery: the body of a recovery sensor.
-
-    While an incident is open, or when another isn't admitted (see ``admits_incident``), none is opened.
-    """
-    seen = observe(processor, world, limits, answered_at=answered_at)
-    now = world.clock()
-    fresh = {slot: now for slot, each in seen.items() if each.status is not None and _lives(each.program)}
-    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen} | fresh
-    gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
-    if not gravest.needs_recovery:
-        return Notice(seen, None, False, answered)
-    recent = world.registry.incidents(limits.incidents, processor=processor)
-    if not admits_incident(recent, world.registry.deployment(processor), now, limits):
-        return Notice(seen, None, False, answered)
-    detail = {slot: each.diagnosis.sentence for slot, each in seen.items()}
-    incident, opened = world.registry.open_incident(processor, gravest.kind, detail, now)
-    if opened:
-        log.warning("incident.opened", incident=incident.id, processor=processor, kind=gravest.kind, detail=detail)
-    return Notice(seen, incident, opened, answered)
-
-
-def _lives(program: ProgramStatus | None) -> bool:
-    return program is not None and program.alive
-
-
-def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The gravest of several instances' diagnoses; of none at all, that nothing is deployed."""
-    return min(diagnoses.values(), key=lambda each: _GRAVITY.index(type(each)), default=NotDeployed())
 
 
 def recover(
@@ -203,6 +113,8 @@ def recover(
     progress: OnProgress | None = None,
 ) -> RecoveryResult:
     """Bring the processor of an open incident back and close the incident, resolved or failed.
+
+    It stays open, and waits for another run, when its cause is one that passes by itself.
 
     Args:
         incident_id: The incident.
@@ -218,19 +130,80 @@ def recover(
     began = time.monotonic()
     incident = world.registry.incident(incident_id)
     if incident is None:
-        raise IncidentUnknown(
-            f"There is no incident {incident_id}.", action="List the incidents and name one.", incident=incident_id
-        )
+        raise _unknown(incident_id)
     if incident.outcome is not None:
         return RecoveryResult(incident.outcome, incident.reason, incident.attempts, time.monotonic() - began)
     if not world.registry.claim_incident(incident_id, run_id, world.clock()):
         return RecoveryResult("elsewhere", "another run works on it", incident.attempts, time.monotonic() - began)
-    work = _Recovery(incident_id, rollout, world, policy or RecoveryPolicy(), progress)
-    outcome, reason = work.run(incident.attempts)
-    world.registry.close_incident(incident_id, outcome, world.clock(), reason=reason)
+    work = _Recovery(incident, rollout, world, policy or RecoveryPolicy(), progress)
+    outcome, reason = work.run()
+    if outcome == "waiting":
+        world.registry.release_incident(incident_id, run_id)
+    else:
+        world.registry.close_incident(incident_id, outcome, world.clock(), reason=reason)
     seconds = time.monotonic() - began
-    log.info("incident.closed", incident=incident_id, processor=rollout.processor, outcome=outcome, reason=reason)
+    log.info("incident.left", incident=incident_id, processor=rollout.processor, outcome=outcome, reason=reason)
     return RecoveryResult(outcome, reason, work.attempts, seconds)
+
+
+def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
+    """What a run leaves that met no broker before it could begin: the incident is open, and waits for one.
+
+    Args:
+        incident_id: The incident.
+        world: Where it is.
+        run_id: The run.
+        away: What the run met.
+
+    Raises:
+        IncidentUnknown: There is no such incident.
+    """
+    began, wait = time.monotonic(), Wait("broker-away")
+    incident = world.registry.incident(incident_id)
+    if incident is None:
+        raise _unknown(incident_id)
+    said = f"{away.message} {wait.sentence}"
+    world.registry.decide_incident(incident_id, wait.kind, wait.name, "")
+    _note_wait(incident, said, world)
+    log.info("incident.left", incident=incident_id, processor=incident.processor, outcome="waiting", run=run_id)
+    return RecoveryResult("waiting", said, incident.attempts, time.monotonic() - began)
+
+
+def file_by_hand(processor: str, world: World, run_id: str) -> int:
+    """The incident that a recovery works on which a person asked for: the open one, the last one if it failed, or a new
+    one of what is seen.
+
+    Args:
+        processor: The processor.
+        world: Where it runs.
+        run_id: The run that was launched, for the timeline.
+    """
+    last = next(iter(world.registry.incidents(1, processor=processor)), None)
+    if last is not None and world.registry.retry_incident(last.id, world.clock()):
+        world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
+        return last.id
+    seen = observe(processor, world, Limits())
+    found = {slot: each.diagnosis for slot, each in seen.items()}
+    detail = {slot: each.sentence for slot, each in found.items()}
+    incident, opened = world.registry.open_incident(processor, worst(found).kind, detail, world.clock())
+    if opened:
+        world.registry.note_incident(incident.id, "by hand", f"run {run_id} was launched by hand", world.clock())
+    return incident.id
+
+
+def _unknown(incident_id: int) -> IncidentUnknown:
+    return IncidentUnknown(
+        f"There is no incident {incident_id}.",
+        action="Name one that `holdfast incidents list` shows.",
+        incident=incident_id,
+    )
+
+
+def _note_wait(incident: Incident, said: str, world: World) -> None:
+    """Put it on the timeline that is waited, once."""
+    told = [note for note in incident.timeline if note.step != "diagnose"]
+    if not told or (told[-1].step, told[-1].text) != ("wait", said):
+        world.registry.note_incident(incident.id, "wait", said, world.clock())
 
 
 class _Recovery:
@@ -238,52 +211,114 @@ class _Recovery:
 
     def __init__(
         self,
-        incident_id: int,
+        incident: Incident,
         rollout: Rollout,
         world: World,
         policy: RecoveryPolicy,
         progress: OnProgress | None,
     ) -> None:
-        self._incident_id = incident_id
+        self._incident = incident
         self._rollout = rollout
         self._world = world
         self._policy = policy
         self._progress = progress
-        self.attempts = 0
+        self._registry = world.registry
+        #: What was wrong before attempts of this run, and in the processor's incident before this one.
+        self._said = said_before(incident, self._registry.incidents(2, processor=incident.processor))
+        self.attempts = incident.attempts
 
-    def run(self, attempts: int) -> tuple[Outcome, str]:
-        """Try until it works or the attempts are used up."""
-        self.attempts = attempts
-        reason = f"all {self._policy.attempts} attempts were used up"
+    def run(self) -> tuple[Literal["resolved", "failed", "waiting"], str]:
+        """Try until it works, a person is needed, or the attempts are used up."""
+        made, reason = 0, f"all {self._policy.attempts} attempts were used up"
         while self.attempts < self._policy.attempts:
-            if self.attempts > attempts:
-                time.sleep(self._policy.pause_s * 2 ** (self.attempts - attempts - 1))
-            self.attempts = self._world.registry.begin_attempt(self._incident_id)
+            found = self._step("diagnose", self._diagnose, _said)
+            gravest = worst(found)
+            if isinstance(gravest, NotDeployed):
+                return "resolved", "it is not meant to run any more"
+            if isinstance(gravest, Waiting):
+                return self._wait(Wait("broker-away"), gravest.sentence)
+            sick = {slot: each for slot, each in found.items() if each.needs_recovery}
+            if made and isinstance(gravest, Starting):  # a large state takes longer than an attempt waits
+                return self._wait(Wait("starting"), gravest.sentence)
+            remedy = remedy_for(gravest, self._case(gravest)) if sick else None
+            if remedy is not None:
+                kind = (remedy.kind or gravest.kind) if isinstance(remedy, Ask) else gravest.kind
+                self._registry.decide_incident(self._incident.id, kind, remedy.name, _action_of(remedy))
+            if isinstance(remedy, Ask):
+                self._note("ask", remedy.sentence, 0.0)
+                return "failed", f"a restart can't mend this: {remedy.sentence}"
+            lasting = self._policy.conditions.lasts(remedy) if isinstance(remedy, Wait) else ""
+            if isinstance(remedy, Wait) and lasting:
+                return self._wait(remedy, lasting)
+            if made:
+                time.sleep(self._policy.pause_s * 2 ** (made - 1))
+            made, self.attempts = made + 1, self._registry.begin_attempt(self._incident.id)
             try:
-                return "resolved", self._attempt()
+                self._attempt(sick, remedy)
             except HoldfastError as failed:
                 reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
-                if failed.fields.get("exit_status") == EXIT_BAD_CONFIGURATION:
-                    return "failed", f"a restart can't mend bad configuration: {failed}"
+                self._said |= _sentences(found)
+                self._forgive(failed)
+                continue
+            return "resolved", _said(found) if sick else "it came back by itself"
+        self._give_up(reason)
         return "failed", reason
 
-    def _attempt(self) -> str:
-        """One attempt; what was wrong."""
-        found = self._step("diagnose", self._diagnose, _said)
-        if isinstance(worst(found), NotDeployed):
-            return "it is not meant to run any more"
-        sick = [slot for slot, each in found.items() if each.needs_recovery]
+    def _forgive(self, failed: HoldfastError) -> None:
+        """An attempt that met with what is waited for uses nothing up."""
+        error = failed.fields.get("error") or {}
+        kind = kind_of_error(error)
+        if kind in PASSING and self._policy.conditions.lasts(
+            Wait(kind, str((error.get("fields") or {}).get("path", "")))
+        ):
+            self._registry.forgive_attempt(self._incident.id)
+            self.attempts -= 1
+
+    def _attempt(self, sick: Mapping[str, Diagnosis], remedy: Remedy | None) -> None:
+        """One attempt at what was found."""
         if sick:
             self._step("fence", lambda: self._fence(sick), str)
-            self._step("restart", lambda: self._restart(sick), str)
+            if isinstance(remedy, Rebuild):
+                self._step("set aside", lambda: self._set_aside(sick), str)
+            self._step("restart", lambda: self._restart(list(sick)), str)
         self._step("verify", self._verify, str)
-        return _said(found) if sick else "it came back by itself"
+
+    def _wait(self, wait: Wait, why: str) -> tuple[Literal["waiting"], str]:
+        """Leave the incident open; whoever looks at it next asks for a run when the cause is gone."""
+        self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "")
+        said = f"{why} {wait.sentence}"
+        _note_wait(self._incident, said, self._world)
+        return "waiting", said
+
+    def _give_up(self, reason: str) -> None:
+        """The last word on an incident whose attempts are used up: what is wrong by now, and what a person can do."""
+        found = self._diagnose()
+        gravest = worst(found)
+        name = self._rollout.processor
+        action = action_for(gravest.kind, self._case(gravest), gravest.error if isinstance(gravest, Failed) else {})
+        asked = action or f"see `holdfast logs {name}`; then holdfast incidents retry {self._incident.id}"
+        kind = gravest.kind if gravest.needs_recovery else self._incident.kind
+        self._registry.decide_incident(self._incident.id, kind, Restart.name, asked)
+        self._note("ask", f"{reason.splitlines()[0]} What to do: {asked}", 0.0)
+
+    def _case(self, found: Diagnosis) -> Case:
+        name, releases = self._rollout.processor, self._registry.releases
+        present, working = releases.of_version(name, self._rollout.code_version), releases.working(name)
+        never_worked = present is not None and present.worked_at is None and working is not None
+        return Case(
+            processor=name,
+            repeated=found.sentence in self._said,
+            restorable=self._policy.restorable,
+            former=working.code_version if never_worked and working is not None else None,
+            stores=self._policy.stores,
+            mended=self._incident.retried_at is not None and self.attempts == 0,
+        )
 
     def _diagnose(self) -> dict[str, Diagnosis]:
         found = observe(self._rollout.processor, self._world, self._policy.limits, patience_s=PATIENCE_S)
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
-    def _fence(self, sick: list[str]) -> str:
+    def _fence(self, sick: Mapping[str, Diagnosis]) -> str:
         """Make sure that no old process works in the sick slots."""
         deployer, said = self._world.deployer, []
         if not deployer.running():
@@ -297,6 +332,16 @@ class _Recovery:
                 continue
             deployer.kill_program(name)
             said.append(f"slot {slot}: process {program.pid} was killed and is gone")
+        return "; ".join(said)
+
+    def _set_aside(self, sick: Mapping[str, Diagnosis]) -> str:
+        """Set the state aside of each slot that needs it."""
+        name, now = self._rollout.processor, self._world.clock()
+        said = []
+        for slot, each in sick.items():
+            remedy = remedy_for(each, self._case(each))
+            if isinstance(remedy, Rebuild):
+                said.append(set_aside(self._world.paths.state, name, slot, remedy.path, now))
         return "; ".join(said)
 
     def _restart(self, sick: list[str]) -> str:
@@ -324,9 +369,17 @@ class _Recovery:
 
     def _note(self, step: str, text: str, seconds: float) -> None:
         now = self._world.clock()
-        self._world.registry.note_incident(self._incident_id, step, text, now, seconds=seconds)
-        log.info("incident.step", incident=self._incident_id, step=step, seconds=round(seconds, 3), text=text)
+        self._world.registry.note_incident(self._incident.id, step, text, now, seconds=seconds)
+        log.info("incident.step", incident=self._incident.id, step=step, seconds=round(seconds, 3), text=text)
 
 
 def _said(found: Mapping[str, Diagnosis]) -> str:
     return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items())
+
+
+def _sentences(found: Mapping[str, Diagnosis]) -> frozenset[str]:
+    return frozenset(each.sentence for each in found.values())
+
+
+def _action_of(remedy: Remedy) -> str:
+    return remedy.action if isinstance(remedy, Ask) else ""

@@ -1,0 +1,228 @@
+"""What two or three copies of a partition at one moment have to say of each other; pure.
+
+    fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
+
+Copies are never compared at different offsets: a moment is one partition at one changelog offset, and has the copies
+that are there.
+
+Invariants:
+    - Every key that differs is counted; of the first ones all is kept that people need to see.
+    - Memory is bounded by the size of a few buckets, not by that of the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from processors.state.buckets import BUCKETS, BucketPrints, bucket_of
+from processors.state.fingerprint import Fingerprint
+
+#: So many of the keys that differ are shown.
+SHOWN = 20
+#: So many entries of each copy are held at once while keys are compared.
+ENTRIES_AT_ONCE = 200_000
+
+
+class Side(Enum):
+    """The three copies of a store, in the order of the flow."""
+
+    STORE = "store"
+    CHANGELOG = "changelog"
+    WAREHOUSE = "warehouse"
+
+
+class Odd(Enum):
+    """How the copies of a key differ: which one stands against the others, or which two stand against each other."""
+
+    STORE = "store"
+    CHANGELOG = "changelog"
+    WAREHOUSE = "warehouse"
+    ALL = "all three"
+    STORE_CHANGELOG = "store and changelog"
+    CHANGELOG_WAREHOUSE = "changelog and warehouse"
+    STORE_WAREHOUSE = "store and warehouse"
+
+
+_PAIRS = {
+    frozenset({Side.STORE, Side.CHANGELOG}): Odd.STORE_CHANGELOG,
+    frozenset({Side.CHANGELOG, Side.WAREHOUSE}): Odd.CHANGELOG_WAREHOUSE,
+    frozenset({Side.STORE, Side.WAREHOUSE}): Odd.STORE_WAREHOUSE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a copy has of one key: its values, normally one; and the changelog offset of the newest, where known."""
+
+    values: tuple[bytes, ...] = ()
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+
+ABSENT = Entry()
+
+
+class Copy(Protocol):
+    """One copy of one partition, at the moment's offset."""
+
+    def prints(self) -> BucketPrints:
+        """The fingerprints of its buckets."""
+        ...
+
+    def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
+        """What it has in some buckets."""
+        ...
+
+
+class Superseded(Protocol):
+    """Which keys the changelog says something newer of: compaction may have taken what it said before."""
+
+    def __call__(self, keys: Collection[bytes]) -> frozenset[bytes]:
+        """Of some keys, those that have a record behind the moment."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a changelog: which topic it is about, and the offset up to which it is folded."""
+
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDifference:
+    """One key whose copies differ."""
+
+    partition: int
+    offset: int
+    key: bytes
+    odd: Odd
+    entries: Mapping[Side, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One partition at one offset: the fingerprints of its copies, and which keys differ.
+
+    ``unjudged`` counts keys of which the changelog has a newer record and no older one any more: what it said at the
+    offset can't be known, and the other copies agree or are not there.
+    """
+
+    partition: int
+    place: Place
+    prints: Mapping[Side, BucketPrints]
+    odd: Mapping[Odd, int] = field(default_factory=dict)
+    #: By bucket, how many keys differ; those in which none does are left out.
+    by_bucket: Mapping[int, int] = field(default_factory=dict)
+    first: tuple[KeyDifference, ...] = ()
+    unjudged: int = 0
+
+    @property
+    def wholes(self) -> dict[Side, Fingerprint]:
+        """The fingerprint of each copy."""
+        return {side: prints.whole for side, prints in self.prints.items()}
+
+    @property
+    def differing(self) -> int:
+        """How many keys differ."""
+        return sum(self.odd.values())
+
+    @property
+    def sentence(self) -> str | None:
+        """What differs, for people; None when nothing does."""
+        if not self.differing:
+            return None
+        said = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
+        how = ", ".join(f"{count:,} {_MEANING[odd]}" for odd, count in self.odd.items())
+        return f"partition {self.partition} at offset {self.place.offset}: the {said}: {how}"
+
+
+_MEANING = {
+    Odd.STORE: "keys differ in the store only",
+    Odd.CHANGELOG: "keys differ in the changelog only",
+    Odd.WAREHOUSE: "keys differ in the warehouse only",
+    Odd.ALL: "keys differ in all three",
+    Odd.STORE_CHANGELOG: "keys differ between store and changelog",
+    Odd.CHANGELOG_WAREHOUSE: "keys differ between changelog and warehouse",
+    Odd.STORE_WAREHOUSE: "keys differ between store and warehouse",
+}
+
+
+def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], superseded: Superseded) -> Moment:
+    """Compare the copies of one moment, down to the keys where they differ.
+
+    Args:
+        partition: Which partition.
+        place: The moment.
+        copies: Two or three copies, all at that moment.
+        superseded: Asks the changelog for newer records of keys.
+    """
+    prints = {side: copy.prints() for side, copy in copies.items()}
+    odd: Counter[Odd] = Counter()
+    by_bucket: Counter[int] = Counter()
+    first: list[KeyDifference] = []
+    unjudged = 0
+    for chunk in _chunks(prints):
+        entries = {side: copy.entries(chunk) for side, copy in copies.items()}
+        unequal = [key for key in _keys(entries) if _of(entries, key, copies) is not None]
+        newer = superseded(unequal) if Side.CHANGELOG in copies and unequal else frozenset()
+        for key in unequal:
+            had = {side: entries[side].get(key, ABSENT) for side in copies}
+            judged = dict(had)
+            if key in newer and not had[Side.CHANGELOG].values:
+                del judged[Side.CHANGELOG]  # compaction took what it said: that is no difference
+            found = classify(judged)
+            if found is None:
+                unjudged += 1
+                continue
+            odd[found] += 1
+            by_bucket[bucket_of(key)] += 1
+            if len(first) < SHOWN:
+                first.append(KeyDifference(partition, place.offset, key, found, had))
+    counts = {each: odd[each] for each in Odd if odd[each]}
+    return Moment(partition, place, prints, counts, dict(sorted(by_bucket.items())), tuple(first), unjudged)
+
+
+def classify(entries: Mapping[Side, Entry]) -> Odd | None:
+    """How copies of one key differ; None when they agree, or when there is but one."""
+    groups: dict[tuple[bytes, ...], list[Side]] = {}
+    for side, entry in entries.items():
+        groups.setdefault(entry.values, []).append(side)
+    if len(groups) < 2:
+        return None
+    if len(entries) == 2:
+        return _PAIRS[frozenset(entries)]
+    alone = [sides[0] for sides in groups.values() if len(sides) == 1]
+    return Odd(alone[0].value) if len(groups) == 2 else Odd.ALL
+
+
+def differing_buckets(prints: Mapping[Side, BucketPrints]) -> tuple[int, ...]:
+    """The buckets in which not all copies are equal."""
+    one, *others = prints.values()
+    return tuple(sorted({number for other in others for number in one.differing(other)}))
+
+
+def _chunks(prints: Mapping[Side, BucketPrints]) -> Iterator[frozenset[int]]:
+    """Differing buckets, so many at once as can be held."""
+    buckets = differing_buckets(prints)
+    largest = max(found.whole.count for found in prints.values())
+    size = max(1, ENTRIES_AT_ONCE * BUCKETS // max(largest, 1))
+    for begin in range(0, len(buckets), size):
+        yield frozenset(buckets[begin : begin + size])
+
+
+def _keys(entries: Mapping[Side, Mapping[bytes, Entry]]) -> list[bytes]:
+    return sorted({key for found in entries.values() for key in found})
+
+
+def _of(entries: Mapping[Side, Mapping[bytes, Entry]], key: bytes, sides: Collection[Side]) -> Odd | None:
+    return classify({side: entries[side].get(key, ABSENT) for side in sides})
+
+
+def _shown(found: Fingerprint) -> str:
+    return f"{found.count:,} keys ({found.hex})"

@@ -1,0 +1,118 @@
+"""An audit as it is shown: a row for each key that differs, and one JSON document; pure."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from processors.audits.comparison import SHOWN, Entry, KeyDifference, Moment, Side
+from processors.changelog.format import decode_value, split_key
+
+if TYPE_CHECKING:
+    from processors.audits.copies import Stray
+    from processors.audits.repair import Subject
+    from processors.lifecycle.store_audit import StoreAudit
+
+#: So many characters of a value are shown.
+VALUE_CHARACTERS = 120
+
+UNJUDGED = (
+    "{:,} keys of the table can't be judged: the changelog has newer records of them, and what it said at the table's "
+    "offsets is compacted away. Audit soon after a snapshot."
+)
+
+
+def told_key(difference: KeyDifference) -> dict[str, Any]:
+    """One key that differs, as a row: which, and what each copy has of it."""
+    message_key, state_key = _key(difference.key)
+    record = difference.entries.get(Side.CHANGELOG, Entry())
+    return {
+        "partition": difference.partition,
+        "key": message_key,
+        "state_key": state_key,
+        "wrong": difference.odd.value,
+        **{side.value: _shown(difference.entries.get(side)) for side in Side},
+        "record_offset": "" if record.offset is None else record.offset,
+        "record_time": "" if record.timestamp_ms is None else _time(record.timestamp_ms),
+    }
+
+
+def told_stray(subject: Subject, stray: Stray) -> str:
+    """Records that somebody else wrote behind the owner's offset, and what to do about them."""
+    return (
+        f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} lie behind offset {stray.end}, "
+        f"which its owner is at, and are not the owner's (the first at offset {stray.offset}, "
+        f"{_time(stray.timestamp_ms)}). The store does not have them; whoever restores takes them for state. Take the "
+        f"right to write to {subject.changelog} from everybody but the processor, and don't restore and don't move "
+        "partitions. Once the owner has committed again in that partition, an audit names the keys and what mends them."
+    )
+
+
+def document(audit: StoreAudit) -> dict[str, Any]:
+    """An audit as JSON-ready data."""
+    manifest = None if audit.tabled is None else audit.tabled.manifest
+    return {
+        "store": audit.store,
+        "equal": not audit.differences,
+        "differences": list(audit.differences),
+        "warnings": list(audit.warnings),
+        "partitions": [_moment(moment) for moment in audit.moments],
+        "keys_differing": sum(moment.differing for moment in audit.moments),
+        "keys_unjudged": audit.unjudged,
+        "keys": [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN],
+        "repair": list(audit.repair),
+        "snapshot": None
+        if manifest is None or audit.tabled is None
+        else {
+            "id": manifest.snapshot_id,
+            "table": manifest.table,
+            "source": manifest.source,
+            "taken_at": manifest.taken_at,
+            "untouched": audit.tabled.untouched,
+        },
+    }
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    wholes = moment.wholes
+    told = {Side.STORE: "stored", Side.CHANGELOG: "folded", Side.WAREHOUSE: "tabled"}
+    return {
+        "partition": moment.partition,
+        "offset": moment.place.offset,
+        "keys": next(iter(wholes.values())).count,
+        **{name: wholes[side].hex if side in wholes else None for side, name in told.items()},
+        "keys_differing": {odd.value: count for odd, count in moment.odd.items()},
+        "keys_unjudged": moment.unjudged,
+        "buckets_differing": list(moment.by_bucket),
+    }
+
+
+def _key(key: bytes) -> tuple[str, str]:
+    try:
+        message_key, state_key = split_key(key)
+        return message_key.decode(), state_key
+    except Exception:  # a foreign key is shown as it is
+        return f"0x{key.hex()}", ""
+
+
+def _shown(entry: Entry | None) -> str:
+    """Values as people read them; nothing where there is no such copy."""
+    if entry is None:
+        return ""
+    if not entry.values:
+        return "absent"
+    return " and ".join(_value(value) for value in entry.values)
+
+
+def _value(value: bytes) -> str:
+    try:
+        decoded = decode_value(value)
+        text = f"0x{decoded.hex()}" if isinstance(decoded, bytes) else json.dumps(decoded, ensure_ascii=False)
+    except Exception:  # whatever it is, it is shown
+        text = f"0x{value.hex()}"
+    return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"
+
+
+def _time(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

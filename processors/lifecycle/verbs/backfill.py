@@ -1,0 +1,143 @@
+"""Plan ``backfill``: fill a changelog from local state."""
+
+from __future__ import annotations
+
+from processors.lifecycle import provision as provisioning
+from processors.lifecycle.facts import Facts, LocalTask, partition_of, selected
+from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
+from processors.lifecycle.requests import Backfill
+from processors.lifecycle.stages import DeleteTopic, RunProcessor, Stage, StopProcessor
+from processors.lifecycle.verbs import provision
+from processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
+from processors.topology import Topology
+
+#: How long writing the changelog and joining may take, seconds.
+RESEED_S = 3_600.0
+
+
+def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan:
+    """Decide whether local state can fill the changelog, and refuse where it is not whole or not here."""
+    name = topology.changelog_of(request.store)
+    changelog = None if name is None else name.name
+    basis = {
+        "topic_id": {each: facts.topics[each].topic_id for each in selected(facts.topics, [changelog or ""])},
+        "first_offsets": selected(facts.starts, [changelog or ""]),
+        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "alive": {each.slot: each.alive for each in facts.instances},
+        "local_state": {f"of {each.task} in slot {each.slot}, inputs": each.inputs for each in facts.local},
+    }
+    refused = unknown_stores(topology, [request.store]) or _unfit(request, facts, topology, changelog)
+    if refused is not None:
+        return Plan(request=request, verdict=refused, basis=basis)
+    assert changelog is not None
+    cut = any(start > 0 for start in facts.starts.get(changelog, {}).values())
+    parted = [each for each in facts.local if cut or _parted(each, request.store, facts, changelog)]
+    if not parted:
+        said = f"Changelog {changelog} is the one that local state belongs to, and whole."
+        return Plan(request=request, verdict=NothingToDo(said), basis=basis)
+    made = _made_anew(facts, topology, changelog, cut=cut)
+    says = (
+        f"start {topology.processor} paused, and have it write {request.store} from local state to {changelog}, in "
+        "transactions that carry the input offsets"
+    )
+    stages: list[Stage] = [
+        *made,
+        RunProcessor(says, topology.code_version, RESEED_S, paused=True, reseed=(request.store,)),
+    ]
+    if facts.deployment is not None and facts.deployment.desired == "stopped":
+        stages.append(StopProcessor(f"stop {topology.processor}, as it was found", for_good=True))
+    else:
+        stages.append(RunProcessor(f"let {topology.processor} work again", topology.code_version))
+    return Plan(
+        request=request,
+        verdict=Ready(f"fill changelog {changelog} from the local state of {len(parted)} task(s)."),
+        stages=tuple(stages),
+        findings=tuple(_finding(each, request.store, facts, changelog) for each in parted),
+        kept=(
+            "Local state and input offsets: nothing is read again, nothing is counted twice. Local state is the only "
+            "whole copy until this is through.",
+        ),
+        deleted=(
+            f"changelog {changelog} as it is: what lost its beginning can't be made whole"
+            if cut
+            else f"records of {changelog} that local state does not have, if there are any",
+        ),
+        undo="None is needed: the changelog holds what local state holds.",
+        size_bytes=sum(each.size_bytes or 0 for each in parted),
+        estimate="local state of these tasks, all stores",
+        basis=basis,
+        after_kill="go on",
+    )
+
+
+def _made_anew(facts: Facts, topology: Topology, changelog: str, *, cut: bool) -> tuple[Stage, ...]:
+    """What makes the changelog ready to be filled: created where it is absent, replaced where its head is gone."""
+    there = {name: each for name, each in facts.topics.items() if not (cut and name == changelog)}
+    stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
+    created = tuple(stage for stage in stages if getattr(stage, "name", None) == changelog)
+    if not cut:
+        return created
+    return (DeleteTopic(f"delete changelog {changelog}, from which nobody could restore any more", changelog), *created)
+
+
+def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str | None) -> Refused | None:
+    if (bare := without_changelog(topology, request.store)) is not None:
+        return bare
+    if facts.running or facts.members:
+        return Refused(
+            f"{facts.members} member(s) of group {topology.processor} are alive, and have the local state in use.",
+            f"Stop the processor first: holdfast apply stop {topology.processor}.",
+            {"processor": topology.processor, "members": facts.members},
+        )
+    if (refused := not_as_deployed(facts, topology)) is not None:
+        return refused
+    inputs = next(store.inputs for store in topology.stores if store.name == request.store)
+    counts = {name: facts.topics[name].partitions for name in inputs if name in facts.topics}
+    wanted = set(topology.tasks(counts))
+    here = {each.task: each for each in facts.local}
+    for task in sorted(wanted):
+        found = here.get(task)
+        if found is None:
+            return Refused(
+                f"Local state of task {task} is not on this machine: there is nothing to write the changelog from.",
+                "Run this where it is, or build the store from the source: holdfast apply backfill "
+                f"{topology.processor} --store {request.store} --from topic.",
+                {"task": task},
+            )
+        if found.restoring:
+            return Refused(
+                f"Local state of task {task} is a replay that was broken off: it is not whole.",
+                "Restore it first, while its changelog is there.",
+                {"task": task},
+            )
+        for topic, held in (found.inputs or {}).items():
+            at = facts.committed.get(topic, {}).get(partition_of(task))
+            if at != held:
+                return Refused(
+                    f"Local state of task {task} holds {topic} up to {held}, the group has committed {at}.",
+                    "They have to agree: set the group's offsets to what state holds, or build the store anew.",
+                    {"task": task, "topic": topic, "seen": held, "expected": at},
+                )
+    return None
+
+
+def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
+    """Whether a task's changelog is not the whole record of its state."""
+    at = (task.stores or {}).get(store)
+    seen = facts.topics.get(changelog)
+    if seen is None or at is None or at[1] != seen.topic_id:
+        return True
+    number = partition_of(task.task)
+    return facts.ends.get(changelog, {}).get(number, 0) < at[2]
+
+
+def _finding(task: LocalTask, store: str, facts: Facts, changelog: str) -> str:
+    at = (task.stores or {}).get(store)
+    seen = facts.topics.get(changelog)
+    if seen is None:
+        return f"{task.task}: {changelog} is not there"
+    if at is None:
+        return f"{task.task}: {store} never had a changelog"
+    if at[1] != seen.topic_id:
+        return f"{task.task}: {changelog} was recreated since ({at[1]} before, {seen.topic_id} now)"
+    return f"{task.task}: {changelog} was truncated"

@@ -1,0 +1,279 @@
+"""Plan ``clear``: state is deleted by its owner, in transactions, so that it can't come back from anywhere.
+
+    key level, workers run   ──► the running owners do it
+    anything else            ──► nothing may be alive; paused workers are started, do it, and are then as meant to be
+
+Why the owner, and not a deletion of folders and topics: a delete that is committed like every other change reaches
+local state, changelog, standbys, and whatever restores from an older checkpoint and the changelog's tail after it.
+"""
+
+from __future__ import annotations
+
+from processors.lifecycle import provision as provisioning
+from processors.lifecycle.explanation import count_of, in_bytes
+from processors.lifecycle.facts import Facts, selected
+from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused, Verdict
+from processors.lifecycle.requests import Clear, Everything
+from processors.lifecycle.stages import (
+    ClearKeys,
+    CreateTopic,
+    DeleteTopic,
+    ExportKeys,
+    RunProcessor,
+    Stage,
+    StopProcessor,
+)
+from processors.lifecycle.verbs import provision
+from processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed, unknown_partitions, unknown_stores
+from processors.topology import Topology
+
+#: Keys a second that are deleted where nothing was measured yet.
+ASSUMED_KEYS_PER_S = 20_000.0
+#: How long the paused workers may take to restore and join, seconds.
+START_S = 600.0
+
+
+def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
+    """Decide what is deleted, and by whom."""
+    stores = request.stores or tuple(store.name for store in topology.stores)
+    basis = _basis(request, facts, topology, stores)
+    online = facts.running and not isinstance(request.selection, Everything)
+    refused = (
+        unknown_stores(topology, stores)
+        or _missing(request, facts, topology)
+        or unknown_partitions(topology, facts, request.partitions)
+        or _still_alive(request, facts, topology, online=online)
+        or not_as_deployed(facts, topology)
+    )
+    if refused is not None:
+        return Plan(request=request, verdict=refused, basis=basis)
+    positions = _positions(facts, topology) if request.rewind == "earliest" else {}
+    moved = any(
+        facts.committed.get(topic, {}).get(number) != at
+        for topic, at_each in positions.items()
+        for number, at in at_each.items()
+    )
+    known = [facts.counted[store] for store in stores if store in facts.counted]
+    keys = sum(each.keys for each in known) if len(known) == len(stores) else None
+    if keys == 0 and not moved:
+        said = f"{', '.join(stores)} has none of {request.selection.words()}{_where(request)}."
+        return Plan(request=request, verdict=NothingToDo(said), basis=basis)
+    what = f"{request.selection.words()} of {', '.join(stores)}{_where(request)}"
+    rewound = " and read the input again from its beginning" if positions else ""
+    verdict: Verdict = Ready(f"delete {what}{rewound}.")
+    seconds, measured = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S)
+    return Plan(
+        request=request,
+        verdict=verdict,
+        stages=_stages(request, facts, topology, stores, positions, online=online),
+        findings=_findings(facts, topology, stores, positions),
+        kept=_kept(request, topology, stores),
+        deleted=tuple(_deleted(facts, store, request) for store in stores),
+        undo=_undo(request),
+        keys=keys,
+        size_bytes=sum(each.size_bytes for each in known) if keys is not None else None,
+        seconds=seconds + (0.0 if online else 10.0),
+        estimate=_estimate(known[0].where if known else "", measured=measured),
+        basis=basis,
+        after_kill="go on",
+    )
+
+
+def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, object]:
+    changelogs = [spec.topic.name for spec in topology.changelogs if spec.store in stores]
+    ids = {name: facts.topics[name].topic_id for name in selected(facts.topics, changelogs)}
+    basis: dict[str, object] = {
+        "topic_id": ids,
+        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "defined": topology.code_version,
+        "desired": None if facts.deployment is None else facts.deployment.desired,
+        "alive": {each.slot: each.alive for each in facts.instances},
+    }
+    if request.rewind != "stay":
+        basis["committed"] = facts.committed
+        basis["first_offsets"] = selected(facts.starts, [spec.name for spec in topology.inputs])
+    return basis
+
+
+def _changelogs_made(facts: Facts, topology: Topology) -> tuple[Stage, ...]:
+    """Creates the changelogs that are not there, or not as wide as their inputs: those go first."""
+    narrow = _narrow(facts, topology)
+    there = {name: each for name, each in facts.topics.items() if name not in narrow}
+    logs = {spec.topic.name for spec in topology.changelogs} - there.keys()
+    stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
+    return (
+        *(DeleteTopic(f"delete changelog {name}, in whose place a wider one comes", name) for name in narrow),
+        *(stage for stage in stages if isinstance(stage, CreateTopic) and stage.name in logs),
+    )
+
+
+def _narrow(facts: Facts, topology: Topology) -> tuple[str, ...]:
+    """The changelogs that have fewer partitions than the inputs of their store."""
+    found = []
+    for spec in topology.changelogs:
+        inputs = next(store.inputs for store in topology.stores if store.name == spec.store)
+        width = max((facts.topics[name].partitions for name in inputs if name in facts.topics), default=0)
+        if spec.topic.name in facts.topics and facts.topics[spec.topic.name].partitions < width:
+            found.append(spec.topic.name)
+    return tuple(found)
+
+
+def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None:
+    """Topics that are not there; where all state is built anew, changelogs are made anew, too."""
+    logs = {spec.topic.name for spec in topology.changelogs}
+    absent = {spec.name for spec in topology.topics()} - facts.topics.keys()
+    if request.rewind == "earliest" and absent <= logs:
+        return None
+    return missing_topics(facts, topology)
+
+
+def _lost(facts: Facts, topology: Topology) -> tuple[str, ...]:
+    """The stores whose changelogs were never written, or are not there: they begin empty."""
+    narrow = _narrow(facts, topology)
+    return tuple(
+        spec.store
+        for spec in topology.changelogs
+        if spec.topic.name in narrow or not any(facts.ends.get(spec.topic.name, {}).values())
+    )
+
+
+def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bool) -> Refused | None:
+    if online:
+        idle = [each.slot for each in facts.instances if each.phase != "running"]
+        if not idle:
+            return None
+        return Refused(
+            f"Slot {', '.join(idle)} of {topology.processor} has a process, but does not work yet.",
+            "Wait until `holdfast status` shows it running, or stop it.",
+            {"processor": topology.processor, "slot": idle[0]},
+        )
+    if facts.running or facts.members:
+        if not facts.running and not isinstance(request.selection, Everything):
+            return Refused(
+                f"No worker of {topology.processor} runs here, but its group has {facts.members} member(s): one died "
+                "and the brokers have not noticed yet, or it runs elsewhere.",
+                "Ask again when its session has timed out, or when recovery has brought it back.",
+                {"processor": topology.processor, "members": facts.members},
+            )
+        alive = f"{facts.members} member(s) of group {topology.processor} are alive"
+        return Refused(
+            f"{alive}: they would go on from the state that is to be cleared.",
+            f"Stop the processor first: holdfast apply stop {topology.processor}. Single keys, and keys by prefix, can "
+            "be cleared while it runs.",
+            {"processor": topology.processor, "members": facts.members},
+        )
+    return None
+
+
+def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
+    """The first offset of every input partition that the group has an offset of."""
+    return {
+        spec.name: {
+            number: facts.starts.get(spec.name, {}).get(number, 0) for number in facts.committed.get(spec.name, {})
+        }
+        for spec in topology.inputs
+        if facts.committed.get(spec.name)
+    }
+
+
+def _stages(
+    request: Clear,
+    facts: Facts,
+    topology: Topology,
+    stores: tuple[str, ...],
+    positions: dict[str, dict[int, int]],
+    *,
+    online: bool,
+) -> tuple[Stage, ...]:
+    stages: list[Stage] = []
+    if not online:
+        says = f"start {topology.processor} paused: it restores its state and reads no input"
+        empty = _lost(facts, topology) if positions else ()
+        stages += _changelogs_made(facts, topology) if positions else ()
+        stages.append(RunProcessor(says, topology.code_version, START_S, paused=True, begin_empty=empty))
+    groups = [
+        (group, {topic: positions[topic] for topic in sub.inputs if topic in positions})
+        for sub in topology.subtopologies
+        if (group := tuple(store for store in stores if store in sub.stores))
+    ]
+    for group, _ in groups if request.export else ():
+        what = f"{request.selection.words()} of {', '.join(group)}{_where(request)}"
+        stages.append(ExportKeys(f"write {what} to a file", group, request.selection, request.partitions))
+    for group, firsts in groups:
+        what = f"{request.selection.words()} of {', '.join(group)}{_where(request)}"
+        says = f"delete {what} from state and changelog, in committed transactions"
+        if firsts:
+            partitions = sum(len(each) for each in firsts.values())
+            says += f"; with the last of them, set the input offsets of {partitions} partition(s) to the beginning"
+        stages.append(ClearKeys(says, group, request.selection, request.partitions, firsts))
+    if not online:
+        stages.append(_as_meant(facts, topology))
+    return tuple(stages)
+
+
+def _as_meant(facts: Facts, topology: Topology) -> Stage:
+    """What was stopped stays so; what had died, but is meant to be up, works again."""
+    if facts.deployment is None or facts.deployment.desired == "stopped":
+        return StopProcessor(f"stop {topology.processor}, as it was found", for_good=True)
+    return RunProcessor(f"let {topology.processor} work again, as it is meant to", topology.code_version)
+
+
+def _findings(
+    facts: Facts, topology: Topology, stores: tuple[str, ...], positions: dict[str, dict[int, int]]
+) -> tuple[str, ...]:
+    found = []
+    for store in stores:
+        counted = facts.counted.get(store)
+        if counted is None:
+            found.append(f"{store}: how much it holds is known once the workers have restored it")
+        else:
+            amount = f"{count_of(counted.keys, 'such key')}, {in_bytes(counted.size_bytes)}"
+            found.append(f"{store} holds {amount} ({counted.where})")
+    for topic, offsets in positions.items():
+        again = sum(facts.committed.get(topic, {}).get(number, at) - at for number, at in offsets.items())
+        found.append(f"{again:,} records of {topic} are read again")
+        gone = [number for number, at in offsets.items() if at > 0]
+        if gone:
+            found.append(
+                f"{topic} no longer begins at offset 0 in {len(gone)} partition(s): state from older records can't be "
+                "built anew"
+            )
+    return tuple(found)
+
+
+def _kept(request: Clear, topology: Topology, stores: tuple[str, ...]) -> tuple[str, ...]:
+    kept = []
+    others = [store.name for store in topology.stores if store.name not in stores]
+    if others:
+        kept.append(f"store {', '.join(others)}")
+    if request.rewind == "stay":
+        kept.append("the input offsets: what was read is not read again")
+    kept.append("snapshots in the warehouse, and outputs that were sent")
+    return tuple(kept)
+
+
+def _deleted(facts: Facts, store: str, request: Clear) -> str:
+    counted = facts.counted.get(store)
+    amount = "" if counted is None else f", {count_of(counted.keys, 'key')}"
+    return f"{store}: {request.selection.words()}{_where(request)}{amount}, locally, in the changelog and for standbys"
+
+
+def _undo(request: Clear) -> str:
+    if request.rewind == "earliest":
+        return "The input is read again and builds state anew; outputs of what is read again are sent again."
+    if request.export:
+        return "The exported file has every key and value; a warehouse snapshot from before has them, too."
+    return "Nothing brings the keys back but a warehouse snapshot from before."
+
+
+def _where(request: Clear) -> str:
+    return "" if not request.partitions else f" in partition {', '.join(map(str, request.partitions))}"
+
+
+def _estimate(where: str, *, measured: bool) -> str:
+    rate = (
+        "at the measured rate"
+        if measured
+        else f"no rate was measured yet: {ASSUMED_KEYS_PER_S:,.0f} keys a second assumed"
+    )
+    return f"counted in {where}; {rate}" if where else rate

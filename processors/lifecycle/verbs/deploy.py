@@ -1,0 +1,283 @@
+"""Plan ``deploy``: bring the defined version up, if the state that is there can go on with it; go back if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from processors.changelog.names import changelog_topic
+from processors.lifecycle import provision as topics
+from processors.lifecycle.compatibility import (
+    ChangelogOn,
+    New,
+    Removed,
+    Same,
+    Verdict,
+    compare,
+    shape_of,
+)
+from processors.lifecycle.facts import Facts, selected
+from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
+from processors.lifecycle.requests import Deploy
+from processors.lifecycle.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
+from processors.lifecycle.verbs import provision
+from processors.topology import Topology
+
+#: For so long a version is watched once it works, unless it has committed its input sooner, seconds.
+SETTLE_S = 10.0
+#: How long filling a changelog from local state may take, seconds.
+RESEED_S = 3_600.0
+
+
+def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
+    """Decide whether the version fits the state that is there, and what is started or replaced."""
+    verdicts = _verdicts(request, facts, topology)
+    given_up = _given_up(request, facts, verdicts)
+    begun_anew = {each.changelog for each in verdicts if isinstance(each, New) and each.changelog in given_up}
+    there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
+    decided = topics.plan(topology, there, facts.brokers)
+    basis = _basis(facts, topology)
+    refused = (
+        next((_refusal(each) for each in verdicts if each.refused), None)
+        or _drops_nothing(request, facts, topology, verdicts)
+        or next((Refused(each.sentence, each.action, {"topic": each.topic}) for each in decided.refusals), None)
+        or _lost_changelog(facts, topology, verdicts)
+    )
+    findings = (*_of_instances(facts), *_sentences(verdicts), *_of_code(facts))
+    if refused is not None:
+        return Plan(request=request, verdict=refused, findings=findings, basis=basis)
+    created = provision.stages_of(decided)
+    if not created and not given_up and _as_wanted(facts, topology):
+        said = NothingToDo(f"Version {topology.code_version} works in every slot.")
+        return Plan(request=request, verdict=said, findings=findings, basis=basis)
+    change = _change(facts, topology)
+    return Plan(
+        request=request,
+        verdict=Ready(f"run {change}."),
+        stages=_stages(request, facts, topology, verdicts, created, given_up),
+        findings=findings,
+        kept=("Input offsets, and the state and changelog of every store that is not named as deleted.",),
+        deleted=tuple(_deleted(name, facts) for name in given_up),
+        undo=_undo(facts, topology, verdicts),
+        basis=basis,
+    )
+
+
+def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdict, ...]:
+    """What becomes of each store; nothing when no version is known to have worked."""
+    if facts.released is None:
+        return ()
+    after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
+    left = {name: _records(name, facts) for name in facts.topics}
+    return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left, now=facts.now)
+
+
+def _given_up(request: Deploy, facts: Facts, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """The changelogs that are deleted: of dropped stores, where they are there."""
+    in_use = {each.store for each in verdicts if not isinstance(each, New | Removed)}
+    named = [changelog_topic(request.processor, store) for store in request.dropped if store not in in_use]
+    return tuple(dict.fromkeys(name for name in named if name in facts.topics))
+
+
+def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
+    """A store is given up that the new version goes on with, or that there never was."""
+    used = {store.name for store in topology.stores} - {each.store for each in verdicts if isinstance(each, New)}
+    for store in request.dropped:
+        if store in used:
+            return Refused(
+                f"Store {store} is in use by version {topology.code_version}: it can't be given up by deploying it.",
+                f"Take it out of the definition, or empty it: holdfast apply clear {topology.processor} --store "
+                f"{store} --all.",
+                {"store": store},
+            )
+        known = any(each.store == store for each in verdicts)
+        if not known and changelog_topic(topology.processor, store) not in facts.topics:
+            return Refused(
+                f"There is no store {store} to give up: neither version has it, and it has no changelog.",
+                "Correct the name after --drop, or leave it out.",
+                {"store": store},
+            )
+    return None
+
+
+def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
+    """A changelog is gone that has held state: what would be created in its place is empty, and state never fits it."""
+    fresh = {each.store for each in verdicts if isinstance(each, New | ChangelogOn)}
+    for spec in topology.changelogs:
+        inputs = next(store.inputs for store in topology.stores if store.name == spec.store)
+        read = any(at > 0 for name in inputs for at in facts.committed.get(name, {}).values())
+        known = facts.released is not None and spec.store not in fresh
+        if known and read and spec.topic.name not in facts.topics:
+            return Refused(
+                f"Changelog {spec.topic.name} of store {spec.store} is gone, although input was processed: an empty "
+                "one in its place would not be its state.",
+                f"If local state is there: holdfast apply backfill {topology.processor} --store {spec.store} --from "
+                f"local. If not, and a snapshot of it is in the warehouse: holdfast apply restore {topology.processor} "
+                "--at latest. If there is none, build all state anew: holdfast apply clear "
+                f"{topology.processor} --all --rewind earliest.",
+                {"store": spec.store, "topic": spec.topic.name},
+            )
+    return None
+
+
+def _refusal(verdict: Verdict) -> Refused:
+    """A verdict as what stands against the plan."""
+    return Refused(_sentence(verdict), str(getattr(verdict, "action", "")), {"store": verdict.store})
+
+
+def _as_wanted(facts: Facts, topology: Topology) -> bool:
+    """Whether this very release works in every slot, and is meant to."""
+    version = topology.code_version
+    right = facts.working and all(each.code_version == version and not each.paused for each in facts.instances)
+    meant = facts.deployment is not None and facts.deployment.desired == "deployed"
+    released = None if facts.released is None else facts.released.release_id
+    return right and meant and (facts.code is None or facts.code.release_id == released)
+
+
+def _stages(
+    request: Deploy,
+    facts: Facts,
+    topology: Topology,
+    verdicts: Sequence[Verdict],
+    created: Sequence[Stage],
+    given_up: Sequence[str],
+) -> tuple[Stage, ...]:
+    version, code = topology.code_version, facts.code
+    anew = [each.changelog for each in verdicts if isinstance(each, New) and each.changelog in given_up]
+    release = None if code is None else code.release_id
+    back = _back_to(facts)
+    empty = tuple(each.store for each in verdicts if isinstance(each, New))
+    stages: list[Stage] = [_delete(name) for name in given_up if name in anew]
+    stages += created
+    if code is not None and release is not None:
+        how = f"not copied: {code.why_not}" if code.why_not else "copied, so that it can be started again"
+        stages.append(MakeRelease(f"record release {release}; its code is {how}", release, version))
+    filled = tuple(each.store for each in verdicts if isinstance(each, ChangelogOn))
+    if filled:
+        says = f"start it paused, and have it fill the changelog of {', '.join(filled)} from local state"
+        stages.append(
+            RunProcessor(
+                says, version, RESEED_S, paused=True, reseed=filled, begin_empty=empty, release_id=release, back_to=back
+            )
+        )
+    fails = "" if back is None or facts.released is None else f"; if it fails, go back to {facts.released.code_version}"
+    says = f"run {_change(facts, topology)}, wait until it works on every input partition and gets on{fails}"
+    stages.append(
+        RunProcessor(
+            says,
+            version,
+            request.timeout_s,
+            begin_empty=empty,
+            release_id=release,
+            back_to=back,
+            settle_s=0.0 if release is None else SETTLE_S,
+        )
+    )
+    return (*stages, *(_delete(name) for name in given_up if name not in anew))
+
+
+def _delete(topic: str) -> DeleteTopic:
+    return DeleteTopic(f"delete changelog {topic}, whose state is given up", topic)
+
+
+def _back_to(facts: Facts) -> str | None:
+    """The release to go back to; none where it is the same, or its code was not copied."""
+    former = facts.released
+    if former is None or not former.copied or (facts.code is not None and facts.code.release_id == former.release_id):
+        return None
+    return former.release_id
+
+
+def _change(facts: Facts, topology: Topology) -> str:
+    version = topology.code_version
+    before = facts.released.code_version if facts.released is not None else None
+    if before is None and facts.deployment is not None:
+        before = facts.deployment.code_version
+    return f"version {version}" if before in (None, version) else f"version {version} in the place of {before}"
+
+
+def _of_instances(facts: Facts) -> tuple[str, ...]:
+    return tuple(
+        f"slot {each.slot} is {'paused' if each.paused else each.phase or 'silent'}, version "
+        f"{each.code_version or 'unknown'}"
+        if each.alive
+        else f"slot {each.slot} does not run"
+        for each in facts.instances
+    )
+
+
+def _of_code(facts: Facts) -> tuple[str, ...]:
+    """What is known of the code of both versions."""
+    said = []
+    if facts.released is None and facts.deployment is not None:
+        said.append(
+            f"what version {facts.deployment.code_version} is made of was not recorded when it was deployed: the "
+            "stores of both versions can't be compared"
+        )
+    if facts.code is not None and facts.code.why_not:
+        said.append(
+            f"its code is not copied ({facts.code.why_not}): once it is replaced, this version can't be started again"
+        )
+    if facts.released is not None and not facts.released.copied:
+        said.append(
+            f"the code of version {facts.released.code_version} was not copied: if the new version fails, there is no "
+            "going back by itself"
+        )
+    return tuple(said)
+
+
+def _sentences(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    return tuple(_sentence(each) for each in sorted(verdicts, key=lambda each: isinstance(each, Same)))
+
+
+def _sentence(verdict: Verdict) -> str:
+    text = verdict.sentence
+    said = f"{text[0].upper()}{text[1:]}."
+    if isinstance(verdict, New) and not verdict.refused:
+        said += f" To fill it from the source topics afterwards: {verdict.backfill}"
+    return said
+
+
+def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
+    former = facts.released
+    if former is None:
+        return _down(topology)
+    if former.code_version == topology.code_version:
+        version = former.code_version
+        return f"None is needed: {version} is the version before, too. To have it down: {_down(topology)}"
+    gone = [each.store for each in verdicts if isinstance(each, Removed)]
+    lost = (
+        f" Once {topology.code_version} has committed input, store {', '.join(gone)} of version {former.code_version} "
+        "lacks it, and has to be built anew then."
+        if gone
+        else ""
+    )
+    return f"Bring the code of version {former.code_version} back and deploy it.{lost}"
+
+
+def _down(topology: Topology) -> str:
+    return f"holdfast apply stop {topology.processor}"
+
+
+def _records(topic: str, facts: Facts) -> int:
+    """At most so many records are in a topic."""
+    starts, ends = facts.starts.get(topic, {}), facts.ends.get(topic, {})
+    return sum(max(0, end - starts.get(number, 0)) for number, end in ends.items())
+
+
+def _deleted(topic: str, facts: Facts) -> str:
+    return f"changelog {topic} with up to {_records(topic, facts):,} record(s), and so the state of its store"
+
+
+def _basis(facts: Facts, topology: Topology) -> dict[str, Any]:
+    return {
+        "topics": selected(facts.topics, [spec.name for spec in topology.topics()]),
+        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "defined": topology.code_version,
+        "release": None if facts.code is None else facts.code.release_id,
+        "works": None if facts.released is None else facts.released.release_id,
+        "slot": {
+            each.slot: {"runs": each.alive, "version": each.code_version, "paused": each.paused}
+            for each in facts.instances
+        },
+    }

@@ -1,0 +1,395 @@
+"""What a snapshot is made from, decided: facts in, a plan with its reason out. Pure.
+
+    incremental   the changelog from the newest snapshot's end on, merged into it
+    checkpoint    the owner's RocksDB files, whole
+    changelog     the whole changelog, folded
+
+Invariants:
+    - The offsets are those of the owner's checkpoint; the same facts give the same snapshot id.
+    - A source that could lose a deletion, or give another state than the owner had, is never chosen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from infra.errors import HoldfastError
+from processors.snapshots.facts import ChangelogNow, HistoryHead, LogPartition, SnapshotFacts, StorePoint
+from processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
+from processors.snapshots.names import table_name
+
+#: A window that compaction leaves is used up to this part: its clock is not ours.
+WINDOW_PART_SAFE = 0.75
+#: Every so often, in seconds, a snapshot is full, so that an error could not go on for ever.
+FULL_EVERY_S = 7 * 86_400.0
+
+
+class Wanted(StrEnum):
+    """Which source is asked for."""
+
+    AUTO = "auto"
+    FULL = "full"
+    CHECKPOINT = "checkpoint"
+    CHANGELOG = "changelog"
+
+
+class SnapshotImpossible(HoldfastError):
+    """No source gives the state as the owner had it."""
+
+
+class ChangelogMoved(HoldfastError):
+    """The changelog was not, to the end of the read, what the plan was made for; nothing was published."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """One partition: what is read from the changelog is ``[start, end)``, for the history ``[feed_start, end)``."""
+
+    partition: int
+    topic_id: str
+    log_start: int
+    start: int
+    end: int
+    feed_start: int
+    path: str
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """What to do, exactly. ``published`` says that the newest snapshot is at these offsets already, and is that one."""
+
+    snapshot_id: str
+    processor: str
+    store: str
+    source: str
+    why: str
+    base: SnapshotManifest | None
+    history: HistoryHead | None
+    topic: str
+    generation: int
+    taken_at: float
+    code_version: str
+    state_format: str
+    schema_version: int
+    partitions: tuple[PlannedPartition, ...]
+    published: bool = False
+
+    @property
+    def table(self) -> str:
+        """The table of the store."""
+        return table_name(self.processor, self.store)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """Changelog partition -> the offset that the snapshot is at."""
+        return {part.partition: part.end for part in self.partitions}
+
+    @property
+    def incremental(self) -> bool:
+        """Whether it builds on another one."""
+        return self.source == INCREMENTAL
+
+
+def plan_snapshot(
+    facts: SnapshotFacts, wanted: Wanted = Wanted.AUTO, *, full_every_s: float = FULL_EVERY_S
+) -> SnapshotPlan:
+    """Decide.
+
+    Args:
+        facts: All that is known.
+        wanted: The source that is asked for.
+        full_every_s: A full snapshot is taken when the last one is older.
+
+    Raises:
+        SnapshotImpossible: No source, or not the one that is asked for, gives the state as the owner had it.
+    """
+    points = _whole_vector(facts)
+    base = facts.table.base
+    if base is not None and wanted is Wanted.AUTO and _at_the_same_offsets(base, points, facts):
+        why = "nothing was committed since the newest snapshot"
+        return _plan(facts, points, base.source, why, published=True)
+    against = next(_against_incremental(facts, points, wanted, full_every_s), None)
+    if against is None:
+        return _plan(facts, points, INCREMENTAL, _what_is_new(facts, points))
+    no_files = _against_checkpoint(facts, points)
+    no_log = _against_changelog(facts, points)
+    if no_files is None and wanted is not Wanted.CHANGELOG:
+        return _plan(facts, points, CHECKPOINT, f"full, because {against}")
+    if no_log is None and wanted is not Wanted.CHECKPOINT:
+        return _plan(facts, points, CHANGELOG, f"full, because {against}")
+    reasons = [f"not incremental, because {against}"]
+    reasons += [f"not from the checkpoint, because {no_files}"] if no_files and wanted is not Wanted.CHANGELOG else []
+    reasons += [f"not from the changelog, because {no_log}"] if no_log and wanted is not Wanted.CHECKPOINT else []
+    raise SnapshotImpossible(
+        f"No snapshot of store {facts.store} of {facts.processor} can be taken: {'; '.join(reasons)}.",
+        action="Have the owner take a new checkpoint (materialise the store's state asset), then take the snapshot.",
+        processor=facts.processor,
+        store=facts.store,
+        reasons=reasons,
+    )
+
+
+def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, ended: float) -> None:
+    """Whether the changelog was, to the end of the read, what it was when the plan was made.
+
+    Args:
+        plan: What was read.
+        after: The changelog after the read; None when the topic is gone.
+        began: When the read began (wall-clock seconds since 1970).
+        ended: When it had ended.
+
+    Raises:
+        ChangelogMoved: It was truncated, made anew, or compaction may have taken what had to be read.
+    """
+    read = [part for part in plan.partitions if min(part.start, part.feed_start) < part.end]
+    if not read:
+        return
+    why = _moved(plan, read, after, began, ended)
+    if why is not None:
+        raise ChangelogMoved(
+            f"Snapshot {plan.snapshot_id} of {plan.table}: {why}. Nothing was published.",
+            action="Take a new checkpoint (materialise the store's state asset), and the snapshot again.",
+            table=plan.table,
+            snapshot=plan.snapshot_id,
+        )
+
+
+def gap_free(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
+    """Whether the history has every change between the base and this snapshot: compaction could not have eaten any."""
+    base = plan.base
+    if base is None or changelog is None or base.generation != plan.generation:
+        return False
+    fed = all(part.feed_start <= base.ends.get(part.partition, -1) for part in plan.partitions)
+    quiet = all(part.end == base.ends.get(part.partition) for part in plan.partitions)
+    return fed and (quiet or ended - base.taken_at < changelog.compaction_lag_s * WINDOW_PART_SAFE)
+
+
+def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
+    """The checkpoint's offsets for every partition; those of a partition that never held anything are 0."""
+    if not facts.points:
+        raise SnapshotImpossible(
+            f"There is no checkpoint of store {facts.store} of {facts.processor}.",
+            action="Materialise the store's state asset first; it takes one.",
+            processor=facts.processor,
+            store=facts.store,
+        )
+    known = {point.partition for point in facts.points}
+    log = facts.changelog.partitions if facts.changelog is not None else {}
+    missing = {number: part for number, part in log.items() if number not in known}
+    held = [number for number, part in sorted(missing.items()) if part.end > 0]
+    if held:
+        raise SnapshotImpossible(
+            f"Partitions {', '.join(map(str, held))} of store {facts.store} of {facts.processor} are in no checkpoint, "
+            "and their changelog is not empty.",
+            action="Wait until all of the processor's tasks run, materialise the store's state asset, then this again.",
+            processor=facts.processor,
+            store=facts.store,
+            partitions=held,
+        )
+    first = facts.points[0]
+    empty = [
+        StorePoint(number, "", first.topic, facts.changelog.topic_id if facts.changelog else "", 0, first.taken_at)
+        for number in missing
+    ]
+    return tuple(sorted((*facts.points, *empty), key=lambda point: point.partition))
+
+
+def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...], facts: SnapshotFacts) -> bool:
+    return (
+        base.ends == {point.partition: point.end for point in points}
+        and base.topic_ids == {point.partition: point.topic_id for point in points}
+        and base.schema_version == facts.schema_version
+        and base.state_format == facts.state_format
+    )
+
+
+def _against_incremental(
+    facts: SnapshotFacts, points: tuple[StorePoint, ...], wanted: Wanted, full_every_s: float
+) -> Iterator[str]:
+    """What stands against building on the newest snapshot; nothing when it is safe."""
+    if wanted is not Wanted.AUTO:
+        yield "that was asked for"
+    base = facts.table.base
+    if base is None:
+        yield "it is the first snapshot"
+        return
+    if base.schema_version != facts.schema_version:
+        yield f"the table's shape is version {facts.schema_version} now, the newest snapshot has {base.schema_version}"
+    if base.state_format != facts.state_format:
+        yield f"state has format {facts.state_format} now, the newest snapshot has {base.state_format}"
+    before, after = len(base.partitions), len(points)
+    if base.ends.keys() != {point.partition for point in points}:
+        yield f"the store has {after} partitions now, and had {before}: keys are in other ones"
+        return
+    for point in points:
+        if point.topic_id != base.topic_ids[point.partition]:
+            yield f"the changelog was made anew (topic id {point.topic_id}, was {base.topic_ids[point.partition]})"
+        if point.end < base.ends[point.partition]:
+            yield (
+                f"the offset of partition {point.partition} went back, from {base.ends[point.partition]} to {point.end}"
+            )
+    if _generation(facts, points) != base.generation:
+        yield "a run that broke off has fed the history from another changelog, or beyond this checkpoint"
+    full_at = facts.table.full_at
+    if full_at is None or facts.now - full_at >= full_every_s:
+        yield "the last full snapshot is " + ("unknown" if full_at is None else f"{_age(facts.now - full_at)} old")
+    moved = {point.partition: point for point in points if point.end > base.ends[point.partition]}
+    if not moved:
+        return
+    yield from _against_reading(facts, moved, base.ends)
+    changelog = facts.changelog
+    assert changelog is not None
+    age, window = facts.now - base.taken_at, changelog.delete_retention_s * WINDOW_PART_SAFE
+    if not 0 <= age < window:
+        yield (
+            f"the newest snapshot is {_age(age)} old, and deletions are only sure to be in the changelog for "
+            f"{_age(window)} (75 % of delete.retention.ms)"
+        )
+
+
+def _against_checkpoint(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str | None:
+    gone = [str(point.partition) for point in points if point.end and not point.files]
+    return f"its files of partitions {', '.join(gone)} are not here" if gone else None
+
+
+def _against_changelog(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str | None:
+    held = {point.partition: point for point in points if point.end}
+    return next(_against_reading(facts, held, dict.fromkeys(held, 0)), None) if held else None
+
+
+def _against_reading(
+    facts: SnapshotFacts, points: Mapping[int, StorePoint], starts: Mapping[int, int]
+) -> Iterator[str]:
+    """What stands against reading the changelog from these offsets up to the checkpoint's."""
+    changelog = facts.changelog
+    if changelog is None:
+        yield "the changelog is not there"
+        return
+    if changelog.deletes_by_age:
+        yield "the changelog's cleanup.policy deletes by age or size: keys go from it without a deletion being written"
+    for number, point in points.items():
+        log = changelog.partitions.get(number, LogPartition(0, 0))
+        if point.topic_id != changelog.topic_id:
+            yield f"the changelog was made anew after the checkpoint (topic id {changelog.topic_id})"
+        if log.start > starts[number]:
+            yield f"partition {number} of the changelog begins at offset {log.start}, after {starts[number]}"
+        if log.end < point.end:
+            yield f"partition {number} of the changelog ends at offset {log.end}, before the checkpoint's {point.end}"
+        if not _exact(point.end, log, facts.now - point.taken_at, changelog):
+            yield (
+                f"the checkpoint is {_age(facts.now - point.taken_at)} old: compaction may have taken values that were "
+                f"overwritten since (min.compaction.lag.ms keeps them {_age(changelog.compaction_lag_s)})"
+            )
+
+
+def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> bool:
+    """Whether reading up to ``end`` gives the state there: nothing later can have made compaction take earlier values.
+
+    One offset more can only be the marker of the last commit.
+    """
+    return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
+
+
+def _moved(
+    plan: SnapshotPlan, read: list[PlannedPartition], after: ChangelogNow | None, began: float, ended: float
+) -> str | None:
+    if after is None or any(part.topic_id != after.topic_id for part in read):
+        return "the changelog was made anew between plan and read"
+    for part in read:
+        log = after.partitions.get(part.partition, LogPartition(0, 0))
+        first = min(part.start, part.feed_start)
+        if log.start > first:
+            return f"partition {part.partition} of the changelog was truncated to {log.start} while it was read"
+    if plan.source == CHECKPOINT:
+        return None
+    for part in read:
+        log = after.partitions[part.partition]
+        if not _exact(part.end, log, ended - plan.taken_at, after):
+            return (
+                f"the read ended {_age(ended - plan.taken_at)} after the checkpoint; compaction may have gone past it"
+            )
+    since = plan.base.taken_at if plan.incremental and plan.base is not None else began
+    if ended - since >= after.delete_retention_s * WINDOW_PART_SAFE:
+        return f"the read ended after {_age(ended - since)}, and deletions stay only {_age(after.delete_retention_s)}"
+    return None
+
+
+def _what_is_new(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str:
+    base = facts.table.base
+    assert base is not None
+    new = sum(point.end - base.ends[point.partition] for point in points)
+    return f"{new:,} offsets of the changelog are new since snapshot {base.snapshot_id}"
+
+
+def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
+    """Counts changelogs: offsets of two of them can't be compared."""
+    head = facts.table.history
+    if head is None:
+        return 1
+    same = head.topic_ids == {point.partition: point.topic_id for point in points}
+    back = any(point.end < head.ends.get(point.partition, 0) for point in points)
+    return head.generation if same and not back else head.generation + 1
+
+
+def _plan(
+    facts: SnapshotFacts, points: tuple[StorePoint, ...], source: str, why: str, *, published: bool = False
+) -> SnapshotPlan:
+    base, head, generation = facts.table.base, facts.table.history, _generation(facts, points)
+    covered = head.ends if head is not None and head.generation == generation else {}
+    parts = []
+    for point in points:
+        changelog = facts.changelog
+        log = changelog.partitions.get(point.partition) if changelog is not None else None
+        readable = changelog is not None and log is not None and changelog.topic_id == point.topic_id
+        log_start = log.start if log is not None and readable else point.end
+        reach = min(point.end, log.end) if log is not None and readable else 0
+        feed = max(log_start, covered.get(point.partition, 0)) if reach == point.end else point.end
+        start = {INCREMENTAL: base.ends[point.partition] if base and source == INCREMENTAL else 0, CHANGELOG: log_start}
+        parts.append(
+            PlannedPartition(
+                partition=point.partition,
+                topic_id=point.topic_id,
+                log_start=log_start,
+                start=start.get(source, point.end),
+                end=point.end,
+                feed_start=min(feed, point.end),
+                path=point.path,
+                inputs=point.inputs,
+                sources=point.sources,
+            )
+        )
+    described = [
+        *(table_name(facts.processor, facts.store), source, base.snapshot_id if base is not None else None),
+        *(generation, facts.schema_version, points[0].topic),
+        [(part.partition, part.topic_id, part.end) for part in parts],
+    ]
+    made = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+    return SnapshotPlan(
+        snapshot_id=base.snapshot_id if published and base is not None else made,
+        processor=facts.processor,
+        store=facts.store,
+        source=source,
+        why=why,
+        base=base,
+        history=head,
+        topic=points[0].topic,
+        generation=generation,
+        taken_at=min(point.taken_at for point in points),
+        code_version=facts.code_version,
+        state_format=facts.state_format,
+        schema_version=facts.schema_version,
+        partitions=tuple(parts),
+        published=published,
+    )
+
+
+def _age(seconds: float) -> str:
+    if abs(seconds) < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
