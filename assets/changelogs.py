@@ -1,23 +1,32 @@
 """Changelog assets: materialising one provisions what its processor needs, and says what it did.
 
 Invariants:
-    - Planning is processors.lifecycle.provision's; nothing is decided here.
-    - A plan with refusals changes nothing, and the step fails with the refusal's own words.
+    - What is done is the plan of the verb ``provision``, explained in the materialisation; nothing is decided here.
+    - A refused plan changes nothing, and the step fails with the refusal's own words.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 import dagster as dg
 
 from assets import checks, keys
-from assets.ports import Cluster
+from assets.ports import Cluster, Lifecycle, Verbs
+from assets.telling import teller
 from infra.kafka.records import TopicFacts, TopicSpec
+from processors.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from processors.lifecycle import provision
+from processors.lifecycle.apply import ApplyInProgress, PlanStale
+from processors.lifecycle.explanation import explain, explain_markdown
+from processors.lifecycle.plan import Plan, Refused
+from processors.lifecycle.requests import Provision
 from processors.registration import ProcessorDefinition
 from processors.topology import ChangelogSpec
 
 CONFIG_MATCHES = "config_matches_spec"
 PARTITIONS_MATCH = "partitions_match_source"
+#: Who finds another apply under way looks again so often, so many seconds apart.
+LOOKS, LOOK_EVERY_S = 60, 1.0
 
 
 def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -> dg.AssetsDefinition:
@@ -34,6 +43,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"kafka", "changelog"},
+        pool="deploys",
         tags=keys.tags(keys.CHANGELOGS),
         code_version=topology.code_version,
         metadata={"topic": changelog.topic.name, "dagster/uri": f"kafka://{changelog.topic.name}"},
@@ -47,46 +57,79 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         ],
     )
     def provision_changelog(
-        context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster]
+        context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:  # type: ignore[type-arg]
         topics = cluster.topics()
-        plan = provision.plan(topology, provision.read_facts(topics, topology))
-        explanation = provision.explain(plan)
-        context.log.info(f"Plan for {definition.name}:\n{explanation}")
-        if plan.refusals:
+        verbs = lifecycle.verbs(f"dagster run {context.run.run_id}")
+        plan = provisioned(verbs, definition.name, context.log.info)
+        if isinstance(plan.verdict, Refused):
             yield from _judge(definition, changelog, topics.describe([spec.name for spec in topology.topics()]))
             raise dg.Failure(
-                description=f"Nothing was changed:\n{explanation}",
-                metadata={"explanation": dg.MetadataValue.md(explanation)},
+                description=f"{plan.verdict.sentence} What to do: {plan.verdict.action}",
+                metadata={"explanation": dg.MetadataValue.md(explain_markdown(plan))},
                 allow_retries=False,
             )
-        provision.apply(plan, topics)
         facts = checks.settled_facts(topics, topology)
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=_describe(facts[changelog.topic.name], explanation, len(plan.stages)),
+            metadata=_describe(facts[changelog.topic.name], plan),
             check_results=list(_judge(definition, changelog, facts)),
         )
 
     return provision_changelog
 
 
-def _describe(facts: TopicFacts, explanation: str, stages: int) -> dict[str, dg.MetadataValue]:
+def provisioned(
+    verbs: Verbs, processor: str, log: Callable[[str], None], wait: Callable[[float], None] = time.sleep
+) -> Plan:
+    """Provision a processor; what was planned, and carried out unless it is refused.
+
+    The steps of two changelogs of one processor may run side by side in a run: who comes second waits for the first,
+    and finds nothing left to do.
+
+    Args:
+        verbs: Plans and applies.
+        processor: Its name.
+        log: Told the explanation and the progress.
+        wait: Waits for so many seconds.
+
+    Raises:
+        ApplyInProgress: Another apply of the processor was open for longer than a provisioning takes.
+        HoldfastError: A stage failed.
+    """
+    for left in reversed(range(LOOKS)):
+        plan = verbs.plan(Provision(processor))
+        log(explain(plan))
+        if isinstance(plan.verdict, Refused):
+            return plan
+        try:
+            verbs.apply(plan, tell=teller(log))
+        except (ApplyInProgress, PlanStale) as busy:
+            if not left:
+                raise
+            log(f"{busy.message} Waiting for it.")
+            wait(LOOK_EVERY_S)
+        else:
+            return plan
+    raise AssertionError("the last look returns or raises")
+
+
+def _describe(facts: TopicFacts, plan: Plan) -> dict[str, dg.MetadataValue]:
     shown = "\n".join(f"| {name} | {value} |" for name, value in sorted(_shown(facts).items()))
     return {
         "topic": dg.MetadataValue.text(facts.name),
         "topic_id": dg.MetadataValue.text(facts.topic_id),
         "partitions": dg.MetadataValue.int(facts.partitions),
         "replication": dg.MetadataValue.int(facts.replication),
-        "stages_applied": dg.MetadataValue.int(stages),
-        "explanation": dg.MetadataValue.md(explanation),
+        "stages_applied": dg.MetadataValue.int(len(plan.stages)),
+        "explanation": dg.MetadataValue.md(explain_markdown(plan)),
+        "plan": dg.MetadataValue.text(plan.hash),
         "config": dg.MetadataValue.md(f"| entry | value |\n|---|---|\n{shown}"),
     }
 
 
 def _shown(facts: TopicFacts) -> Mapping[str, str]:
-    names = ("cleanup.policy", "min.compaction.lag.ms", "delete.retention.ms", "segment.bytes", "min.insync.replicas")
-    return {name: facts.config[name] for name in names if name in facts.config}
+    return {name: facts.config[name] for name in (*CHANGELOG_CONFIG, MIN_INSYNC) if name in facts.config}
 
 
 def _judge(

@@ -2,6 +2,7 @@
 
     topics/<t> ─► changelogs/<p>/<s>_changelog ─► processors/<p>/<p>_processor ─► state/<p>/<s>_state
                                                                                       └─► warehouse/<p>/<s>_snapshot
+                                                                                            └─► <s>_maintenance
 
 Invariants:
     - Nothing here touches Kafka, the disk or the environment.
@@ -12,34 +13,48 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from assets.audits import audit_check
 from assets.changelogs import changelog_asset
 from assets.checks import broken_definition, compaction_check
+from assets.maintenance import maintenance_asset
+from assets.orphans import orphans_asset, orphans_check
 from assets.processors import processor_asset
+from assets.rehearsals import rehearsal_check
 from assets.snapshots import snapshot_asset
 from assets.state import state_asset
 from assets.topics import topic_assets
+from assets.watched import watch_checks
+from assets.working import working_check
+from infra.settings import SnapshotSettings
 from processors.registration import BrokenDefinition, ProcessorDefinition
 
 
-def build_processor(definition: ProcessorDefinition) -> dg.Definitions:
+def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None) -> dg.Definitions:
     """The assets and checks of one processor, its topics excepted."""
     topology = definition.topology
     logged = {changelog.store for changelog in topology.changelogs}
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
     assets.append(processor_asset(definition))
     for store in topology.stores:
-        assets.append(state_asset(definition, store.name))
+        assets.append(state_asset(definition, store.name, snapshots))
         if store.name in logged:
-            assets.append(snapshot_asset(definition, store.name))
-    return dg.Definitions(assets=assets, asset_checks=[compaction_check(definition)] if logged else [])
+            assets.append(snapshot_asset(definition, store.name, snapshots))
+            assets.append(maintenance_asset(definition, store.name))
+    checks = (compaction_check, audit_check, rehearsal_check) if logged else ()
+    return dg.Definitions(
+        assets=assets, asset_checks=[working_check(definition), *(check(definition) for check in checks)]
+    )
 
 
-def build_assets(loaded: Sequence[ProcessorDefinition | BrokenDefinition]) -> dg.Definitions:
+def build_assets(
+    loaded: Sequence[ProcessorDefinition | BrokenDefinition], snapshots: SnapshotSettings | None = None
+) -> dg.Definitions:
     """The assets and checks of all processors and topics, and what stands for broken definitions."""
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     broken = [broken_definition(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
     return dg.Definitions.merge(
-        dg.Definitions(assets=topic_assets(working)),
+        dg.Definitions(assets=topic_assets(working), asset_checks=watch_checks(working)),
+        dg.Definitions(assets=[orphans_asset()], asset_checks=[orphans_check()]),
         dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
-        *(build_processor(definition) for definition in working),
+        *(build_processor(definition, snapshots) for definition in working),
     )

@@ -10,6 +10,10 @@ import re
 import dagster as dg
 
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
+#: The upkeep of warehouse tables is a layer of its own: it runs at other times than snapshots.
+MAINTENANCE = "maintenance"
+#: What belongs to the installation as a whole.
+OPERATIONS = "operations"
 #: The group of topics that no processor of this installation writes.
 SOURCES_GROUP = "sources"
 #: The group of definitions that can't be imported.
@@ -46,9 +50,19 @@ def snapshot_key(processor: str, store: str) -> dg.AssetKey:
     return dg.AssetKey([WAREHOUSE, processor, f"{store}_snapshot"])
 
 
+def maintenance_key(processor: str, store: str) -> dg.AssetKey:
+    """The upkeep of a store's warehouse tables."""
+    return dg.AssetKey([WAREHOUSE, processor, f"{store}_maintenance"])
+
+
 def broken_key(target: str) -> dg.AssetKey:
     """A definition that can't be imported, by its module:attribute."""
     return dg.AssetKey([PROCESSORS, BROKEN_GROUP, f"{safe(target)}_processor"])
+
+
+def orphans_key() -> dg.AssetKey:
+    """What nobody owns any more."""
+    return dg.AssetKey([OPERATIONS, "orphans"])
 
 
 def tags(layer: str) -> dict[str, str]:

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from infra.kafka.topics import Topics
 from infra.paths import Paths
+from processors.lifecycle.apply import Applied, Tell
+from processors.lifecycle.deployment import DeploymentResult
+from processors.lifecycle.plan import Plan
 from processors.lifecycle.ports import World
+from processors.lifecycle.requests import Request
 
 if TYPE_CHECKING:
     from infra.database.registry import Registry
@@ -36,6 +40,23 @@ class Cluster(Protocol):
         ...
 
 
+class Verbs(Protocol):
+    """Plans and applies on this machine's world."""
+
+    def plan(self, request: Request) -> Plan:
+        """Decide what a request would do; nothing is changed."""
+        ...
+
+    def apply(self, plan: Plan, *, confirmed: str | None = ..., sure: bool = ..., tell: Tell = ...) -> Applied:
+        """Carry a plan out."""
+        ...
+
+    @property
+    def deployed(self) -> DeploymentResult | None:
+        """What the last stage that ran a processor came to."""
+        ...
+
+
 class Lifecycle(Protocol):
     """What deploys and recovers processors; resource key ``lifecycle``."""
 
@@ -54,6 +75,15 @@ class Lifecycle(Protocol):
         """The folder that processors are started in."""
         ...
 
+    @property
+    def restore_target_s(self) -> float:
+        """How long a restore of a whole changelog may take, seconds."""
+        ...
+
+    def verbs(self, who: str) -> Verbs:
+        """Plans and applies; ``who`` is recorded with everything that is done."""
+        ...
+
     def environment(self) -> dict[str, str]:
         """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
         ...
@@ -70,4 +100,9 @@ class Warehouse(Protocol):
     @property
     def registry(self) -> Registry:
         """The memory of snapshots."""
+        ...
+
+    @property
+    def maintenance(self) -> Mapping[str, float]:
+        """How tables are kept: the numbers of the settings, by name."""
         ...

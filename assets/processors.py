@@ -1,44 +1,39 @@
 """Processor assets: materialising one deploys it, and proves that it works on every partition.
 
 Invariants:
+    - What is done is the plan of the verb ``deploy``, explained in the materialisation; a refused plan changes nothing.
     - The processor runs under the supervisor, never under the run; the run ends as soon as it is known to work.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
-from assets import checks, keys
+from assets import keys
+from assets.pictures import processor_picture
 from assets.ports import Cluster, Lifecycle
-from infra.kafka.topics import Topics
-from processors.lifecycle import provision
-from processors.lifecycle.deployment import DeploymentResult, Progress, Rollout, deploy, what_is_missing
+from assets.rollouts import rollout_of
+from assets.telling import teller
+from infra.errors import HoldfastError
+from processors.lifecycle.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
+from processors.lifecycle.explanation import explain, explain_markdown
+from processors.lifecycle.plan import Refused
+from processors.lifecycle.requests import Deploy
 from processors.registration import ProcessorDefinition
+from processors.serving.status import ProcessorStatus
 
 HEALTHY = "healthy"
 ALL_ASSIGNED = "all_partitions_assigned"
-#: The slots of a processor on one machine.
-SLOTS = ("0",)
 
 
 class DeployConfig(dg.Config):
-    """How long a deployment may take."""
+    """How long a deployment may take, and what is given up with it."""
 
     timeout_s: float = 120.0
-
-
-def rollout_of(definition: ProcessorDefinition, topics: Topics, lifecycle: Lifecycle) -> Rollout:
-    """How a processor is meant to run now: its version, and the partitions that its inputs have."""
-    names = [spec.name for spec in definition.topology.inputs]
-    facts = topics.describe(names)
-    return Rollout(
-        processor=definition.name,
-        code_version=definition.topology.code_version,
-        slots=SLOTS,
-        inputs={name: facts[name].partitions for name in names if name in facts},
-        environment=lifecycle.environment(),
-        project=lifecycle.project,
-    )
+    dropped: list[str] = Field(default_factory=list, description="Stores whose state is given up: it is deleted.")
+    confirm: str = Field(default="", description="The plan's hash; needed where something is deleted.")
 
 
 def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
@@ -72,29 +67,39 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         config: DeployConfig,
         cluster: dg.ResourceParam[Cluster],
         lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        topics = cluster.topics()
-        plan = provision.plan(topology, provision.read_facts(topics, topology))
-        if not topology.changelogs:
-            provision.apply(plan, topics)
-            checks.settled_facts(topics, topology)
-        rollout = rollout_of(definition, topics, lifecycle)
-        said: list[str] = []
-
-        def tell(progress: Progress) -> None:
-            now = progress.sentence.rsplit(" after ", 1)[0]
-            if said[-1:] != [now]:
-                said.append(now)
-                context.log.info(progress.sentence)
-
-        done = deploy(
-            rollout, lifecycle.world, timeout_s=config.timeout_s, who=f"dagster run {context.run.run_id}", progress=tell
-        )
-        return dg.MaterializeResult(
-            metadata=_describe(done), check_results=_judge(key, rollout, done), data_version=_version(done)
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
+        verbs = lifecycle.verbs(f"dagster run {context.run.run_id}")
+        plan = verbs.plan(Deploy(definition.name, config.timeout_s, tuple(config.dropped)))
+        explanation: dict[str, Any] = {"explanation": dg.MetadataValue.md(explain_markdown(plan)), "plan": plan.hash}
+        context.log.info(explain(plan))
+        if isinstance(plan.verdict, Refused):
+            raise _failure(f"{plan.verdict.sentence} What to do: {plan.verdict.action}", explanation)
+        try:
+            verbs.apply(plan, confirmed=config.confirm or None, tell=teller(context.log.info))
+        except HoldfastError as failed:
+            # the check says it in words; without this it would only be "did not run"
+            yield dg.AssetCheckResult(asset_key=key, check_name=HEALTHY, passed=False, description=str(failed))
+            raise _failure(str(failed), explanation) from failed
+        rollout = rollout_of(definition, cluster.topics(), lifecycle)
+        done = verbs.deployed or _as_it_runs(rollout, lifecycle, config.timeout_s)
+        yield dg.MaterializeResult(
+            metadata={**_describe(done), **explanation},
+            check_results=_judge(key, rollout, done),
+            data_version=_version(done),
         )
 
     return deploy_processor
+
+
+def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
+    """What runs, where nothing was to be done."""
+    version = rollout.code_version
+    statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
+    return DeploymentResult(rollout.processor, version, (), statuses, 0.0)
+
+
+def _failure(description: str, explanation: Mapping[str, Any]) -> dg.Failure:
+    return dg.Failure(description=description, metadata=explanation, allow_retries=False)
 
 
 def _version(done: DeploymentResult) -> dg.DataVersion:
@@ -102,6 +107,8 @@ def _version(done: DeploymentResult) -> dg.DataVersion:
 
 
 def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
+    statuses = [each for each in done.statuses.values() if isinstance(each, ProcessorStatus)]
+    picture = processor_picture(statuses)
     restores = [
         float(task.restore["seconds"])  # type: ignore[attr-defined]
         for status in done.statuses.values()
@@ -116,6 +123,7 @@ def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
         "tasks": dg.MetadataValue.int(sum(len(status.tasks) for status in done.statuses.values())),
         "pids": dg.MetadataValue.text(", ".join(str(status.pid) for status in done.statuses.values())),
         "deployed_version": dg.MetadataValue.text(done.code_version),
+        **({"picture": dg.MetadataValue.md(picture)} if picture else {}),
     }
 
 

@@ -1,53 +1,73 @@
-"""Snapshot assets: materialising one publishes the store, at its newest checkpoint's offsets, as a table version.
+"""Snapshot assets: materialising a time partition publishes the store as a table version, or makes it from its history.
 
 Invariants:
-    - The offsets are the checkpoint's, so table, changelog and store can be compared exactly.
-    - Spark and RocksDB are imported by a run that needs them, never by loading definitions.
+    - One run does all partitions of a range, with one session of Spark.
+    - Without a partition the running one is meant, as a materialisation of all assets does it.
 """
 
-import json
-from pathlib import Path
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
 from assets import keys
+from assets.pictures import snapshot_picture
 from assets.ports import Cluster, Lifecycle, Warehouse
-from assets.state import StorePartition, store_partitions
-from infra.errors import HoldfastError
+from assets.publishing import Published, StorePublisher
+from assets.times import current_key, snapshot_freshness, snapshot_partitions, windows
+from infra.settings import SnapshotSettings
+from processors.lifecycle.store_audit import MIB
 from processors.registration import ProcessorDefinition
+from processors.snapshots.manifest import SnapshotManifest
+from processors.snapshots.plan import Wanted
 
 if TYPE_CHECKING:
-    from assets.spark.snapshot import SnapshotResult
     from processors.state.fingerprint import Fingerprint
 
 MATCHES_STATE = "matches_state"
 
 
-class NoCheckpoint(HoldfastError):
-    """There is no complete checkpoint to take a snapshot at."""
+class SnapshotConfig(dg.Config):
+    """How a snapshot is taken."""
+
+    source: str = Field(
+        default=Wanted.AUTO.value,
+        pattern=f"^({'|'.join(Wanted)})$",
+        description="auto: only what is new, where that is safe. full, checkpoint, changelog: everything, from there.",
+    )
 
 
-def manifests_of(folder: Path) -> list[dict[str, Any]]:
-    """The manifests of the checkpoints below a folder, newest first."""
-    found = []
-    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
-        try:
-            found.append(json.loads((path / "manifest.json").read_text()))
-        except (OSError, ValueError):
-            continue
-    return found
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What an asset's pages are about."""
+
+    processor: str
+    store: str
+
+    @property
+    def key(self) -> dg.AssetKey:
+        return keys.snapshot_key(self.processor, self.store)
 
 
-def snapshot_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
+def snapshot_asset(
+    definition: ProcessorDefinition, store: str, settings: SnapshotSettings | None = None
+) -> dg.AssetsDefinition:
     """The asset of one store's warehouse table."""
-    key = keys.snapshot_key(definition.name, store)
+    chosen = settings or SnapshotSettings()
+    partitions = snapshot_partitions(chosen)
+    shown = _Shown(definition.name, store)
 
     @dg.asset(
-        key=key,
+        key=shown.key,
         deps=[keys.state_key(definition.name, store), keys.changelog_key(definition.name, store)],
-        description=f"Iceberg table of store {store} of {definition.name}: each version is the fold of the changelog "
-        "at one exact offset vector.",
+        description=f"Iceberg table of store {store} of {definition.name}: each version is the store at one exact "
+        "offset vector. The partition that is running is published; one that has ended is made from the history.",
+        partitions_def=partitions,
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        freshness_policy=snapshot_freshness(chosen),
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"spark", "iceberg"},
@@ -57,125 +77,149 @@ def snapshot_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefi
         check_specs=[
             dg.AssetCheckSpec(
                 MATCHES_STATE,
-                asset=key,
+                asset=shown.key,
                 blocking=True,
-                description="The published table holds what the store's checkpoint holds, key by key.",
+                description="What is published holds what the store's checkpoint holds, key by key.",
             )
         ],
     )
     def write_table(
         context: dg.AssetExecutionContext,
+        config: SnapshotConfig,
         cluster: dg.ResourceParam[Cluster],
         lifecycle: dg.ResourceParam[Lifecycle],
         warehouse: dg.ResourceParam[Warehouse],
-    ) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from assets.spark.snapshot import PartitionRange, plan_snapshot, table_fingerprints, write_snapshot
-        from processors.state.checkpoint_reader import fingerprint_checkpoint
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
+        from assets.spark.snapshot import SnapshotAuditFailed
 
-        parts = _parts(lifecycle.paths.checkpoints(definition.name), definition.name, store)
-        starts = cluster.topics().start_offsets(parts[0].changelog)
-        ranges = [
-            PartitionRange(
-                topic=part.changelog,
-                partition=part.partition,
-                start=starts.get(part.partition, 0),
-                end=part.offset,
-                topic_id=part.topic_id,
+        wanted = list(context.partition_keys) if context.has_partition_key_range or context.has_partition_key else []
+        tell = context.log.info
+        publisher = StorePublisher(definition, store, cluster, lifecycle.paths, warehouse, tell)
+        asked = windows(partitions, wanted or [current_key(partitions)])
+        try:
+            done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
+        except SnapshotAuditFailed as failure:
+            yield dg.AssetCheckResult(
+                asset_key=shown.key, check_name=MATCHES_STATE, passed=False, description=str(failure)
             )
-            for part in parts
-        ]
-        plan = plan_snapshot(definition.name, store, ranges)
-        context.log.info(f"Snapshot {plan.snapshot_id} of {plan.table} at {[part.offset for part in parts]}")
-        result = write_snapshot(
-            warehouse.session, plan, cluster.bootstrap, dict(cluster.client_config), warehouse.registry
-        )
-        tabled = table_fingerprints(warehouse.session, plan)
-        stored = {part.partition: fingerprint_checkpoint(part.path, store) for part in parts}
-        return dg.MaterializeResult(
-            asset_key=key,
-            metadata={**_describe(result), "dagster/column_lineage": _lineage(definition.name, store)},
-            data_version=dg.DataVersion(result.snapshot_id),
-            check_results=[_judge(key, tabled, stored)],
+            raise
+        newest = done.current.manifest if done.current is not None else done.past[-1].manifest
+        yield dg.MaterializeResult(
+            asset_key=shown.key,
+            metadata=_describe(shown, done, newest),
+            data_version=dg.DataVersion(newest.snapshot_id),
+            check_results=[_judge(shown.key, done)],
         )
 
     return write_table
 
 
-def _parts(folder: Path, processor: str, store: str) -> list[StorePartition]:
-    parts = store_partitions(manifests_of(folder), store)
-    if not parts:
-        raise NoCheckpoint(
-            f"There is no checkpoint of store {store} of {processor} below {folder}.",
-            action=f"Materialise {keys.state_key(processor, store).to_user_string()} first; it takes one.",
-            processor=processor,
-            store=store,
-        )
-    return parts
-
-
-def _describe(result: "SnapshotResult") -> dict[str, Any]:
+def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
     from assets.spark.tables import COLUMNS
+    from assets.spark.typed import typed_columns
 
-    table = [
-        dg.TableRecord(
-            {
-                "partition": part.partition,
-                "rows": part.live_keys,
-                "changelog_start": part.start,
-                "changelog_end": part.end,
-                "changelog_records": part.rows_read,
-                "tombstones": part.tombstones,
-                "fingerprint": part.fingerprint.hex,
-            }
-        )
-        for part in result.partitions
-    ]
-    names = list(table[0].data) if table else []
-    kinds = ["string" if name == "fingerprint" else "int" for name in names]
-    return {
-        "dagster/row_count": result.rows,
-        "dagster/table_name": result.table,
-        "dagster/column_schema": dg.TableSchema(
-            [dg.TableColumn(name, kind, description=text) for name, kind, text in COLUMNS]
-        ),
-        "snapshot_rows": dg.MetadataValue.int(result.rows),
-        "snapshot_seconds": dg.MetadataValue.float(result.seconds),
-        "snapshot_records_per_s": dg.MetadataValue.float(round(result.rows_per_s, 1)),
-        "versions_committed": dg.MetadataValue.int(int(result.committed)),
-        "snapshot_id": dg.MetadataValue.text(result.snapshot_id),
-        # as text: it has more digits than a browser's numbers
-        "iceberg_snapshot_id": dg.MetadataValue.text(str(result.iceberg_snapshot_id)),
-        "partitions": dg.MetadataValue.table(
-            table, schema=dg.TableSchema([dg.TableColumn(*pair) for pair in zip(names, kinds, strict=True)])
-        ),
+    typed = typed_columns(done.current.schema if done.current is not None else None)
+    kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in (*COLUMNS, *typed)]
+    told: dict[str, Any] = {
+        "dagster/row_count": newest.rows,
+        "dagster/table_name": newest.table,
+        "dagster/column_schema": dg.TableSchema(kinds),
+        "dagster/column_lineage": _lineage(shown, [name for name, _, _ in typed]),
+        "snapshot_rows": dg.MetadataValue.int(newest.rows),
+        "snapshot_quarantined": dg.MetadataValue.int(newest.quarantined),
+        "snapshot_id": dg.MetadataValue.text(newest.snapshot_id),
+        "source": dg.MetadataValue.text(newest.source),
+        "why": dg.MetadataValue.text(newest.why),
+        "taken_at": dg.MetadataValue.timestamp(newest.taken_at),
+        "partitions": _table(_rows(newest)),
+        "picture": dg.MetadataValue.md(snapshot_picture(newest, done.changelog, done.snapshots)),
     }
+    if done.current is not None:
+        result, log = done.current, done.changelog
+        told |= {
+            "snapshot_seconds": dg.MetadataValue.float(result.seconds),
+            "snapshot_records": dg.MetadataValue.int(newest.records),
+            "snapshot_tombstones": dg.MetadataValue.int(sum(part.tombstones for part in newest.partitions)),
+            "snapshot_rows_per_s": dg.MetadataValue.float(round(result.rows_per_s, 1)),
+            "snapshot_mib": dg.MetadataValue.float(round(result.size / MIB, 3)),
+            "history_corrections": dg.MetadataValue.int(result.corrections),
+            "versions_committed": dg.MetadataValue.int(int(result.committed)),
+            "lag_seconds": dg.MetadataValue.float(round(time.time() - newest.taken_at, 1)),
+            # as text: it has more digits than a browser's numbers
+            "iceberg_snapshot_id": dg.MetadataValue.text(str(result.version)),
+        }
+        if log is not None:
+            behind = sum(max(0, part.end - newest.ends.get(number, 0)) for number, part in log.partitions.items())
+            told["lag_offsets"] = dg.MetadataValue.int(behind)
+    if done.past:
+        told["time_partitions"] = _table(
+            [
+                {"tag": each.tag, "rows": each.manifest.rows, "snapshot_id": each.manifest.snapshot_id}
+                for each in done.past
+            ]
+        )
+    return told
 
 
-def _lineage(processor: str, store: str) -> dg.TableColumnLineage:
-    """What each column of the table is made from, in the store."""
-    state = keys.state_key(processor, store)
-    sources = {"key": "key", "message_key": "key", "state_key": "key"}
-    sources |= {"value": "value", "json": "value", "event_timestamp": "value"}
-    return dg.TableColumnLineage(
-        {column: [dg.TableColumnDep(asset_key=state, column_name=source)] for column, source in sources.items()}
-    )
-
-
-def _judge(key: dg.AssetKey, tabled: "dict[int, Fingerprint]", stored: "dict[int, Fingerprint]") -> dg.AssetCheckResult:
-    differing = [number for number in sorted(stored) if tabled.get(number) != stored[number]]
-    said = [
-        f"partition {number}: the table is {tabled[number].hex if number in tabled else 'absent'}, "
-        f"the store is {stored[number].hex}"
-        for number in differing
+def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition": part.partition,
+            "rows": part.live_keys,
+            "changelog_start": part.start,
+            "changelog_end": part.end,
+            "changelog_records": part.records,
+            "tombstones": part.tombstones,
+            "fingerprint": part.fingerprint.hex,
+        }
+        for part in manifest.partitions
     ]
+
+
+def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue:
+    columns = [dg.TableColumn(name, "string" if isinstance(value, str) else "int") for name, value in rows[0].items()]
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=dg.TableSchema(columns))
+
+
+def _lineage(shown: _Shown, typed: list[str]) -> dg.TableColumnLineage:
+    """What each column of the table is made from, in the store and in its changelog."""
+    state = keys.state_key(shown.processor, shown.store)
+    changelog = keys.changelog_key(shown.processor, shown.store)
+    sources = {"key": "key", "message_key": "key", "state_key": "key"}
+    sources |= dict.fromkeys(("value", "json", "event_timestamp", *typed), "value")
+    made = {column: [dg.TableColumnDep(asset_key=state, column_name=source)] for column, source in sources.items()}
+    made |= {
+        column: [dg.TableColumnDep(asset_key=changelog, column_name=source)]
+        for column, source in {"offset": "offset", "changelog_timestamp": "timestamp"}.items()
+    }
+    return dg.TableColumnLineage(made)
+
+
+def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
+    """What is published was compared before it was; where only the past was made, it was audited with its history."""
+    tabled = done.current.manifest.fingerprints if done.current is not None else {}
+    said = _differences(tabled, done.stored)
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=MATCHES_STATE,
         passed=not said,
-        description="; ".join(said),
+        description="; ".join(said) or ("" if tabled else f"{', '.join(map(_tag, done.past))}: as the history tells"),
         metadata={
-            "partitions_compared": len(stored),
-            "partitions_differing": len(differing),
+            "partitions_compared": len(done.stored),
+            "partitions_differing": len(said),
             "rows": sum(each.count for each in tabled.values()),
         },
     )
+
+
+def _tag(past: Any) -> str:
+    return str(past.tag)
+
+
+def _differences(tabled: "dict[int, Fingerprint]", stored: "dict[int, Fingerprint]") -> list[str]:
+    return [
+        f"partition {number}: the table is {tabled[number].hex if number in tabled else 'absent'}, "
+        f"the store is {stored[number].hex}"
+        for number in sorted(stored)
+        if tabled.get(number) != stored[number]
+    ]

@@ -7,54 +7,29 @@ Invariants:
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from assets import keys
+from assets.audits import judge_audit
+from assets.pictures import skew, state_picture
 from assets.ports import Cluster, Lifecycle
-from infra.kafka.topics import Topics
-from processors.lifecycle.audit import REMEDY, FoldedPartition, compare, fingerprint_changelog
+from assets.times import snapshot_freshness
+from infra.settings import SnapshotSettings
+from processors.audits.tables import subject_of
+from processors.lifecycle.store_audit import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
 from processors.registration import ProcessorDefinition
 from processors.serving.client import ProcessorClient
 from processors.serving.status import ProcessorStatus
-from processors.state.fingerprint import Fingerprint
 
 MATCHES_CHANGELOG = "matches_changelog"
 CHECKPOINTS_STORED = "checkpoints_stored"
-MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StorePartition:
-    """One partition of a store in a checkpoint: where its copy lies, and the changelog offset that it is at."""
-
-    partition: int
-    path: Path
-    changelog: str
-    topic_id: str
-    offset: int
-
-
-def store_partitions(manifests: list[dict[str, Any]], store: str) -> list[StorePartition]:
-    """The partitions of a store in checkpoint manifests, the first manifest that has one wins; in order."""
-    found: dict[int, StorePartition] = {}
-    for manifest in manifests:
-        for task in manifest["tasks"]:
-            at = task["stores"].get(store)
-            if at is not None and at.get("changelog"):
-                found.setdefault(
-                    task["partition"],
-                    StorePartition(
-                        task["partition"], Path(task["path"]), at["changelog"], at["topic_id"], at["offset"]
-                    ),
-                )
-    return [found[partition] for partition in sorted(found)]
-
-
-def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
+def state_asset(
+    definition: ProcessorDefinition, store: str, settings: SnapshotSettings | None = None
+) -> dg.AssetsDefinition:
     """The asset of one store of a running processor."""
     key = keys.state_key(definition.name, store)
     changelog = definition.topology.changelog_of(store)
@@ -70,24 +45,12 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"rocksdb"},
+        # the job that publishes its snapshots checkpoints it first
+        freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         code_version=definition.topology.code_version,
         metadata={"store": store, "changelog": "none" if changelog is None else changelog.name},
-        check_specs=[
-            dg.AssetCheckSpec(
-                MATCHES_CHANGELOG,
-                asset=key,
-                blocking=True,
-                description="The checkpoint holds what the changelog folds to, key by key, at the same offsets.",
-            ),
-            dg.AssetCheckSpec(
-                CHECKPOINTS_STORED,
-                asset=key,
-                description="Workers can store their checkpoints; where they can't, they go on all the same.",
-            ),
-        ]
-        if changelog is not None
-        else [],
+        check_specs=[] if changelog is None else _check_specs(key),
     )
     def checkpoint_state(
         context: dg.AssetExecutionContext,
@@ -103,18 +66,14 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
         parts = store_partitions(manifests, store)
         context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
         topics = cluster.topics()
-        rows = [_measure(cluster, part, store) for part in parts]
+        rows = [measure(topics, part, store, cluster.client_config) for part in parts]
         statuses = [status for status in (client.status() for client in clients) if status is not None]
-        lags = [status.lag for status in statuses]
-        metadata = _summary(rows, manifests, time.monotonic() - began)
-        if lags and all(lag is not None for lag in lags):
-            metadata["lag_records"] = dg.MetadataValue.int(sum(lag for lag in lags if lag is not None))
+        metadata = _summary(store, rows, manifests, time.monotonic() - began) | _lag(statuses)
         results = []
         if changelog is not None:
-            results = [
-                _judge(key, rows, _uncovered(cluster, topics, changelog.name, parts)),
-                judge_store(key, statuses),
-            ]
+            unowned = tuple(uncovered(topics, changelog.name, parts, cluster.client_config))
+            audit = StoreAudit(subject_of(definition.name, store, changelog.name), tuple(rows), unowned)
+            results = [judge_audit(key, MATCHES_CHANGELOG, audit), judge_store(key, statuses)]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(
             asset_key=key,
@@ -126,48 +85,36 @@ def state_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinit
     return checkpoint_state
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    part: StorePartition
-    mib: float
-    stored: Fingerprint
-    folded: FoldedPartition
-
-
-def _uncovered(cluster: Cluster, topics: Topics, changelog: str, parts: list[StorePartition]) -> list[int]:
-    """The changelog partitions that hold state, yet are in no checkpoint; an empty one has nothing to compare."""
-    covered = {part.partition for part in parts}
-    ends = topics.end_offsets(changelog, committed=True)
-    others = {number: end for number, end in sorted(ends.items()) if number not in covered}
+def _check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     return [
-        number
-        for number, end in others.items()
-        if fingerprint_changelog(cluster.bootstrap, changelog, number, end, cluster.client_config).fingerprint.count
+        dg.AssetCheckSpec(
+            MATCHES_CHANGELOG,
+            asset=key,
+            blocking=True,
+            description="The checkpoint holds what the changelog folds to, key by key, at the same offsets.",
+        ),
+        dg.AssetCheckSpec(
+            CHECKPOINTS_STORED,
+            asset=key,
+            description="Workers can store their checkpoints; where they can't, they go on all the same.",
+        ),
     ]
 
 
-def _measure(cluster: Cluster, part: StorePartition, store: str) -> _Measured:
-    from processors.state.checkpoint_reader import fingerprint_checkpoint  # RocksDB is for runs, not for loading
-
-    size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
-    stored = fingerprint_checkpoint(part.path, store)
-    folded = fingerprint_changelog(
-        cluster.bootstrap, part.changelog, part.partition, part.offset, cluster.client_config
-    )
-    return _Measured(part, round(size / MIB, 3), stored, folded)
-
-
-def _summary(rows: list[_Measured], manifests: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+def _summary(
+    store: str, rows: list[MeasuredPartition], manifests: list[dict[str, Any]], seconds: float
+) -> dict[str, Any]:
+    counts = {row.part.partition: row.stored.count for row in rows}
     table = [
         dg.TableRecord(
             {
                 "partition": row.part.partition,
                 "live_keys": row.stored.count,
                 "changelog_offset": row.part.offset,
-                "changelog_records": row.folded.records,
+                "changelog_records": row.records,
                 "task_mib": row.mib,
                 "fingerprint": row.stored.hex,
-                "changelog_fingerprint": row.folded.fingerprint.hex,
+                "changelog_fingerprint": row.folded.hex,
             }
         )
         for row in rows
@@ -175,13 +122,22 @@ def _summary(rows: list[_Measured], manifests: list[dict[str, Any]], seconds: fl
     return {
         "live_keys": dg.MetadataValue.int(sum(row.stored.count for row in rows)),
         "state_mib": dg.MetadataValue.float(round(float(sum(row.mib for row in rows)), 3)),
-        "changelog_records": dg.MetadataValue.int(sum(row.folded.records for row in rows)),
+        "changelog_records": dg.MetadataValue.int(sum(row.records for row in rows)),
         "checkpoint_seconds": dg.MetadataValue.float(float(sum(manifest["seconds"] for manifest in manifests))),
         "measure_seconds": dg.MetadataValue.float(round(seconds, 3)),
         "checkpointed_at": dg.MetadataValue.timestamp(max(manifest["taken_at"] for manifest in manifests)),
         "checkpoint": dg.MetadataValue.text(", ".join(manifest["checkpoint_id"] for manifest in manifests)),
         "partitions": dg.MetadataValue.table(table, schema=_schema(table)),
+        "key_skew": dg.MetadataValue.float(skew(counts)),
+        **({"picture": dg.MetadataValue.md(state_picture(store, counts))} if counts else {}),
     }
+
+
+def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
+    """How far all workers are behind; nothing while one of them does not know."""
+    lags = [status.lag for status in statuses]
+    known = [lag for lag in lags if lag is not None]
+    return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}
 
 
 def _schema(records: list[dg.TableRecord]) -> dg.TableSchema:
@@ -215,25 +171,3 @@ def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.Ass
 
 def _when_again(seconds: float | None) -> str:
     return "" if seconds is None else f", tried again in {seconds:g} s"
-
-
-def _judge(key: dg.AssetKey, rows: list[_Measured], uncovered: list[int]) -> dg.AssetCheckResult:
-    stored = {row.part.partition: row.stored for row in rows}
-    folded = {row.part.partition: row.folded.fingerprint for row in rows}
-    differing = compare(stored, folded)
-    said = [difference.sentence for difference in differing]
-    said += [f"partition {number} was not running, so has no checkpoint" for number in uncovered]
-    remedy = f". {REMEDY}" if differing else ". Wait until it runs, or recover the processor; then materialise again."
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=MATCHES_CHANGELOG,
-        passed=not said,
-        description="; ".join(said) + remedy if said else "",
-        metadata={
-            "partitions_compared": len(rows),
-            "partitions_differing": len(differing),
-            "live_keys": sum(row.stored.count for row in rows),
-            "store_fingerprint": sum(stored.values(), Fingerprint()).hex,
-            "changelog_fingerprint": sum(folded.values(), Fingerprint()).hex,
-        },
-    )

@@ -1,4 +1,4 @@
-"""A changelog as DataFrames: an exact range of committed offsets, folded to the newest value of each key.
+"""A changelog as a DataFrame: an exact range of committed offsets.
 
 Invariants:
     - Every partition has a literal start and end; what is read is the same however often it is read.
@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from infra.errors import HoldfastError
 from processors.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
+from processors.snapshots.facts import ChangelogNow
 
 #: Spark gives a partition up when it gets nothing for so long, in milliseconds.
 POLL_TIMEOUT_MS = 20_000
 
-_READABLE = (
+#: Whether this code knows the formats of a record's key and value.
+READABLE = (
     f"coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
     f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}')))"
 )
+#: Meta records are no state.
+IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"
 
 
 class ChangelogUnreadable(HoldfastError):
@@ -33,29 +37,36 @@ class ChangelogUnreadable(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """Offsets ``[start, end)`` of one changelog partition, and which topic that is about."""
+    """Offsets ``[start, end)`` of one changelog partition."""
 
     partition: int
     start: int
     end: int
-    topic: str
-    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogSource:
+    """Where changelogs are read, and how to look at this one again: ``look`` gives None when the topic is gone."""
+
+    bootstrap: str
+    client_config: Mapping[str, Any]
+    look: Callable[[], ChangelogNow | None]
 
 
 def read_changelog(
-    spark: SparkSession, ranges: Sequence[PartitionRange], bootstrap: str, client_config: Mapping[str, Any]
+    spark: SparkSession, topic: str, ranges: Sequence[PartitionRange], source: ChangelogSource
 ) -> DataFrame:
-    """Columns partition, offset, timestamp, key, value of the ranges, committed records only.
+    """Columns store_partition, offset, timestamp, key, value of the ranges: committed records, without meta records.
 
     Args:
         spark: The session.
-        ranges: Every partition of one topic.
-        bootstrap: Kafka's bootstrap servers.
-        client_config: Security settings, as librdkafka names them.
+        topic: The changelog.
+        ranges: Every partition of the topic.
+        source: Where it is read.
     """
-    topic = ranges[0].topic
-    reader = spark.read.format("kafka").option("subscribe", topic).option("kafka.bootstrap.servers", bootstrap)
+    reader = spark.read.format("kafka").option("subscribe", topic)
     options = {
+        "kafka.bootstrap.servers": source.bootstrap,
         "startingOffsets": json.dumps({topic: {str(part.partition): part.start for part in ranges}}),
         "endingOffsets": json.dumps({topic: {str(part.partition): part.end for part in ranges}}),
         "failOnDataLoss": "true",
@@ -64,85 +75,36 @@ def read_changelog(
         "kafka.max.partition.fetch.bytes": "8388608",
         "kafka.fetch.max.bytes": "52428800",
         "kafka.max.poll.records": "5000",
-        **{f"kafka.{name}": str(value) for name, value in client_config.items()},
+        **{f"kafka.{name}": str(value) for name, value in source.client_config.items()},
     }
     for name, value in options.items():
         reader = reader.option(name, value)
-    return reader.load().select("partition", "offset", "timestamp", "key", "value")
+    found = reader.load().selectExpr("partition AS store_partition", "offset", "timestamp", "key", "value")
+    return found.where(IS_DATA)
 
 
-def fold_changelog(records: DataFrame) -> DataFrame:
-    """One row for each key that ever was: its newest record, how many there were, and the first unreadable offset.
+def require_readable(records: DataFrame, topic: str) -> None:
+    """Refuse records of an unknown format.
 
-    ``value`` is null for a deleted key. Meta records (keys of format 0) are left out.
-    """
-    return (
-        records.where("key IS NULL OR substring(key, 1, 1) <> X'00'")
-        .selectExpr("*", f"if({_READABLE}, NULL, offset) AS strange")
-        .groupBy("partition", "key")
-        .agg(
-            *_expressions(
-                "max(struct(offset, timestamp, value)) AS newest",
-                "count(1) AS updates",
-                "count_if(value IS NULL) AS tombstones",
-                "min(strange) AS strange",
-            )
-        )
-        .selectExpr(
-            "partition AS store_partition",
-            "key",
-            "newest.value AS value",
-            "newest.offset AS offset",
-            "newest.timestamp AS changelog_timestamp",
-            "updates",
-            "tombstones",
-            "strange",
-        )
-    )
-
-
-def require_readable(folded: DataFrame, topic: str) -> None:
-    """Refuse a fold that met records of an unknown format.
+    Args:
+        records: With columns store_partition, offset, key, value.
+        topic: The changelog, for the message.
 
     Raises:
         ChangelogUnreadable: Names the first such record.
     """
-    strange = folded.where("strange IS NOT NULL").selectExpr(
-        "count(1) AS keys", "min(struct(strange, store_partition)) AS first"
+    strange = records.where(f"NOT ({READABLE})").selectExpr(
+        "count(1) AS records", "min(struct(store_partition, offset)) AS first"
     )
     row = strange.collect()[0]
-    if row["keys"]:
-        partition, offset = row["first"]["store_partition"], row["first"]["strange"]
+    if row["records"]:
+        partition, offset = row["first"]["store_partition"], row["first"]["offset"]
         raise ChangelogUnreadable(
             f"Changelog {topic}[{partition}] has a record of an unknown format at offset {offset} "
-            f"({row['keys']} keys are concerned); expected key version {KEY_VERSION}, value version {VALUE_VERSION}.",
+            f"({row['records']} records are concerned); expected key version {KEY_VERSION}, value version "
+            f"{VALUE_VERSION}. Nothing was published.",
             action="Run the Holdfast version that wrote it, or find out who else writes to the changelog.",
             topic=topic,
             partition=partition,
             offset=offset,
         )
-
-
-def live_rows(folded: DataFrame) -> DataFrame:
-    """The keys that have a value, with the columns of the warehouse table."""
-    length = "conv(hex(substring(key, 2, 4)), 16, 10)"
-    event_ms = "conv(hex(substring(value, 3, 8)), 16, 10)"
-    return folded.where("value IS NOT NULL").selectExpr(
-        "store_partition",
-        "key",
-        "value",
-        f"decode(substring(key, 6, cast({length} AS int)), 'UTF-8') AS message_key",
-        f"decode(substring(key, 6 + cast({length} AS int), length(key)), 'UTF-8') AS state_key",
-        f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
-        " AS json",
-        "offset",
-        "changelog_timestamp",
-        f"if(try_cast({event_ms} AS bigint) IS NULL, NULL, timestamp_millis(try_cast({event_ms} AS bigint)))"
-        " AS event_timestamp",
-    )
-
-
-def _expressions(*texts: str) -> list[Any]:
-    from pyspark.sql import functions
-
-    return [functions.expr(text) for text in texts]

@@ -1,42 +1,66 @@
 """A snapshot: the content of a store at one exact vector of changelog offsets, published as one table version.
 
-    plan ─► branch ─► write ─► audit ─► fast-forward ─► tag
-Killed after any step, the same plan run again converges: until the fast-forward nothing is visible, after it only the
-tag is missing. The same plan run again after that commits nothing.
+    plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
+            (each on a branch of this attempt alone)     └─ nothing is visible until here
+
+Killed after any step, the same plan run again converges. Two runs of one plan write to branches of their own; main
+becomes one of them, and the other one finds it published.
 
 Invariants:
-    - The snapshot id is a hash of table, topic ids and ranges; equal input is an equal snapshot.
-    - A published version has passed the audit: its fingerprints are those of the fold.
+    - A published version has passed the audit: it holds what the owner holds, where that is known, and what was read.
+    - The manifest is sealed into the version with what was measured on the branch, as written.
+    - The history is published first: it may be ahead of the table, never behind.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from assets.spark.changelog import PartitionRange, fold_changelog, live_rows, read_changelog, require_readable
+from assets.spark import current, history, versions
+from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog, require_readable
 from assets.spark.fingerprint import fingerprint_partitions
-from assets.spark.tables import create_table, procedure_name, quoted, table_name
+from assets.spark.quarantine import write_quarantine
+from assets.spark.records import record_snapshot
+from assets.spark.sources import checkpoint_rows
+from assets.spark.tables import create_history, create_table
+from assets.spark.typed import evolve_table, resolve_schema, type_rows
+from assets.spark.views import create_views
 from infra.errors import HoldfastError
-from infra.spark.session import CATALOG, short_errors
+from infra.spark.progress import Narrator
+from infra.spark.session import short_errors
+from processors.schema.types import StoreSchema
+from processors.snapshots.manifest import (
+    CHANGELOG,
+    CHECKPOINT,
+    ID_PROPERTY,
+    INCREMENTAL,
+    MANIFEST_PROPERTY,
+    PartitionManifest,
+    SnapshotManifest,
+)
+from processors.snapshots.names import BRANCH, history_name, quarantine_name, snapshot_tag
+from processors.snapshots.plan import SnapshotPlan, check_read, gap_free
 from processors.state.fingerprint import Fingerprint
 
-__all__ = ["PartitionRange", "PartitionResult", "SnapshotPlan", "SnapshotResult", "plan_snapshot", "write_snapshot"]
+__all__ = ["SnapshotAuditFailed", "SnapshotClaims", "SnapshotResult", "write_snapshot"]
 
 _log = structlog.get_logger("snapshot")
+#: So often a snapshot begins again when others publish to its table, such as maintenance does.
+ATTEMPTS = 3
+_MASK = (1 << 64) - 1
+#: Which rows each source reads, for people.
+_READ = {INCREMENTAL: "what changed", CHECKPOINT: "the owner's checkpoint", CHANGELOG: "the whole changelog"}
 
 
 class SnapshotAuditFailed(HoldfastError):
-    """What was written is not what was read; nothing was published."""
+    """What was written is not what the owner holds, or not what was read; nothing was published."""
 
 
 class SnapshotClaims(Protocol):
@@ -52,226 +76,401 @@ class SnapshotClaims(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPlan:
-    """What to snapshot, exactly."""
-
-    table: str
-    ranges: tuple[PartitionRange, ...]
-
-    @property
-    def snapshot_id(self) -> str:
-        """Equal for equal table, topic ids and ranges."""
-        described = json.dumps([self.table, [asdict(part) for part in self.ranges]])
-        return hashlib.sha256(described.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionResult:
-    """One changelog partition of a snapshot."""
-
-    partition: int
-    start: int
-    end: int
-    rows_read: int
-    tombstones: int
-    live_keys: int
-    fingerprint: Fingerprint
-
-
-@dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """A published snapshot; ``committed`` is False when it had been published before."""
+    """A published snapshot; ``committed`` is False when it had been published before. ``corrections`` is how many keys
+    of the history had to be set right by what the store holds, all of them when there were no changes to read."""
 
-    snapshot_id: str
-    table: str
-    iceberg_snapshot_id: int
+    manifest: SnapshotManifest
+    version: int
     committed: bool
-    rows: int
-    partitions: tuple[PartitionResult, ...]
+    corrections: int
     seconds: float
-
-    @property
-    def fingerprints(self) -> dict[int, Fingerprint]:
-        """By changelog partition."""
-        return {part.partition: part.fingerprint for part in self.partitions}
+    #: Bytes of the table's files.
+    size: int = 0
+    #: The typed columns; where they are inferred, as this snapshot found them.
+    schema: StoreSchema | None = None
 
     @property
     def rows_per_s(self) -> float:
-        """Changelog records read for each second of the whole snapshot."""
-        return sum(part.rows_read for part in self.partitions) / max(self.seconds, 1e-9)
+        """Rows of the table and records of the changelog handled, for each second of the whole snapshot."""
+        handled = self.manifest.records + (self.manifest.rows if self.manifest.source == CHECKPOINT else 0)
+        return handled / max(self.seconds, 1e-9)
 
 
-def plan_snapshot(processor: str, store: str, ranges: Sequence[PartitionRange]) -> SnapshotPlan:
-    """The plan for one store; ranges in partition order."""
-    return SnapshotPlan(table_name(processor, store), tuple(sorted(ranges, key=lambda part: part.partition)))
+@dataclass(slots=True)
+class Work:
+    """One attempt: what is written, where, and what was found on the way."""
+
+    spark: SparkSession
+    plan: SnapshotPlan
+    source: ChangelogSource
+    stored: Mapping[int, Fingerprint] | None
+    schema: StoreSchema | None
+    branch: str = ""
+    history_ref: str = versions.MAIN
+    corrections: int = 0
+    began: float = 0.0
+    shape: int = 0
+    quarantined: Mapping[int, int] = field(default_factory=dict)
+    #: Told what is done from now on.
+    doing: Callable[[str], None] = lambda what: None
+
+    @property
+    def history(self) -> str:
+        """The table of changes."""
+        return history_name(self.plan.processor, self.plan.store)
+
+    def changes(self) -> DataFrame:
+        """The history as this attempt sees it."""
+        return versions.at_version(self.spark, self.history, self.history_ref)
+
+    def ranges(self) -> list[PartitionRange]:
+        """What the plan reads of the changelog."""
+        return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
 
 def write_snapshot(
     spark: SparkSession,
     plan: SnapshotPlan,
-    bootstrap: str,
-    client_config: Mapping[str, Any],
+    source: ChangelogSource,
     claims: SnapshotClaims,
+    *,
+    stored: Mapping[int, Fingerprint] | None = None,
+    schema: StoreSchema | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> SnapshotResult:
     """Carry a plan out; again and again gives the same version once.
 
+    Args:
+        spark: The session.
+        plan: What to do.
+        source: Where the changelog is read.
+        claims: Where it is recorded.
+        stored: What the owner's checkpoint holds, by partition: nothing else is published.
+        schema: What the store's values are declared to be.
+        tell: Told every few seconds what is done, how far it is, and for how long.
+
     Raises:
         ChangelogUnreadable: The changelog has records of an unknown format.
-        SnapshotAuditFailed: What was written is not what was read.
+        ChangelogMoved: It was truncated, made anew or compacted while it was read.
+        SnapshotAuditFailed: What was written is not what the owner holds.
+        TableMoved: Another snapshot was published meanwhile.
         SparkFailed: The read or the write failed; nothing was published.
     """
     started = time.monotonic()
-    with short_errors(f"snapshot {plan.table}"):
+    narrator = Narrator(spark, tell)
+    with short_errors(f"snapshot {plan.table}"), current.aligned_plans(spark), narrator.telling():
         create_table(spark, plan.table)
-        claims.claim_snapshot(plan.snapshot_id, plan.table, {"offsets": _offsets(plan)}, datetime.now(UTC))
-        found = published(spark, plan)
-        committed = found is None
+        create_history(spark, history_name(plan.processor, plan.store))
+        claims.claim_snapshot(plan.snapshot_id, plan.table, {"source": plan.source, "why": plan.why}, datetime.now(UTC))
+        seen = versions.Versions.of(spark, plan.table)
+        found = seen.snapshot(plan.snapshot_id)
+        committed, corrections = False, 0
+        found_schema = schema
         if found is None:
-            write_branch(spark, plan, bootstrap, client_config)
-            audit_branch(spark, plan)
-            publish_branch(spark, plan)
-            found = published(spark, plan)
-            assert found is not None
-        tag(spark, plan, found[0])
-        claims.finish_snapshot(plan.snapshot_id, found[0], datetime.now(UTC))
-    result = _result(plan, *found, committed=committed, seconds=time.monotonic() - started)
-    _log.info("snapshot", table=plan.table, id=plan.snapshot_id, committed=committed, rows=result.rows)
+            work = Work(spark, plan, source, stored, schema, doing=narrator.doing)
+            committed = _publish(work)
+            corrections, found_schema = work.corrections, work.schema
+            create_views(spark, plan.processor, plan.store, work.schema)
+            seen = versions.Versions.of(spark, plan.table)
+            found = seen.snapshot(plan.snapshot_id)
+            assert found is not None, "it was published just now"
+        narrator.doing(f"recording snapshot {plan.snapshot_id} of {plan.table}")
+        record_snapshot(spark, found.manifest)
+        versions.set_tag(spark, plan.table, snapshot_tag(plan.snapshot_id), found.version)
+        _drop_branches(spark, plan, seen)
+        claims.finish_snapshot(plan.snapshot_id, found.version, datetime.now(UTC))
+        size = int(seen.summaries[found.version].get("total-files-size", 0))
+    seconds = round(time.monotonic() - started, 3)
+    result = SnapshotResult(found.manifest, found.version, committed, corrections, seconds, size, found_schema)
+    _log.info("snapshot", table=plan.table, id=plan.snapshot_id, committed=committed, rows=found.manifest.rows)
     return result
 
 
-def published(spark: SparkSession, plan: SnapshotPlan) -> tuple[int, dict[str, str]] | None:
-    """The version of main's history that is this snapshot, with its summary; None when there is none."""
-    rows = spark.sql(
-        f"SELECT s.snapshot_id, s.summary FROM {quoted(plan.table)}.snapshots s "
-        f"JOIN {quoted(plan.table)}.history h ON s.snapshot_id = h.snapshot_id AND h.is_current_ancestor "
-        f"WHERE s.summary['holdfast.id'] = '{plan.snapshot_id}'"
-    ).collect()
-    return (rows[0]["snapshot_id"], dict(rows[0]["summary"])) if rows else None
+def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
+    """Of this attempt, and of all that broke off: none of them can be published any more."""
+    versions.drop_branches(spark, plan.table, seen.branches(BRANCH))
+    changes = history_name(plan.processor, plan.store)
+    versions.drop_branches(spark, changes, versions.Versions.of(spark, changes).branches(BRANCH))
 
 
-def write_branch(spark: SparkSession, plan: SnapshotPlan, bootstrap: str, client_config: Mapping[str, Any]) -> None:
-    """Read, fold, and replace the content of the snapshot's own branch."""
-    folded = fold_changelog(read_changelog(spark, plan.ranges, bootstrap, client_config)).persist()
-    try:
-        require_readable(folded, plan.ranges[0].topic)
-        live = live_rows(folded)
-        results = _measure(folded, live, plan)
-        spark.sql(f"ALTER TABLE {quoted(plan.table)} CREATE OR REPLACE BRANCH `{_branch(plan)}`")
-        writer = (
-            live.sortWithinPartitions("store_partition", "key")
-            .writeTo(f"{quoted(plan.table)}.`branch_{_branch(plan)}`")
-            .option("fanout-enabled", "true")
+def _publish(work: Work) -> bool:
+    """Write, audit and publish; whether it was this attempt that did."""
+    spark, plan = work.spark, work.plan
+    for attempt in range(ATTEMPTS):
+        try:
+            feed_history(work)
+            write_branch(work)
+            seal(work, audit_branch(work))
+            publish_history(work)
+            publish_table(work)
+        except versions.TableMoved:
+            seen = versions.Versions.of(spark, plan.table)
+            if seen.snapshot(plan.snapshot_id) is not None:
+                return False
+            newest = next(seen.published(), None)
+            same = (newest.manifest.snapshot_id if newest else None) == (plan.base.snapshot_id if plan.base else None)
+            if not same or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return True
+    raise AssertionError("unreachable")
+
+
+def feed_history(work: Work) -> None:
+    """Append what the changelog has and the history lacks, on a branch of the history."""
+    plan, table = work.plan, work.history
+    new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
+    work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
+    seen = versions.Versions.of(work.spark, table)
+    work.began = time.time()
+    if history.has_fed(seen, plan.snapshot_id):
+        work.history_ref = versions.MAIN
+        return
+    head = history.history_head(seen)
+    if head != plan.history:
+        raise versions.TableMoved(
+            f"The history {table} was fed by another snapshot since this one was planned.",
+            action="Run it again; it goes on from what is published now.",
+            table=table,
         )
-        for name, value in _summary(plan, results).items():
-            writer = writer.option(f"snapshot-property.{name}", value)
-        writer.overwrite(F.lit(True))
+    work.history_ref = versions.new_branch(work.spark, table, plan.snapshot_id)
+    rows = history.changes(work.spark, plan, work.source)
+    if rows is None:
+        rows = work.changes().where("false")
+    history.append_history(rows, table, work.history_ref, plan)
+    feeds = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
+    require_readable(work.changes().where(history.between(plan.generation, feeds)), plan.topic)
+
+
+def write_branch(work: Work) -> None:
+    """Make the branch of the table what the plan says; a full snapshot sets the history right, too."""
+    spark, plan = work.spark, work.plan
+    work.doing(f"writing {plan.table} from {_READ[plan.source]}")
+    work.branch = versions.new_branch(spark, plan.table, plan.snapshot_id)
+    if plan.incremental:
+        changed = history.fold(work.changes().where(history.between(plan.generation, work.ranges())))
+        shape_rows(work, changed)
+        current.merge(spark, changed, plan.table, work.branch, work.schema)
+    elif _history_tells_all(plan):
+        fresh = work.changes().where(f"generation = {plan.generation}")
+        rows = history.live(history.fold(fresh))
+        shape_rows(work, rows)
+        current.replace_all(rows, plan.table, work.branch, work.schema)
+    else:
+        _replace_and_correct(work)
+    check_read(plan, work.source.look(), work.began, time.time())
+
+
+def shape_rows(work: Work, rows: DataFrame) -> None:
+    """Give the table the columns that these values need, and put aside, with the reason, those that don't fit."""
+    spark, plan = work.spark, work.plan
+    work.shape = plan.schema_version
+    if work.schema is None:
+        return
+    plain = current.current_rows(rows)
+    if work.schema.inferred:
+        work.schema = resolve_schema(spark, plan.table, work.schema, plain)
+        work.shape = evolve_table(spark, plan.table, work.schema)
+    quarantine = quarantine_name(plan.processor, plan.store)
+    work.quarantined = write_quarantine(spark, quarantine, type_rows(plain, work.schema), plan.snapshot_id)
+
+
+def _moment(plan: SnapshotPlan) -> str:
+    """SQL: when the owner was at the plan's offsets."""
+    return f"timestamp_micros({round(plan.taken_at * 1e6)})"
+
+
+def _history_tells_all(plan: SnapshotPlan) -> bool:
+    """Whether the first snapshot is from the whole changelog, which the history was just fed with."""
+    return plan.source == CHANGELOG and plan.history is None
+
+
+def _replace_and_correct(work: Work) -> None:
+    """Replace the table by what the source holds, and append to the history what its changes do not tell."""
+    plan = work.plan
+    wanted = _wanted(work)
+    both = current.with_differences(wanted, _known(work)).persist()
+    try:
+        differing = both.where("differs")
+        if work.history_ref != versions.MAIN and not differing.isEmpty():
+            ends = " ".join(f"WHEN {part.partition} THEN {part.end}" for part in plan.partitions)
+            rows = differing.selectExpr(
+                "store_partition",
+                f"cast(CASE store_partition {ends} END AS bigint) AS offset",
+                f"{_moment(plan)} AS timestamp",
+                "key",
+                "value",
+            )
+            op = f"if(value IS NULL, '{history.BASE_DELETE}', '{history.BASE}')"
+            history.append_history(history.as_history(rows, plan.generation, op), work.history, work.history_ref, plan)
+        rows = both.where("value IS NOT NULL")
+        shape_rows(work, rows)
+        current.replace_all(rows, plan.table, work.branch, work.schema)
     finally:
-        folded.unpersist()
+        both.unpersist()
 
 
-def audit_branch(spark: SparkSession, plan: SnapshotPlan) -> None:
-    """Compare the branch, as written, with what was folded.
+def _wanted(work: Work) -> DataFrame:
+    """What the source holds."""
+    plan = work.plan
+    if plan.source == CHECKPOINT:
+        return checkpoint_rows(work.spark, plan)
+    read = read_changelog(work.spark, plan.topic, work.ranges(), work.source)
+    require_readable(read, plan.topic)
+    return history.live(
+        history.fold(
+            history.as_history(read, plan.generation, f"if(value IS NULL, '{history.DELETE}', '{history.PUT}')")
+        )
+    )
+
+
+def _known(work: Work) -> DataFrame:
+    """What the history tells, once it is fed."""
+    plan = work.plan
+    unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
+    if plan.base is None or unfinished or work.history_ref == versions.MAIN:
+        return history.live(history.fold(work.changes()))
+    feeds = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
+    before = versions.at_version(work.spark, plan.table, versions.MAIN)
+    return current.known_after(before, work.changes().where(history.between(plan.generation, feeds)))
+
+
+def audit_branch(work: Work) -> dict[int, Fingerprint]:
+    """Measure the branch, as written, and compare it with what the owner holds; else with what was read.
 
     Raises:
         SnapshotAuditFailed: They differ; the published table stays as it was.
     """
-    summary = spark.sql(
-        f"SELECT s.summary FROM {quoted(plan.table)}.snapshots s JOIN {quoted(plan.table)}.refs r "
-        f"ON s.snapshot_id = r.snapshot_id WHERE r.name = '{_branch(plan)}'"
-    ).collect()[0]["summary"]
-    expected = json.loads(summary["holdfast.fingerprints"])
-    branch = spark.sql(f"SELECT * FROM {quoted(plan.table)} VERSION AS OF '{_branch(plan)}'")
-    written = {str(part): print_.hex for part, print_ in fingerprint_partitions(branch).items()}
-    empty = Fingerprint().hex
-    differing = [part for part, text in expected.items() if written.get(part, empty) != text]
-    differing += [part for part in written if part not in expected]
+    plan = work.plan
+    work.doing(f"auditing {plan.table} as it was written")
+    found = fingerprint_partitions(versions.at_version(work.spark, plan.table, work.branch))
+    expected = work.stored if work.stored is not None else _expected(work)
+    empty = Fingerprint()
+    differing = [n for n in sorted({*expected, *found}) if found.get(n, empty) != expected.get(n, empty)]
     if differing:
-        raise SnapshotAuditFailed(
-            f"Snapshot {plan.snapshot_id} of {plan.table}: partitions {', '.join(differing)} were written with other "
-            "fingerprints than were read. Nothing was published.",
-            action="Run the snapshot again; if it fails again, the storage loses or changes data.",
-            table=plan.table,
-            partitions=",".join(differing),
+        said = "; ".join(
+            f"partition {n} has {found.get(n, empty).hex}, expected {expected.get(n, empty).hex}" for n in differing
         )
+        against = "the owner's checkpoint holds" if work.stored is not None else "was read"
+        raise SnapshotAuditFailed(
+            f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) is not what {against}: {said}. Nothing was "
+            "published.",
+            action=f"Prove the store against its changelog: holdfast audit {plan.processor}. If they agree, take a "
+            "full snapshot; if that fails, too, the storage loses or changes data.",
+            table=plan.table,
+            partitions=differing,
+        )
+    return {part.partition: found.get(part.partition, empty) for part in plan.partitions}
 
 
-def publish_branch(spark: SparkSession, plan: SnapshotPlan) -> None:
-    """The one visible step: main becomes the branch."""
-    table = procedure_name(plan.table)
-    spark.sql(f"CALL {CATALOG}.system.fast_forward('{table}', 'main', '{_branch(plan)}')").collect()
+def _expected(work: Work) -> dict[int, Fingerprint]:
+    """What has to be on the branch, computed another way than it was written."""
+    plan, spark = work.plan, work.spark
+    if not plan.incremental:
+        if _history_tells_all(plan):
+            return fingerprint_partitions(history.live(history.fold(work.changes())))
+        return fingerprint_partitions(_wanted(work))
+    assert plan.base is not None
+    changed = history.fold(work.changes().where(history.between(plan.generation, work.ranges())))
+    return expected_after(plan.base, versions.at_version(spark, plan.table, versions.MAIN), changed)
 
 
-def tag(spark: SparkSession, plan: SnapshotPlan, iceberg_snapshot_id: int) -> None:
-    """Name the version for ever, and take the branch away."""
-    spark.sql(
-        f"ALTER TABLE {quoted(plan.table)} CREATE TAG IF NOT EXISTS `snap-{plan.snapshot_id}` "
-        f"AS OF VERSION {iceberg_snapshot_id}"
-    )
-    spark.sql(f"ALTER TABLE {quoted(plan.table)} DROP BRANCH IF EXISTS `{_branch(plan)}`")
-
-
-def table_fingerprints(spark: SparkSession, plan: SnapshotPlan) -> dict[int, Fingerprint]:
-    """The fingerprints of the published version, computed from the table itself."""
-    with short_errors(f"audit {plan.table}"):
-        rows = spark.sql(f"SELECT * FROM {quoted(plan.table)} VERSION AS OF 'snap-{plan.snapshot_id}'")
-        found = fingerprint_partitions(rows)
-    return {part.partition: found.get(part.partition, Fingerprint()) for part in plan.ranges}
-
-
-def _branch(plan: SnapshotPlan) -> str:
-    return f"audit_{plan.snapshot_id}"
-
-
-def _offsets(plan: SnapshotPlan) -> dict[str, int]:
-    return {str(part.partition): part.end for part in plan.ranges}
-
-
-def _measure(folded: DataFrame, live: DataFrame, plan: SnapshotPlan) -> list[PartitionResult]:
-    prints = fingerprint_partitions(live)
-    counted = {
-        row["store_partition"]: row
-        for row in folded.groupBy("store_partition")
-        .agg(F.sum("updates").alias("updates"), F.sum("tombstones").alias("tombstones"))
-        .collect()
-    }
-    results = []
-    for part in plan.ranges:
-        row = counted.get(part.partition)
-        print_ = prints.get(part.partition, Fingerprint())
-        read, deleted = (row["updates"], row["tombstones"]) if row is not None else (0, 0)
-        results.append(PartitionResult(part.partition, part.start, part.end, read, deleted, print_.count, print_))
-    return results
-
-
-def _summary(plan: SnapshotPlan, results: Sequence[PartitionResult]) -> dict[str, str]:
+def expected_after(base: SnapshotManifest, before: DataFrame, changed: DataFrame) -> dict[int, Fingerprint]:
+    """What a merge has to give: the base's fingerprints without what was replaced, and with what is new."""
+    replaced = fingerprint_partitions(before.join(changed.select("store_partition", "key"), ["store_partition", "key"]))
+    new = fingerprint_partitions(history.live(changed))
+    empty = Fingerprint()
     return {
-        "holdfast.id": plan.snapshot_id,
-        "holdfast.topic": plan.ranges[0].topic,
-        "holdfast.offsets": json.dumps(_offsets(plan)),
-        "holdfast.topic-ids": json.dumps({str(part.partition): part.topic_id for part in plan.ranges}),
-        "holdfast.rows": json.dumps({str(part.partition): part.live_keys for part in results}),
-        "holdfast.read": json.dumps({str(part.partition): [part.rows_read, part.tombstones] for part in results}),
-        "holdfast.fingerprints": json.dumps({str(part.partition): part.fingerprint.hex for part in results}),
+        number: _minus(known, replaced.get(number, empty)) + new.get(number, empty)
+        for number, known in base.fingerprints.items()
     }
 
 
-def _result(
-    plan: SnapshotPlan, iceberg_snapshot_id: int, summary: Mapping[str, str], *, committed: bool, seconds: float
-) -> SnapshotResult:
-    prints = json.loads(summary["holdfast.fingerprints"])
-    read = json.loads(summary["holdfast.read"])
-    parts = []
-    for part in plan.ranges:
-        count, xor, total = prints[str(part.partition)].split("-")
-        rows_read, tombstones = read[str(part.partition)]
-        print_ = Fingerprint(int(count), int(xor, 16), int(total, 16))
-        parts.append(PartitionResult(part.partition, part.start, part.end, rows_read, tombstones, print_.count, print_))
-    return SnapshotResult(
-        plan.snapshot_id,
-        plan.table,
-        iceberg_snapshot_id,
-        committed,
-        sum(part.live_keys for part in parts),
-        tuple(parts),
-        round(seconds, 3),
+def _minus(one: Fingerprint, other: Fingerprint) -> Fingerprint:
+    return Fingerprint(one.count - other.count, one.xor ^ other.xor, (one.total - other.total) & _MASK)
+
+
+def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
+    """Put the manifest on the branch, as a version of its own without rows."""
+    plan = work.plan
+    work.doing(f"sealing and publishing {plan.table}")
+    counted = _counted(work)
+    if not plan.incremental:
+        base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moment(plan)}"
+        work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
+    gapless = not work.corrections and gap_free(plan, work.source.look(), time.time())
+    manifest = SnapshotManifest(
+        snapshot_id=plan.snapshot_id,
+        processor=plan.processor,
+        store=plan.store,
+        table=plan.table,
+        source=plan.source,
+        base=plan.base.snapshot_id if plan.incremental and plan.base is not None else None,
+        why=plan.why,
+        taken_at=plan.taken_at,
+        code_version=plan.code_version,
+        state_format=plan.state_format,
+        schema_version=work.shape,
+        topic=plan.topic,
+        generation=plan.generation,
+        partitions=tuple(
+            PartitionManifest(
+                partition=part.partition,
+                topic_id=part.topic_id,
+                log_start=part.log_start,
+                start=part.start,
+                end=part.end,
+                records=counted.get(part.partition, (0, 0))[0],
+                tombstones=counted.get(part.partition, (0, 0))[1],
+                live_keys=measured[part.partition].count,
+                fingerprint=measured[part.partition],
+                inputs=part.inputs,
+                sources=part.sources,
+                quarantined=work.quarantined.get(part.partition, 0),
+            )
+            for part in plan.partitions
+        ),
+        covers_from=plan.base.covers_from if gapless and plan.base is not None else plan.taken_at,
     )
+    seal_branch(work.spark, plan.table, work.branch, manifest)
+
+
+def seal_branch(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
+    """A version without rows, whose summary has the manifest."""
+    (
+        versions.at_version(spark, table, branch)
+        .where("false")
+        .writeTo(versions.branch_table(table, branch))
+        .option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
+        .option(f"snapshot-property.{MANIFEST_PROPERTY}", manifest.encode())
+        .append()
+    )
+
+
+def _counted(work: Work) -> dict[int, tuple[int, int]]:
+    """Records and deletions read, by partition: those of the history in the plan's ranges."""
+    plan = work.plan
+    ranges: Sequence[PartitionRange] = work.ranges()
+    if plan.source == CHECKPOINT:
+        ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
+    told = f"op IN ('{history.PUT}', '{history.DELETE}')"
+    rows = work.changes().where(f"{history.between(plan.generation, ranges)} AND {told}")
+    counted = rows.groupBy("store_partition").agg({"*": "count", "value": "count"}).collect()
+    return {row["store_partition"]: (row["count(1)"], row["count(1)"] - row["count(value)"]) for row in counted}
+
+
+def publish_history(work: Work) -> None:
+    """The changes become visible; the table follows at once."""
+    if work.history_ref == versions.MAIN:
+        return
+    try:
+        versions.fast_forward(work.spark, work.history, work.history_ref)
+    except versions.TableMoved:
+        if not history.has_fed(versions.Versions.of(work.spark, work.history), work.plan.snapshot_id):
+            raise
+
+
+def publish_table(work: Work) -> None:
+    """The one step that readers of the table see: main becomes the branch."""
+    versions.fast_forward(work.spark, work.plan.table, work.branch)

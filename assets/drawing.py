@@ -1,0 +1,87 @@
+"""Rows of bars with a label and a note, in blocks under titles, as SVG that needs nothing but the browser; pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+INK, MUTED, BLUE, GREEN, PALE, GREY, RED = "#1f2933", "#7b8794", "#2f80ed", "#27ae60", "#d9e2ec", "#9aa5b1", "#eb5757"
+#: So many rows of a block are drawn.
+ROWS_MAX = 32
+_WIDTH, _LEFT, _BAR, _GAP = 720, 150, 14, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row: its length is ``value`` beside the longest of its block; ``note`` stands behind it."""
+
+    label: str
+    value: float
+    note: str
+    colour: str = BLUE
+
+
+def bars(rows: Sequence[Bar]) -> list[str]:
+    """A block of bars; of more than ``ROWS_MAX`` the longest, in their order, and how many are left out."""
+    kept = sorted(sorted(range(len(rows)), key=lambda number: -rows[number].value)[:ROWS_MAX])
+    most = max((row.value for row in rows), default=0.0) or 1.0
+    drawn = []
+    for row in (rows[number] for number in kept):
+        width = scaled(row.value, most)
+        drawn.append(label(row.label) + box(0, width, row.colour) + note(width, row.note))
+    left = len(rows) - len(kept)
+    return [*drawn, note(0, f"and {left} that are shorter")] if left else drawn
+
+
+def svg(blocks: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """Blocks of rows under their titles."""
+    parts, y = [], 8
+    for title, rows in blocks:
+        parts.append(text(8, y + 14, title, weight="600"))
+        y += 24
+        for row in rows:
+            parts.append(f'<g transform="translate(0,{y})">{row}</g>')
+            y += _BAR + _GAP
+        y += 14
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" viewBox="0 0 {_WIDTH} {y}" '
+        f'font-family="system-ui, sans-serif" font-size="11"><rect width="{_WIDTH}" height="{y}" fill="white"/>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def markdown(drawn: str, what: str) -> str:
+    """The picture inside of Markdown."""
+    return f"![{what}](data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()})"
+
+
+def scaled(value: float, most: float) -> int:
+    """A length, of the room that there is."""
+    return round((_WIDTH - _LEFT - 230) * max(0.0, value) / max(most, 1e-9))
+
+
+def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
+    """A bar from one length to another; nothing where there is none."""
+    width = max(0, last - first)
+    return (
+        f'<rect x="{_LEFT + first}" y="0" width="{width}" height="{_BAR}" fill="{colour}" fill-opacity="{opacity}"/>'
+        if width
+        else ""
+    )
+
+
+def label(words: str) -> str:
+    """What stands before a bar."""
+    return text(_LEFT - 8, 11, words if len(words) <= 24 else f"{words[:23]}…", anchor="end", colour=MUTED)
+
+
+def note(after: int, words: str) -> str:
+    """What stands behind a bar."""
+    return text(_LEFT + after + 6, 11, words)
+
+
+def text(x: int, y: int, words: str, *, anchor: str = "start", colour: str = INK, weight: str = "400") -> str:
+    """Words."""
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}" font-weight="{weight}">{escape(words)}</text>'

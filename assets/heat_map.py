@@ -1,0 +1,61 @@
+"""The heat map of an audit: a row for each partition, a cell for each bucket, as a picture inside of Markdown; pure.
+
+Invariants:
+    - The picture needs nothing but the browser: it is SVG in a data URI.
+"""
+
+import base64
+from collections.abc import Sequence
+
+from processors.audits.comparison import Moment
+from processors.state.buckets import BUCKETS
+
+#: Partitions beyond so many get no row; those with differences come first then.
+ROWS_MAX = 64
+_CELL, _ROW, _LEFT, _TOP = 3, 14, 150, 18
+_EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"
+
+
+def heat_map(moments: Sequence[Moment]) -> str:
+    """Markdown with the picture: green where all copies of a bucket are equal, red where keys differ."""
+    shown = list(moments)
+    if len(shown) > ROWS_MAX:
+        shown = sorted(shown, key=lambda moment: -moment.differing)[:ROWS_MAX]
+    picture = base64.b64encode(svg(shown).encode()).decode()
+    cells = sum(len(moment.by_bucket) for moment in moments)
+    left = f" Of {len(moments)} rows, {len(shown)} are shown." if len(shown) < len(moments) else ""
+    told = f"{cells:,} of {len(moments) * BUCKETS:,} buckets have keys that differ." if cells else "All buckets equal."
+    return f"![partitions by buckets](data:image/svg+xml;base64,{picture})\n\n{told}{left}"
+
+
+def svg(moments: Sequence[Moment]) -> str:
+    """The picture itself."""
+    width, height = _LEFT + BUCKETS * _CELL + 10, _TOP + len(moments) * _ROW + 6
+    drawn = [_text(_LEFT + number * _CELL, _TOP - 5, f"{number}") for number in range(0, BUCKETS, 32)]
+    for row, moment in enumerate(moments):
+        drawn += _row(moment, _TOP + row * _ROW)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="sans-serif" font-size="10"><rect width="{width}" height="{height}" fill="#ffffff"/>'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def _row(moment: Moment, top: int) -> list[str]:
+    sides = "/".join(side.value[0] for side in moment.prints)
+    empty = not any(whole.count for whole in moment.wholes.values())
+    cells = [_rect(_LEFT, top, BUCKETS * _CELL, _EMPTY if empty else _EQUAL)]
+    cells += [
+        _rect(_LEFT + bucket * _CELL, top, _CELL, _DIFFERS, f"bucket {bucket}: {keys} keys")
+        for bucket, keys in moment.by_bucket.items()
+    ]
+    return [_text(2, top + 9, f"{moment.partition} @ {moment.place.offset} {sides}"), *cells]
+
+
+def _rect(left: int, top: int, width: int, colour: str, title: str = "") -> str:
+    inside = f"><title>{title}</title></rect>" if title else "/>"
+    return f'<rect x="{left}" y="{top}" width="{width}" height="{_ROW - 3}" fill="{colour}"{inside}'
+
+
+def _text(left: int, top: int, text: str) -> str:
+    return f'<text x="{left}" y="{top}" fill="#333333">{text}</text>'

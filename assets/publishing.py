@@ -1,0 +1,172 @@
+"""What materialising a snapshot asset does: publish the store now, and make moments of the past out of its history.
+
+Invariants:
+    - The offsets are the newest checkpoint's, so table, changelog and store can be compared exactly.
+    - Nothing is published that is not, key by key, what the owner's checkpoint holds.
+    - Spark and RocksDB are imported by a run that needs them, never by loading definitions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assets.ports import Cluster, Warehouse
+from assets.times import Window
+from infra.paths import Paths
+from processors.checkpoints.manifest import STATE_FORMAT
+from processors.registration import ProcessorDefinition
+from processors.schema.types import StoreSchema
+from processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, TableNow, points_of
+from processors.snapshots.gathering import changelog_now
+from processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
+
+if TYPE_CHECKING:
+    from assets.spark.changelog import ChangelogSource
+    from assets.spark.past import PastVersion
+    from assets.spark.snapshot import SnapshotResult
+    from processors.snapshots.manifest import SnapshotManifest
+    from processors.state.fingerprint import Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a run came to: the newest snapshot (None when only the past was made), what the owner held at it, the
+    changelog after it, versions of the past, and the snapshots of the table, newest first."""
+
+    current: SnapshotResult | None
+    stored: dict[int, Fingerprint]
+    changelog: ChangelogNow | None
+    past: tuple[PastVersion, ...]
+    snapshots: tuple[SnapshotManifest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePublisher:
+    """One store of one processor, and what it is published through."""
+
+    definition: ProcessorDefinition
+    store: str
+    cluster: Cluster
+    paths: Paths
+    warehouse: Warehouse
+    tell: Callable[[str], None]
+
+    def publish(self, windows: Sequence[Window], wanted: Wanted, full_every_s: float) -> Published:
+        """Publish what these time partitions ask for.
+
+        A window that has not ended is the store now. One that has is made from the history; where that does not reach
+        its end yet, the store is published first.
+
+        Raises:
+            SnapshotImpossible: No source gives the state as the owner had it.
+            NotCovered: The history does not have every change around the end of a window.
+            SnapshotAuditFailed: What was written is not what the owner holds.
+        """
+        from assets.spark import past
+        from assets.spark.planning import look_at_table, shape_table
+        from assets.spark.versions import set_tag
+        from processors.snapshots.names import table_name, time_tag
+
+        now, spark = time.time(), self.warehouse.session
+        name = self.definition.name
+        running = [window for window in windows if window.is_current(now)]
+        ended = [window for window in windows if not window.is_current(now)]
+        points = self._points()
+        table = look_at_table(spark, name, self.store)
+        reached = table.base.taken_at if table.base is not None else 0.0
+        taken_at = min((point.taken_at for point in points), default=0.0)
+        behind = any(reached < window.end <= taken_at for window in ended)
+        result, stored, changelog = None, {}, None
+        if running or behind:
+            changelog = self._look(points)
+            shape = shape_table(spark, name, self.store, self._schema())
+            facts = self._facts(points, changelog, table, shape)
+            plan = plan_snapshot(facts, wanted, full_every_s=full_every_s)
+            self.tell(f"Snapshot {plan.snapshot_id} of {plan.table}, {plan.source}: {plan.why}")
+            stored = self._stored(plan)
+            result = self._write(plan, stored)
+            for window in running:
+                set_tag(spark, plan.table, time_tag(window.key), result.version)
+        made = []
+        for window in ended:
+            made.append(past.write_past(spark, name, self.store, window.key, window.end, self._schema()))
+            self.tell(f"{made[-1].tag} of {table_name(name, self.store)}: {made[-1].manifest.rows} keys")
+        snapshots = tuple(past.published(spark, name, self.store))
+        return Published(result, stored, changelog, tuple(made), snapshots)
+
+    def _points(self) -> tuple[StorePoint, ...]:
+        found = points_of(manifests_of(self.paths.checkpoints(self.definition.name)), self.store)
+        return tuple(replace(point, files=(Path(point.path) / "CURRENT").is_file()) for point in found)
+
+    def _topic(self) -> str:
+        spec = self.definition.topology.changelog_of(self.store)
+        assert spec is not None, "only stores with a changelog have snapshots"
+        return spec.name
+
+    def _look(self, points: Sequence[StorePoint]) -> ChangelogNow | None:
+        return changelog_now(self.cluster.topics(), self._topic(), {point.partition: point.end for point in points})
+
+    def _schema(self) -> StoreSchema | None:
+        return next(spec.schema for spec in self.definition.topology.stores if spec.name == self.store)
+
+    def _facts(
+        self, points: tuple[StorePoint, ...], changelog: ChangelogNow | None, table: TableNow, shape: int
+    ) -> SnapshotFacts:
+        return SnapshotFacts(
+            processor=self.definition.name,
+            store=self.store,
+            points=points,
+            changelog=changelog,
+            table=table,
+            code_version=self.definition.topology.code_version,
+            state_format=STATE_FORMAT,
+            schema_version=shape,
+            now=time.time(),
+        )
+
+    def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
+        """What the owner's checkpoint holds, by partition, from its RocksDB files."""
+        from processors.state.checkpoint_reader import fingerprint_checkpoint
+        from processors.state.fingerprint import Fingerprint
+
+        return {
+            part.partition: fingerprint_checkpoint(Path(part.path), self.store) if part.path else Fingerprint()
+            for part in plan.partitions
+        }
+
+    def _write(self, plan: SnapshotPlan, stored: dict[int, Fingerprint]) -> SnapshotResult:
+        from assets.spark.snapshot import write_snapshot
+
+        return write_snapshot(
+            self.warehouse.session,
+            plan,
+            self._source(),
+            self.warehouse.registry,
+            stored=stored,
+            schema=self._schema(),
+            tell=self.tell,
+        )
+
+    def _source(self) -> ChangelogSource:
+        from assets.spark.changelog import ChangelogSource
+
+        topics, topic = self.cluster.topics(), self._topic()
+        return ChangelogSource(
+            self.cluster.bootstrap, dict(self.cluster.client_config), lambda: changelog_now(topics, topic, {})
+        )
+
+
+def manifests_of(folder: Path) -> list[dict[str, Any]]:
+    """The manifests of the checkpoints below a folder, newest first."""
+    found = []
+    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
+        try:
+            found.append(json.loads((path / "manifest.json").read_text()))
+        except (OSError, ValueError):
+            continue
+    return found

@@ -1,0 +1,128 @@
+"""RocksDB checkpoints as a Spark source: the keys and values of a store, straight from the files of its owner's copies.
+
+One Spark partition for each store partition, read where the executor runs. The folders stay as they are, byte for byte:
+they are opened for reading only. Executors need this package, and the folders under the paths that are given (on a
+cluster: shared storage, or ``processors.checkpoints.fetch.obtain_checkpoint`` on each machine).
+
+Invariants:
+    - A checkpoint that is not there or is damaged fails the read by name; what is left of it is never taken for all.
+    - Rows of one Spark partition are of one store partition, in key order: a write by partition needs no sort.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from infra.errors import HoldfastError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+#: The name that Spark knows the source by.
+FORMAT = "holdfast_checkpoint"
+SCHEMA = "store_partition int, key binary, value binary"
+#: Rows of one Arrow batch: larger ones make no reader faster, and take memory.
+BATCH_ROWS = 8192
+
+
+class CheckpointMissing(HoldfastError):
+    """A folder is no checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPart:
+    """One partition of a store: the folder of its task's checkpoint, and the store in there; several parts may name
+    one folder."""
+
+    partition: int
+    path: Path
+    store: str
+
+
+def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> DataFrame:
+    """Columns store_partition, key, value of a store's partitions; key and value as the changelog has them.
+
+    Args:
+        spark: The session; through Spark Connect too.
+        parts: The partitions, each once.
+
+    Raises:
+        CheckpointMissing: A folder is not there, or no checkpoint.
+        ValueError: There are no parts, or a partition twice.
+    """
+    numbers = [part.partition for part in parts]
+    if not parts or len(set(numbers)) < len(numbers):
+        raise ValueError(f"parts must name each partition once, not {numbers}")
+    for part in parts:
+        _require(part)
+    spark.dataSource.register(CheckpointSource)
+    listed = [[part.partition, str(part.path), part.store] for part in parts]
+    return spark.read.format(FORMAT).option("parts", json.dumps(listed)).load()
+
+
+def _require(part: CheckpointPart) -> None:
+    if (part.path / "CURRENT").is_file():
+        return
+    seen = "has no RocksDB in it" if part.path.is_dir() else "is not there"
+    raise CheckpointMissing(
+        f"The checkpoint of partition {part.partition} of store {part.store}, {part.path}, {seen}.",
+        action="Materialise the store's state asset, which takes a new checkpoint; old ones are removed by newer ones.",
+        partition=part.partition,
+        path=str(part.path),
+        store=part.store,
+    )
+
+
+class _Part(InputPartition):
+    """Plain data only: it travels to executors."""
+
+    def __init__(self, partition: int, path: str, store: str) -> None:
+        self.partition, self.path, self.store = partition, path, store
+
+
+class CheckpointSource(DataSource):
+    """See ``read_checkpoints``; the option ``parts`` is JSON, ``[[partition, path, store], ...]``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` takes."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns, always the same."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of all parts."""
+        return CheckpointReader([_Part(*part) for part in json.loads(self.options["parts"])])
+
+
+class CheckpointReader(DataSourceReader):
+    """Reads parts, each in one task."""
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self._parts = parts
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts."""
+        return self._parts
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of one part, on an executor."""
+        import pyarrow as pa
+
+        from processors.state.checkpoint_reader import checkpoint_pages
+
+        schema = pa.schema([("store_partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
+        number = pa.repeat(pa.scalar(partition.partition, pa.int32()), BATCH_ROWS)
+        for keys, values in checkpoint_pages(Path(partition.path), partition.store, BATCH_ROWS):
+            columns = [number[: len(keys)], pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

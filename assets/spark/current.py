@@ -1,0 +1,142 @@
+"""The current table of a store, written on a branch: merged with what changed, or replaced as a whole.
+
+Invariants:
+    - A merge moves no row between tasks: table and history lie by ``store_partition`` both.
+    - Only a branch is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from assets.spark.history import BASE, BASE_DELETE, CURRENT, DELETE, PUT, fold, live
+from assets.spark.tables import COLUMNS
+from assets.spark.typed import type_rows, typed_columns
+from assets.spark.versions import branch_table
+from processors.schema.types import StoreSchema
+from processors.snapshots.names import quoted
+
+_ALIGNED = {
+    "spark.sql.sources.v2.bucketing.enabled": "true",
+    "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.iceberg.planning.preserve-data-grouping": "true",
+    "spark.sql.iceberg.distribution-mode": "none",
+    # A table that is small enough would be sent to all tasks instead, which is an exchange, too.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+_CHANGES = "holdfast_changes"
+
+
+@contextmanager
+def aligned_plans(spark: SparkSession) -> Iterator[None]:
+    """Have Spark use that tables lie by ``store_partition``."""
+    before = {name: spark.conf.get(name, None) for name in _ALIGNED}
+    for name, value in _ALIGNED.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def merge(spark: SparkSession, folded: DataFrame, table: str, branch: str, schema: StoreSchema | None = None) -> None:
+    """Merge a fold of changes into a branch of the table."""
+    typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
+    try:
+        spark.sql(merge_statement(table, branch, [name for name, _, _ in typed_columns(schema)]))
+    finally:
+        spark.catalog.dropTempView(_CHANGES)
+
+
+def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
+    """The statement that merges the view of changes into a branch."""
+    names = [name for name, _, _ in COLUMNS] + list(typed)
+    written = ", ".join(f"t.`{name}` = s.`{name}`" for name in names if name not in ("store_partition", "key"))
+    columns, values = ", ".join(f"`{name}`" for name in names), ", ".join(f"s.`{name}`" for name in names)
+    return (
+        f"MERGE INTO {branch_table(table, branch)} t USING {_CHANGES} s "
+        "ON t.store_partition = s.store_partition AND t.key = s.key "
+        f"WHEN MATCHED AND s.op IN ('{DELETE}', '{BASE_DELETE}') THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {written} "
+        f"WHEN NOT MATCHED AND s.op IN ('{PUT}', '{BASE}') THEN INSERT ({columns}) VALUES ({values})"
+    )
+
+
+def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | None = None) -> None:
+    """Replace the content of a branch with rows of (store_partition, key, value, offset, timestamp).
+
+    Columns of the table that the schema no longer has are null.
+    """
+    typed = typed_rows(rows, schema)
+    gone = [field for field in rows.sparkSession.table(quoted(table)).schema.fields if field.name not in typed.columns]
+    whole = typed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in gone))
+    (
+        whole.sortWithinPartitions("store_partition", "key")
+        .writeTo(branch_table(table, branch))
+        .option("fanout-enabled", "true")
+        .overwrite(F.lit(True))
+    )
+
+
+def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
+    """Rows of (store_partition, key, value, offset, timestamp) as the current table has them."""
+    return rows.selectExpr(*CURRENT, *keep)
+
+
+def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] = ()) -> DataFrame:
+    """The same, with the columns of the schema."""
+    plain = current_rows(rows, keep)
+    return plain if schema is None else type_rows(plain, schema).drop("why")
+
+
+def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
+    """Where what a store holds differs from what the changes tell, and where each value came from.
+
+    Args:
+        wanted: What the store holds: store_partition, key, value, and more.
+        known: What the changes tell of live keys: store_partition, key, value, offset, timestamp.
+
+    Returns:
+        store_partition, key, value (null where the store lacks the key), differs, and offset and timestamp of the
+        value where the changes tell them.
+    """
+    left = wanted.selectExpr("store_partition", "key", "value")
+    right = known.selectExpr(
+        "store_partition", "key", "value AS known", "offset AS known_offset", "timestamp AS known_timestamp"
+    )
+    return left.join(right, ["store_partition", "key"], "full_outer").selectExpr(
+        "store_partition",
+        "key",
+        "value",
+        "NOT (value <=> known) AS differs",
+        "if(value <=> known, known_offset, NULL) AS offset",
+        "if(value <=> known, known_timestamp, NULL) AS timestamp",
+    )
+
+
+def from_table(rows: DataFrame) -> DataFrame:
+    """Rows of the current table as a fold has them: generation 0 is older than any change."""
+    return rows.selectExpr(
+        "store_partition",
+        "0 AS generation",
+        "offset",
+        "changelog_timestamp AS timestamp",
+        f"'{PUT}' AS op",
+        "key",
+        "value",
+    )
+
+
+def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
+    """What is known of live keys once the changes in ``fed`` are applied to the table as it was."""
+    columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value")
+    return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

@@ -1,0 +1,187 @@
+"""Upkeep of a store's tables: versions that nobody keeps expire, small files become large ones, leftovers go.
+
+Each is safe beside readers of the current version and of every kept tag, and may be broken off and run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Row, SparkSession
+
+from infra.spark.session import short_errors
+from processors.snapshots.names import (
+    BRANCH,
+    CATALOG,
+    SNAPSHOT_TAG,
+    procedure_name,
+    quarantine_name,
+    quoted,
+    snapshots_name,
+    tables_of,
+)
+from processors.snapshots.retention import Reference, Retention, expired_references
+
+#: Iceberg refuses to remove leftovers that are younger: they may be files of a commit under way.
+LEFTOVER_HOURS_MIN = 24.0
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How a table is kept: ``versions_hours`` is for untagged versions, ``compact_every`` counts commits."""
+
+    retention: Retention
+    versions_hours: float
+    compact_every: int
+    leftovers_hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was done to a table, in numbers; bytes are those of files that were rewritten."""
+
+    table: str
+    tags_dropped: int = 0
+    versions_expired: int = 0
+    files_deleted: int = 0
+    files_compacted: int = 0
+    files_written: int = 0
+    bytes_compacted: int = 0
+    deletes_folded: int = 0
+    leftovers_removed: int = 0
+    quarantined_dropped: int = 0
+
+    def numbers(self) -> dict[str, int]:
+        """By name."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
+
+
+def maintain_store(spark: SparkSession, processor: str, store: str, upkeep: Upkeep, now: datetime) -> tuple[Kept, ...]:
+    """Keep all tables of a store, those that are there; the quarantine keeps what its snapshots' tags keep.
+
+    Raises:
+        SparkFailed: A step failed; it can be run again.
+    """
+    done = []
+    names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
+    dropped: tuple[str, ...] = ()
+    for name in names:
+        with short_errors(f"maintain {name}"):
+            gone = drop_references(spark, name, upkeep.retention, now)
+            if name == names[0]:
+                dropped = gone
+            numbers: dict[str, int] = {"tags_dropped": len(gone)}
+            if name == quarantine_name(processor, store):
+                numbers |= forget_quarantined(spark, name, dropped)
+            numbers |= compact(spark, name, upkeep.compact_every)
+            numbers |= expire_versions(spark, name, now - timedelta(hours=upkeep.versions_hours))
+            numbers |= remove_leftovers(spark, name, now - timedelta(hours=upkeep.leftovers_hours))
+            done.append(Kept(name, **numbers))
+    return tuple(done)
+
+
+def drop_references(spark: SparkSession, table: str, retention: Retention, now: datetime) -> tuple[str, ...]:
+    """Drop tags and unpublished branches that have had their time; their names."""
+    rows = spark.sql(
+        f"SELECT r.name, unix_micros(s.committed_at) AS at FROM {quoted(table)}.refs r "
+        f"JOIN {quoted(table)}.snapshots s ON r.snapshot_id = s.snapshot_id"
+    ).collect()
+    found = [Reference(row["name"], datetime.fromtimestamp(row["at"] / 1e6, UTC)) for row in rows]
+    names = expired_references(found, retention, now)
+    for name in names:
+        kind = "BRANCH" if name.startswith(BRANCH) else "TAG"
+        spark.sql(f"ALTER TABLE {quoted(table)} DROP {kind} IF EXISTS `{name}`")
+    return names
+
+
+def forget_quarantined(spark: SparkSession, table: str, dropped: tuple[str, ...]) -> dict[str, int]:
+    """Delete quarantined values of snapshots whose tag was dropped."""
+    ids = ", ".join(f"'{name.removeprefix(SNAPSHOT_TAG)}'" for name in dropped if name.startswith(SNAPSHOT_TAG))
+    if not ids:
+        return {"quarantined_dropped": 0}
+    count = spark.table(quoted(table)).where(f"snapshot_id IN ({ids})").count()
+    if count:
+        spark.sql(f"DELETE FROM {quoted(table)} WHERE snapshot_id IN ({ids})")
+    return {"quarantined_dropped": count}
+
+
+def commits_since_compaction(spark: SparkSession, table: str) -> int:
+    """How many versions of main there are since the last compaction, or in all."""
+    operations = spark.sql(
+        f"SELECT s.operation FROM {quoted(table)}.snapshots s JOIN {quoted(table)}.history h "
+        "ON s.snapshot_id = h.snapshot_id AND h.is_current_ancestor ORDER BY h.made_current_at DESC"
+    ).collect()
+    names = [row["operation"] for row in operations]
+    return names.index("replace") if "replace" in names else len(names)
+
+
+def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
+    """Rewrite small files, and files with deleted rows, as large ones, when there were so many commits by now."""
+    if commits_since_compaction(spark, table) < every:
+        return {}
+    options = "map('min-input-files', '2', 'delete-file-threshold', '1', 'partial-progress.enabled', 'false')"
+    row = _call(spark, "rewrite_data_files", f"table => '{procedure_name(table)}', options => {options}")
+    return {
+        "files_compacted": _number(row, "rewritten_data_files_count"),
+        "files_written": _number(row, "added_data_files_count"),
+        "bytes_compacted": _number(row, "rewritten_bytes_count"),
+        "deletes_folded": _number(row, "removed_delete_files_count"),
+    }
+
+
+def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
+    """Forget versions without a tag that are older, and delete the files that only they have."""
+    before = spark.table(f"{quoted(table)}.snapshots").count()
+    row = _call(
+        spark,
+        "expire_snapshots",
+        f"table => '{procedure_name(table)}', older_than => {_moment(older_than)}, retain_last => 1",
+    )
+    counts = [_number(row, name) for name in row.asDict() if name.startswith("deleted_")] if row is not None else []
+    after = spark.table(f"{quoted(table)}.snapshots").count()
+    return {"versions_expired": before - after, "files_deleted": sum(counts)}
+
+
+def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
+    """Delete files below the table's folder that no version has, as runs that died leave them.
+
+    An object store is listed by prefix, by the client that writes it: Hadoop's, which lists folders, is not there.
+    """
+    latest = datetime.now(UTC) - timedelta(hours=LEFTOVER_HOURS_MIN)
+    folder = str(spark.conf.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")).startswith(("file:", "/"))
+    rows = spark.sql(
+        f"CALL {CATALOG}.system.remove_orphan_files(table => '{procedure_name(table)}', "
+        f"older_than => {_moment(min(older_than, latest))}, prefix_listing => {'false' if folder else 'true'})"
+    ).collect()
+    return {"leftovers_removed": len(rows)}
+
+
+def upkeep_of(told: Mapping[str, float]) -> Upkeep:
+    """From the settings' numbers."""
+    return Upkeep(
+        Retention(
+            int(told["keep_snapshots"]), told["keep_snapshots_days"], told["keep_times_days"], told["leftovers_hours"]
+        ),
+        told["keep_versions_hours"],
+        int(told["compact_every"]),
+        told["leftovers_hours"],
+    )
+
+
+def _call(spark: SparkSession, procedure: str, arguments: str) -> Row | None:
+    rows = spark.sql(f"CALL {CATALOG}.system.{procedure}({arguments})").collect()
+    return rows[0] if rows else None
+
+
+def _number(row: Row | None, name: str) -> int:
+    return int(row.asDict().get(name) or 0) if row is not None else 0
+
+
+def _moment(moment: datetime) -> str:
+    return f"TIMESTAMP '{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
+
+
+def _exists(spark: SparkSession, table: str) -> bool:
+    return bool(spark.catalog.tableExists(quoted(table)))

@@ -1,0 +1,269 @@
+"""The state of a store at a moment of the past, out of its history: of one key, or of all of them as a tagged version.
+
+In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228``:
+
+    SELECT op, value FROM holdfast.fleet.aircraft_history
+    WHERE message_key = 'N14228' AND timestamp <= TIMESTAMP '2026-11-21 20:00:00'
+    ORDER BY generation DESC, offset DESC, op IN ('put', 'delete') DESC LIMIT 1
+
+    SELECT * FROM holdfast.fleet.aircraft VERSION AS OF 'at-2026-11-21'
+
+Invariants:
+    - What the history does not have every change of is refused, never guessed.
+    - The published table never moves: a past version is written on a branch of its own, audited, and tagged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from assets.spark import current, history, versions
+from assets.spark.changelog import PartitionRange
+from assets.spark.fingerprint import fingerprint_partitions
+from assets.spark.records import record_snapshot
+from assets.spark.snapshot import SnapshotAuditFailed, expected_after, seal_branch
+from assets.spark.tables import require_table
+from assets.spark.typed import resolve_schema
+from infra.spark.session import short_errors
+from processors.changelog.format import key_prefix
+from processors.schema.types import StoreSchema
+from processors.snapshots.coverage import covering, nearest, seconds_of
+from processors.snapshots.manifest import HISTORY, SnapshotManifest
+from processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
+from processors.state.fingerprint import Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class PastVersion:
+    """A moment of the past as a version of the table; ``made`` is False when it was there already."""
+
+    tag: str
+    version: int
+    manifest: SnapshotManifest
+    made: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """One key at a moment: ``value`` as it is stored, None when the key was not there; ``offset`` and ``since`` (when
+    it was written, seconds since 1970) are None where the history knows only that it held."""
+
+    store_partition: int
+    state_key: str
+    value: bytes | None
+    offset: int | None
+    since: float | None
+
+
+def state_at(spark: SparkSession, processor: str, store: str, at: datetime | float) -> DataFrame:
+    """All live keys of a store at a moment: store_partition, key, value, offset, timestamp.
+
+    Args:
+        spark: The session.
+        processor: The processor.
+        store: Its store.
+        at: A datetime with a zone, or seconds since 1970.
+
+    Raises:
+        TableUnknown: The store has no table.
+        NotCovered: The history does not have every change around that moment.
+        MomentUnclear: A datetime without a zone.
+    """
+    return history.live(history.fold(_changes_up_to(spark, processor, store, at)))
+
+
+def key_at(
+    spark: SparkSession, processor: str, store: str, message_key: bytes | str, at: datetime | float
+) -> list[KeyState]:
+    """The states of one message key at a moment, deleted ones with value None; a key that is text is its UTF-8.
+
+    Raises:
+        TableUnknown, NotCovered, MomentUnclear: As of ``state_at``.
+    """
+    prefix = key_prefix(message_key.encode() if isinstance(message_key, str) else message_key)
+    rows = _changes_up_to(spark, processor, store, at).where(f"substring(key, 1, {len(prefix)}) = X'{prefix.hex()}'")
+    found = history.fold(rows).selectExpr("*", f"{history.STATE_KEY} AS state_key")
+    return [
+        KeyState(
+            row["store_partition"],
+            row["state_key"],
+            None if row["value"] is None else bytes(row["value"]),
+            row["offset"],
+            None if row["at"] is None else row["at"] / 1e6,
+        )
+        for row in found.selectExpr("*", "unix_micros(timestamp) AS at").orderBy("store_partition", "key").collect()
+    ]
+
+
+def write_past(
+    spark: SparkSession, processor: str, store: str, partition_key: str, at: float, schema: StoreSchema | None = None
+) -> PastVersion:
+    """Make the table as it was at a moment, on a branch of its own, and tag it with the time partition's name.
+
+    Args:
+        spark: The session.
+        processor: The processor.
+        store: Its store.
+        partition_key: Of the time partition.
+        at: The end of its window, seconds since 1970.
+        schema: What the store's values are declared to be.
+
+    Raises:
+        NotCovered: The history does not have every change around that moment.
+        SnapshotAuditFailed: What was written is not what the history tells; nothing was tagged.
+        SparkFailed: Reading or writing failed; nothing was tagged.
+    """
+    table, tag = table_name(processor, store), time_tag(partition_key)
+    with short_errors(f"make {table} as of {partition_key}"), current.aligned_plans(spark):
+        seen = versions.Versions.of(spark, table)
+        described = json.dumps([table, HISTORY, partition_key, at])
+        snapshot_id = hashlib.sha256(described.encode()).hexdigest()[:16]
+        found = seen.tagged(tag)
+        made = found is None or found.manifest.snapshot_id != snapshot_id
+        if found is None or made:
+            past = _Past(processor, store, snapshot_id, partition_key, at, schema)
+            found = _write(spark, seen, past)
+        record_snapshot(spark, found.manifest)
+        for name in (tag, snapshot_tag(snapshot_id)):
+            versions.set_tag(spark, table, name, found.version)
+        if made:
+            seen = versions.Versions.of(spark, table)
+            versions.drop_branches(spark, table, seen.branches(branch_name(snapshot_id)))
+    return PastVersion(tag, found.version, found.manifest, made)
+
+
+def published(spark: SparkSession, processor: str, store: str) -> list[SnapshotManifest]:
+    """The published snapshots of a store, newest first."""
+    return [each.manifest for each in versions.Versions.of(spark, table_name(processor, store)).published()]
+
+
+def _changes_up_to(spark: SparkSession, processor: str, store: str, moment: datetime | float) -> DataFrame:
+    at, table = seconds_of(moment), table_name(processor, store)
+    require_table(spark, table)
+    known = covering(published(spark, processor, store), at, table)
+    return _changes(spark, history_name(processor, store), known, at)
+
+
+def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float) -> DataFrame:
+    rows = versions.at_version(spark, table, versions.MAIN)
+    return rows.where(f"generation <= {known.generation} AND timestamp <= timestamp_micros({round(at * 1e6)})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What is made."""
+
+    processor: str
+    store: str
+    snapshot_id: str
+    key: str
+    at: float
+    schema: StoreSchema | None
+
+    def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
+        """The columns of these values; the table has them, since it was published with each of them once."""
+        return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
+
+
+def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
+    """On a branch from the nearest older version: merge what happened from there up to the moment."""
+    table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
+    published = list(seen.published())
+    manifests = [each.manifest for each in published]
+    known = covering(manifests, at, table)
+    changes = _changes(spark, history_name(past.processor, past.store), known, at)
+    older = nearest(manifests, at)
+    base = older if older is not None and older.generation == known.generation else None
+    ranges = _ranges(known, base)
+    if base is None:
+        branch = versions.new_branch(spark, table, snapshot_id)
+        rows = history.live(history.fold(changes))
+        current.replace_all(rows, table, branch, past.resolved(spark, rows))
+        expected = fingerprint_partitions(rows)
+    else:
+        version = next(each.version for each in published if each.manifest is base)
+        branch = versions.new_branch(spark, table, snapshot_id, version=version)
+        changed = history.fold(changes.where(history.between(known.generation, ranges)))
+        current.merge(spark, changed, table, branch, past.resolved(spark, changed))
+        expected = expected_after(base, versions.at_version(spark, table, version), changed)
+    measured = fingerprint_partitions(versions.at_version(spark, table, branch))
+    _require_equal(table, key, expected, measured)
+    manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
+    manifest = replace(manifest, why=f"the state at the end of {key}, out of the history")
+    seal_branch(spark, table, branch, manifest)
+    sealed = versions.Versions.of(spark, table).snapshot(snapshot_id, branch)
+    assert sealed is not None
+    return sealed
+
+
+def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
+    starts = base.ends if base is not None else {}
+    return [PartitionRange(part.partition, starts.get(part.partition, 0), part.end) for part in known.partitions]
+
+
+def _reached(
+    changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
+) -> dict[int, tuple[int, int, int]]:
+    """By partition, the offset after the last change, and how many changes and deletions there were."""
+    told = f"op IN ('{history.PUT}', '{history.DELETE}') AND {history.between(known.generation, ranges)}"
+    counted = changes.where(told).groupBy("store_partition")
+    rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()
+    found = {part.partition: (part.start, 0, 0) for part in ranges}
+    for row in rows:
+        records = row["count(1)"]
+        found[row["store_partition"]] = (row["max(offset)"] + 1, records, records - row["count(value)"])
+    return found
+
+
+def _manifest(
+    known: SnapshotManifest,
+    base: SnapshotManifest | None,
+    snapshot_id: str,
+    at: float,
+    measured: dict[int, Fingerprint],
+    reached: dict[int, tuple[int, int, int]],
+) -> SnapshotManifest:
+    """Input offsets are not known for a moment between two checkpoints: there are none in it."""
+    empty = Fingerprint()
+    parts = tuple(
+        replace(
+            part,
+            start=base.ends.get(part.partition, 0) if base is not None else 0,
+            end=reached[part.partition][0],
+            records=reached[part.partition][1],
+            tombstones=reached[part.partition][2],
+            live_keys=measured.get(part.partition, empty).count,
+            fingerprint=measured.get(part.partition, empty),
+            inputs={},
+            sources={},
+        )
+        for part in known.partitions
+    )
+    return replace(
+        known,
+        snapshot_id=snapshot_id,
+        source=HISTORY,
+        base=base.snapshot_id if base is not None else None,
+        taken_at=at,
+        covers_from=at,
+        partitions=parts,
+    )
+
+
+def _require_equal(table: str, key: str, expected: dict[int, Fingerprint], measured: dict[int, Fingerprint]) -> None:
+    empty = Fingerprint()
+    differing = [n for n in sorted({*expected, *measured}) if expected.get(n, empty) != measured.get(n, empty)]
+    if differing:
+        raise SnapshotAuditFailed(
+            f"{table} as of {key} was written otherwise than its history tells, in partitions "
+            f"{', '.join(map(str, differing))}. Nothing was tagged.",
+            action="Run it again; if it fails again, the storage loses or changes data.",
+            table=table,
+            partitions=differing,
+        )

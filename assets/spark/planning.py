@@ -1,0 +1,50 @@
+"""What a snapshot's plan has to know of the table so far."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from assets.spark.history import history_head
+from assets.spark.tables import create_history, create_table
+from assets.spark.typed import VERSION_PROPERTY, evolve_table
+from assets.spark.versions import Versions
+from infra.spark.session import short_errors
+from processors.schema.types import StoreSchema
+from processors.snapshots.facts import TableNow
+from processors.snapshots.manifest import CHANGELOG, CHECKPOINT
+from processors.snapshots.names import history_name, quoted, table_name
+
+
+def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
+    """The newest snapshots of a store; its tables are created if they are not there.
+
+    Raises:
+        FormatUnknown: A later Holdfast wrote the newest snapshot.
+        SparkFailed: The catalog can't be read.
+    """
+    table, changes = table_name(processor, store), history_name(processor, store)
+    with short_errors(f"look at {table}"):
+        create_table(spark, table)
+        create_history(spark, changes)
+        published = [each.manifest for each in Versions.of(spark, table).published()]
+        full = (each.taken_at for each in published if each.source in (CHANGELOG, CHECKPOINT))
+        head = history_head(Versions.of(spark, changes))
+    return TableNow(next(iter(published), None), next(full, None), head)
+
+
+def shape_table(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
+    """Give the table the columns of its store's schema; the version of its shape.
+
+    What is inferred from values is given its columns when they are read.
+
+    Raises:
+        SchemaChangeRefused: A column can't become what the schema says; the table is as it was.
+        SparkFailed: The catalog can't be read or written.
+    """
+    table = table_name(processor, store)
+    with short_errors(f"shape {table}"):
+        create_table(spark, table)
+        if schema is None or not schema.inferred:
+            return evolve_table(spark, table, schema)
+        rows = spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()
+        return int({row["key"]: row["value"] for row in rows}.get(VERSION_PROPERTY, 0))

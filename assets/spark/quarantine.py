@@ -1,0 +1,50 @@
+"""Values that could not be read, beside the table of their store: kept, counted, with the reason.
+
+A row in quarantine is in the store's table, too, as key, value and JSON; only its typed columns are null there.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+from assets.spark.tables import QUARANTINE_COLUMNS, create_quarantine
+from processors.snapshots.names import quoted
+
+
+def write_quarantine(spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str) -> dict[int, int]:
+    """Put the unreadable rows of a snapshot into its quarantine table; the same snapshot written again replaces them.
+
+    Args:
+        spark: The session.
+        table: The quarantine table; made when there is something to write.
+        rows: What ``type_rows`` gave.
+        snapshot_id: The snapshot's.
+
+    Returns:
+        How many rows were unreadable, by store partition; partitions without any are left out.
+    """
+    strange = _as_quarantined(rows.where("why IS NOT NULL"), snapshot_id).persist()
+    try:
+        counted = {row["store_partition"]: row["count"] for row in strange.groupBy("store_partition").count().collect()}
+        there = spark.catalog.tableExists(quoted(table))
+        if not counted and not there:
+            return counted
+        create_quarantine(spark, table)
+        mine = f"snapshot_id = '{snapshot_id}'"
+        if there and not spark.table(quoted(table)).where(mine).isEmpty():
+            spark.sql(f"DELETE FROM {quoted(table)} WHERE {mine}")
+        if counted:
+            writer = strange.writeTo(quoted(table)).option("fanout-enabled", "true")
+            writer.option("snapshot-property.holdfast.id", snapshot_id).append()
+        return counted
+    finally:
+        strange.unpersist()
+
+
+def _as_quarantined(rows: DataFrame, snapshot_id: str) -> DataFrame:
+    given = {"snapshot_id": f"'{snapshot_id}' AS snapshot_id"}
+    columns = [
+        given.get(name) or (f"`{name}`" if name in rows.columns else f"CAST(NULL AS {kind}) AS `{name}`")
+        for name, kind, _ in QUARANTINE_COLUMNS
+    ]
+    return rows.selectExpr(*columns)

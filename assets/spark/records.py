@@ -1,0 +1,81 @@
+"""The table of a processor's snapshots: one row for each partition of each snapshot.
+
+Invariants:
+    - A snapshot is in it once: rows are appended on a branch, and main becomes that branch or somebody else's.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import SparkSession
+
+from assets.spark import versions
+from assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
+from processors.snapshots.manifest import SnapshotManifest
+from processors.snapshots.names import quoted
+
+_ATTEMPTS = 5
+
+
+def record_snapshot(spark: SparkSession, manifest: SnapshotManifest) -> None:
+    """Write down a snapshot, if it is not there yet.
+
+    Raises:
+        TableMoved: Others wrote again and again at the same moments.
+    """
+    table = create_snapshots(spark, manifest.processor)
+    for attempt in range(_ATTEMPTS):
+        known = spark.sql(f"SELECT 1 FROM {quoted(table)} WHERE snapshot_id = '{manifest.snapshot_id}' LIMIT 1")
+        if known.collect():
+            return
+        branch = versions.new_branch(spark, table, manifest.snapshot_id)
+        try:
+            _append(spark, table, branch, manifest)
+            versions.fast_forward(spark, table, branch)
+        except versions.TableMoved:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        finally:
+            versions.drop_branches(spark, table, [branch])
+
+
+def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
+    whole = {
+        "snapshot_id": manifest.snapshot_id,
+        "store": manifest.store,
+        "table_name": manifest.table,
+        "source": manifest.source,
+        "base": manifest.base,
+        "why": manifest.why,
+        "taken_at": manifest.taken_at,
+        "code_version": manifest.code_version,
+        "state_format": manifest.state_format,
+        "schema_version": manifest.schema_version,
+        "topic": manifest.topic,
+        "generation": manifest.generation,
+    }
+    rows = [
+        whole
+        | {
+            "store_partition": part.partition,
+            "topic_id": part.topic_id,
+            "log_start": part.log_start,
+            "start_offset": part.start,
+            "end_offset": part.end,
+            "records": part.records,
+            "tombstones": part.tombstones,
+            "live_keys": part.live_keys,
+            "fingerprint": part.fingerprint.hex,
+            "inputs": json.dumps(dict(part.inputs)),
+            "quarantined": part.quarantined,
+        }
+        for part in manifest.partitions
+    ]
+    shape = ", ".join(f"`{name}` {'double' if kind == 'timestamp' else kind}" for name, kind, _ in SNAPSHOT_COLUMNS)
+    made = spark.createDataFrame([tuple(row[name] for name, _, _ in SNAPSHOT_COLUMNS) for row in rows], shape)
+    columns = [
+        f"timestamp_micros(cast(`{name}` * 1000000 AS bigint)) AS `{name}`" if kind == "timestamp" else f"`{name}`"
+        for name, kind, _ in SNAPSHOT_COLUMNS
+    ]
+    made.selectExpr(*columns).writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true").append()

@@ -1,0 +1,408 @@
+"""Typed columns out of stored values, in SQL alone; and tables that follow their store's model.
+
+The JSON of a value is parsed once for each row. A value that does not fit stays in its row, as key, value and JSON; its
+typed columns are all null, and ``why`` says what was wrong with it.
+
+Invariants:
+    - A row is never left out, and never typed in part.
+    - A table's columns change by their ids: nothing that was published reads differently afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, SparkSession
+
+from assets.spark.tables import COLUMNS
+from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from processors.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
+from processors.schema.evolution import Add, Change, Drop, Refused, Rename, Replace, Widen, changes, from_spark, plain
+from processors.schema.inference import inferred_schema
+from processors.schema.types import (
+    ANY_STATE_KEY,
+    Column,
+    ColumnType,
+    Entries,
+    Items,
+    Number,
+    Quotient,
+    Record,
+    Scalar,
+    StoreSchema,
+    ValueSchema,
+    tick,
+)
+from processors.snapshots.names import quoted
+
+#: Of a value that does not fit, so many characters are shown.
+SHOWN = 60
+SCHEMA_PROPERTY, VERSION_PROPERTY = "holdfast.schema", "holdfast.schema-version"
+
+_OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
+#: Texts that are parsed after JSON was, and what they must look like: casts take more than that.
+_CONVERTED = {
+    "timestamp": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
+    "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
+    "date": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+}
+_FIXED = frozenset(name for name, _, _ in COLUMNS)
+
+
+class SchemaChangeRefused(HoldfastError):
+    """A model has another type for a column than the table, and not one that holds what the table has."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
+    """Name, SQL type and meaning of the typed columns, in their order."""
+    return [(each.name, plain(each.type).sql, each.comment) for each in (schema.columns if schema else ())]
+
+
+def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
+    """The rows with their typed columns, and ``why``: null where the value could be read.
+
+    Args:
+        rows: With value, state_key and json among their columns; a null value (a deletion) is read as nulls.
+        schema: Resolved (see ``resolve_schema``); None for no typed columns: ``why`` tells of unknown formats only.
+    """
+    kept = [tick(name) for name in rows.columns]
+    values = schema.values if schema is not None else ()
+    parsed = rows.selectExpr(*kept, *(f"{_parse(each, values)} AS _part{at}" for at, each in enumerate(values)))
+    judged = parsed.selectExpr(*kept, *(f"_part{at}" for at in range(len(values))), f"{_why(values)} AS why")
+    return judged.selectExpr(*kept, *_columns(values), "why")
+
+
+def typed_query(source: str, schema: StoreSchema | None) -> str:
+    """What ``type_rows`` does, as a query over the query ``source``: for views."""
+    values = schema.values if schema is not None else ()
+    parsed = "".join(f", {_parse(each, values)} AS _part{at}" for at, each in enumerate(values))
+    parts = ", ".join(f"_part{at}" for at in range(len(values)))
+    typed = "".join(f", {each}" for each in _columns(values))
+    dropped = f" EXCEPT ({parts})" if parts else ""
+    return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
+
+
+def resolve_schema(
+    spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
+) -> StoreSchema | None:
+    """The schema itself, or, where it is to be inferred, what the rows' values and the table's columns give.
+
+    Args:
+        spark: The session.
+        table: The store's, which exists.
+        schema: As it was declared.
+        rows: With the column json: all rows of a full snapshot, the new ones of an incremental one.
+    """
+    if schema is None or not schema.inferred:
+        return schema
+    assert rows is not None
+    found = rows.where("json IS NOT NULL").selectExpr("schema_of_variant_agg(try_parse_json(json)) AS found")
+    return inferred_schema(found.collect()[0]["found"], table_columns(spark, table))
+
+
+def table_columns(spark: SparkSession, table: str) -> Record:
+    """The typed columns that a table has."""
+    return from_spark(spark.table(quoted(table)).schema.jsonValue(), _FIXED)
+
+
+def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None) -> int:
+    """Give a table the columns of a schema; nothing happens when it has them.
+
+    Returns:
+        The schema's version in this table: 0 before there was any, and one more for each change of the model.
+
+    Raises:
+        SchemaChangeRefused: A column can't become what the model says; the table is as it was.
+    """
+    wanted = schema.columns if schema is not None else ()
+    steps = changes(table_columns(spark, table), wanted)
+    refused = [step for step in steps if isinstance(step, Refused)]
+    if refused:
+        raise _refusal(table, refused)
+    for step in steps:
+        for statement in _statements(step):
+            spark.sql(f"ALTER TABLE {quoted(table)} {statement}")
+    comments = {each.name: each.comment for each in wanted if each.comment}
+    for step in steps:
+        if isinstance(step, Add) and len(step.path) == 1 and step.path[0] in comments:
+            spark.sql(
+                f"ALTER TABLE {quoted(table)} ALTER COLUMN {_path(step.path)} COMMENT {_text(comments[step.path[0]])}"
+            )
+    return _version(spark, table, schema)
+
+
+def _version(spark: SparkSession, table: str, schema: StoreSchema | None) -> int:
+    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()}
+    version, known = int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
+    if schema is None and known is None:
+        return version
+    digest = hashlib.sha256(repr(schema).encode()).hexdigest()[:16]
+    if digest != known:
+        version += 1
+        spark.sql(
+            f"ALTER TABLE {quoted(table)} SET TBLPROPERTIES "
+            f"('{SCHEMA_PROPERTY}'='{digest}', '{VERSION_PROPERTY}'='{version}')"
+        )
+    return version
+
+
+def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
+    first = refused[0]
+    name = ".".join(first.path)
+    more = f" ({len(refused) - 1} more columns are concerned)" if len(refused) > 1 else ""
+    return SchemaChangeRefused(
+        f"Column {name} of {table} is {first.has}, the store's model says {first.wants}: that does not hold what was "
+        f"published{more}. The table is as it was.",
+        action=f"Leave the field as {first.has}, or give it a new name: {name} then stays in versions that have it.",
+        table=table,
+        column=name,
+        has=first.has,
+        wants=first.wants,
+    )
+
+
+def _statements(step: Change) -> list[str]:
+    match step:
+        case Add(path, kind):
+            return [f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
+        case Rename(path, name):
+            return [f"RENAME COLUMN {_path(path)} TO {tick(name)}"]
+        case Widen(path, kind):
+            return [f"ALTER COLUMN {_path(path)} TYPE {kind.sql}"]
+        case Replace(path, kind):
+            return [f"DROP COLUMN {_path(path)}", f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
+        case Drop(path):
+            return [f"DROP COLUMN {_path(path)}"]
+        case Refused():
+            raise AssertionError(step)
+
+
+def _path(path: tuple[str, ...]) -> str:
+    return ".".join(tick(part) for part in path)
+
+
+def _text(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ")
+    return f"'{escaped}'"
+
+
+# -- parsing ---------------------------------------------------------------------------------------------------------
+
+
+def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
+    """Any JSON is parsed as the one field of an object, so that numbers, texts and nulls are values like any other.
+
+    ``beside`` are all of the schema: what is for any state key is for none that has a model of its own.
+    """
+    shape = _text(f"v {_tree_sql(value)}, _misfit string")
+    parsed = f"""from_json(concat('{{"v":', json, '}}'), {shape}, {_OPTIONS})"""
+    if value.state_key is None:
+        return parsed
+    others = [str(each.state_key) for each in beside if each.state_key != ANY_STATE_KEY]
+    if value.state_key == ANY_STATE_KEY and not others:
+        return parsed
+    test = f"state_key = {_text(value.state_key)}"
+    if value.state_key == ANY_STATE_KEY:
+        test = f"state_key NOT IN ({', '.join(map(_text, others))})"
+    return f"if({test}, {parsed}, NULL)"
+
+
+def _tree_sql(value: ValueSchema) -> str:
+    """The type that a value is parsed as: an object with all paths of its columns."""
+    tree: dict[str, object] = {}
+    if value.version is not None:
+        tree[value.version[0]] = "string"
+    for column in value.columns:
+        for path in column.paths:
+            if not path:
+                return _wire(column.type)
+            node = tree
+            for part in path[:-1]:
+                below = node.setdefault(part, {})
+                assert isinstance(below, dict)
+                node = below
+            node.setdefault(path[-1], _wire(column.type))
+    return _struct(tree)
+
+
+def _struct(tree: dict[str, object]) -> str:
+    return (
+        "struct<"
+        + ",".join(f"{tick(name)}:{_struct(kind) if isinstance(kind, dict) else kind}" for name, kind in tree.items())
+        + ">"
+    )
+
+
+def _wire(kind: ColumnType) -> str:
+    """What a type is parsed as; some are texts first."""
+    match kind:
+        case Number():
+            return "string"
+        case Quotient():
+            return "struct<`sum`:double,`count`:bigint>"
+        case Items(element):
+            return f"array<{_wire(element)}>"
+        case Entries(value):
+            return f"map<string,{_wire(value)}>"
+        case Record(members):
+            return _struct({source: _wire(each.type) for each in members for source in each.sources})
+        case Scalar(sql):
+            return "string" if sql in _CONVERTED else sql
+
+
+def _name(parsed: str) -> str:
+    """A name for an item of what was parsed, unlike those of the items that it is in."""
+    within = [int(found) for found in re.findall(r"\bx([0-9]+)\b", parsed)]
+    return f"x{max(within, default=0) + 1}"
+
+
+def _is_plain(kind: ColumnType) -> bool:
+    """Whether what is parsed is what the table has."""
+    match kind:
+        case Number() | Quotient():
+            return False
+        case Items(inner) | Entries(inner):
+            return _is_plain(inner)
+        case Record(members):
+            return all(each.sources == (each.name,) and _is_plain(each.type) for each in members)
+        case Scalar(sql):
+            return sql not in _CONVERTED
+
+
+def _converted(parsed: str, kind: ColumnType) -> str:
+    """What the table has, out of what was parsed."""
+    if _is_plain(kind):
+        return parsed
+    name = _name(parsed)
+    match kind:
+        case Number():
+            return f"try_cast({parsed} AS {kind.sql})"
+        case Quotient():
+            return f"try_divide({parsed}.`sum`, {parsed}.`count`)"
+        case Items(element):
+            return f"transform({parsed}, {name} -> {_converted(name, element)})"
+        case Entries(value):
+            return f"transform_values({parsed}, (k{name}, {name}) -> {_converted(name, value)})"
+        case Record(members):
+            inner = ", ".join(
+                f"{_text(each.name)}, {_converted(_first(parsed, [(source,) for source in each.sources]), each.type)}"
+                for each in members
+            )
+            return f"if({parsed} IS NULL, NULL, named_struct({inner}))"
+        case Scalar(sql):
+            return f"if({parsed} RLIKE '{_CONVERTED[sql]}', try_cast({parsed} AS {sql}), NULL)"
+
+
+def _first(parsed: str, paths: list[tuple[str, ...]]) -> str:
+    found = [".".join([parsed, *(tick(part) for part in path)]) for path in paths]
+    return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
+
+
+def _parsed_column(at: int, column: Column) -> str:
+    return _first(f"_part{at}.v", list(column.paths))
+
+
+def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
+    for at, value in enumerate(values):
+        for column in value.columns:
+            parsed = _parsed_column(at, column)
+            yield f"if(why IS NULL, {_converted(parsed, column.type)}, NULL) AS {tick(column.name)}"
+
+
+# -- why a value can't be read ---------------------------------------------------------------------------------------
+
+
+def _why(values: tuple[ValueSchema, ...]) -> str:
+    """Null, or what is wrong with a value; what is cheap to see is asked first."""
+    cases = [
+        ("value IS NULL", "NULL"),
+        (
+            f"substring(value, 1, 1) <> X'{VALUE_VERSION:02x}'",
+            f"concat('its format version is ', hex(substring(value, 1, 1)), ', expected {VALUE_VERSION:02x}')",
+        ),
+        (
+            f"substring(value, 2, 1) NOT IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}')",
+            "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
+        ),
+    ]
+    by_key = [(each.state_key, _why_value(at, each)) for at, each in enumerate(values)]
+    if by_key and by_key[0][0] is None:
+        cases.append(("true", by_key[0][1]))
+    elif by_key:
+        said = {key: why for key, why in by_key if key != ANY_STATE_KEY}
+        cases += [(f"state_key = {_text(str(key))}", why) for key, why in said.items()]
+        other = next((why for key, why in by_key if key == ANY_STATE_KEY), None)
+        cases.append(("true", other or "concat('its state key ', coalesce(state_key, ''), ' is none of the model')"))
+    return f"CASE {' '.join(f'WHEN {test} THEN {said}' for test, said in cases)} END"
+
+
+def _why_value(at: int, value: ValueSchema) -> str:
+    cases = [("json IS NULL", "'it is bytes, no JSON'"), (f"_part{at}._misfit IS NOT NULL", _misfit(value))]
+    if not value.nullable:
+        cases.append((f"_part{at}.v IS NULL", "'it is null'"))
+    if value.version is not None:
+        name, number = value.version
+        seen = f"_part{at}.v.{tick(name)}"
+        cases.append(
+            (
+                f"NOT {seen} <=> '{number}'",
+                f"concat('its {name} is ', coalesce({seen}, 'missing'), ', expected {number}')",
+            )
+        )
+    for column in value.columns:
+        parsed = _parsed_column(at, column)
+        if column.required and column.paths != ((),):
+            cases.append((f"{parsed} IS NULL", _text(f"{column.name} is missing or null")))
+        cases += [(test, _text(said)) for test, said in _problems(parsed, column.type, column.name)]
+    return f"CASE {' '.join(f'WHEN {test} THEN {said}' for test, said in cases)} END"
+
+
+def _misfit(value: ValueSchema) -> str:
+    """Which column does not fit; asked only of values of which it is known that one does not."""
+    shown = f"left(json, {SHOWN})"
+    cases = [("try_parse_json(concat('[', json, ']')) IS NULL", f"concat('it is no JSON: ', {shown})")]
+    for column in value.columns:
+        for path in filter(None, column.paths):
+            one = ValueSchema(None, (Column(column.name, column.type, False, (path,)),))
+            # get_json_object takes neither quotes nor brackets in a name, and is only for show
+            name = path[-1] if path[-1].isidentifier() else "?"
+            steps = ".".join((*path[:-1], name))
+            seen = f"left(coalesce(get_json_object(json, {_text('$.' + steps)}), '?'), {SHOWN})"
+            said = _text(f"{column.name} is not {plain(column.type).sql}: ")
+            cases.append((f"json LIKE '{{%' AND {_parse(one)}._misfit IS NOT NULL", f"concat({said}, {seen})"))
+    wanted = _text("it is not what the model says: ")
+    return f"CASE {' '.join(f'WHEN {test} THEN {said}' for test, said in cases)} ELSE concat({wanted}, {shown}) END"
+
+
+def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, str]]:
+    """Tests of what was parsed, and what they mean."""
+    name = _name(parsed)
+    match kind:
+        case Number():
+            cast = f"try_cast({parsed} AS {kind.sql})"
+            # a cast rounds in silence
+            test = f"({cast} IS NULL OR try_cast({parsed} AS decimal(38,18)) <> {cast})"
+            yield f"{parsed} IS NOT NULL AND {test}", f"{where} is no {kind.sql}"
+        case Scalar(sql, allowed):
+            if sql in _CONVERTED:
+                yield f"{parsed} IS NOT NULL AND {_converted(parsed, kind)} IS NULL", f"{where} is no {sql}"
+            if allowed:
+                shown = ", ".join(map(str, allowed))
+                values = ", ".join(_text(each) if isinstance(each, str) else str(each) for each in allowed)
+                yield f"{parsed} NOT IN ({values})", f"{where} is none of {shown}"
+        case Items(element):
+            for test, said in _problems(name, element, f"{where}[]"):
+                yield f"exists({parsed}, {name} -> {test})", said
+        case Entries(value):
+            for test, said in _problems(name, value, f"{where}{{}}"):
+                yield f"exists(map_values({parsed}), {name} -> {test})", said
+        case Record(members):
+            for each in members:
+                below = _first(parsed, [(source,) for source in each.sources])
+                if each.required:
+                    yield f"{parsed} IS NOT NULL AND {below} IS NULL", f"{where}.{each.name} is missing or null"
+                yield from _problems(below, each.type, f"{where}.{each.name}")

@@ -1,0 +1,142 @@
+"""The versions of an Iceberg table: branches to write on, tags, and the manifests in their summaries.
+
+Invariants:
+    - main moves by ``fast_forward`` alone, which fails when somebody else moved it first.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from infra.errors import HoldfastError
+from infra.spark.session import CATALOG
+from processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
+from processors.snapshots.names import branch_name, procedure_name, quoted
+
+MAIN = "main"
+_MOVED = ("not an ancestor", "does not exist", "Branch does not", "unknown branch", "CommitFailed", "has changed")
+
+
+class TableMoved(HoldfastError):
+    """Somebody else published to the table meanwhile; nothing was published here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a table: its own id, and the manifest in its summary."""
+
+    version: int
+    manifest: SnapshotManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of a table as they were when it was looked at."""
+
+    summaries: Mapping[int, Mapping[str, str]]
+    parents: Mapping[int, int | None]
+    refs: Mapping[str, tuple[str, int]]
+
+    @staticmethod
+    def of(spark: SparkSession, table: str) -> Versions:
+        """Look at a table that is there."""
+        rows = spark.sql(
+            "SELECT snapshot_id, parent_id, summary, NULL AS name, NULL AS type "
+            f"FROM {quoted(table)}.snapshots "
+            f"UNION ALL SELECT snapshot_id, NULL, NULL, name, type FROM {quoted(table)}.refs"
+        ).collect()
+        versions = [row for row in rows if row["name"] is None]
+        return Versions(
+            {row["snapshot_id"]: dict(row["summary"] or {}) for row in versions},
+            {row["snapshot_id"]: row["parent_id"] for row in versions},
+            {row["name"]: (row["type"], row["snapshot_id"]) for row in rows if row["name"] is not None},
+        )
+
+    def ancestors(self, ref: str = MAIN) -> Iterator[int]:
+        """The versions that a branch has been through, newest first."""
+        at: int | None = self.refs[ref][1] if ref in self.refs else None
+        while at is not None and at in self.summaries:
+            yield at
+            at = self.parents[at]
+
+    def head(self, ref: str = MAIN) -> int | None:
+        """The newest version of a branch."""
+        return next(self.ancestors(ref), None)
+
+    def published(self, ref: str = MAIN) -> Iterator[Version]:
+        """The snapshots that a branch has been through, newest first."""
+        for version in self.ancestors(ref):
+            text = self.summaries[version].get(MANIFEST_PROPERTY)
+            if text is not None:
+                yield Version(version, SnapshotManifest.decode(text))
+
+    def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
+        """The version of a branch that is this snapshot."""
+        for version in self.ancestors(ref):
+            summary = self.summaries[version]
+            if summary.get(ID_PROPERTY) == snapshot_id and MANIFEST_PROPERTY in summary:
+                return Version(version, SnapshotManifest.decode(summary[MANIFEST_PROPERTY]))
+        return None
+
+    def tagged(self, tag: str) -> Version | None:
+        """The snapshot that a tag names."""
+        kind, version = self.refs.get(tag, ("", 0))
+        text = self.summaries.get(version, {}).get(MANIFEST_PROPERTY)
+        return Version(version, SnapshotManifest.decode(text)) if kind == "TAG" and text is not None else None
+
+    def branches(self, prefix: str) -> list[str]:
+        """The branches whose names begin so."""
+        return [name for name, (kind, _) in self.refs.items() if kind == "BRANCH" and name.startswith(prefix)]
+
+
+def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:
+    """A branch of this attempt alone, from main or from a version; returns its name."""
+    name = f"{branch_name(snapshot_id)}-{uuid.uuid4().hex[:8]}"
+    where = "" if version is None else f" AS OF VERSION {version}"
+    spark.sql(f"ALTER TABLE {quoted(table)} CREATE BRANCH `{name}`{where}")
+    return name
+
+
+def branch_table(table: str, branch: str) -> str:
+    """A branch as a target of writes."""
+    return f"{quoted(table)}.`branch_{branch}`"
+
+
+def at_version(spark: SparkSession, table: str, ref: str | int) -> DataFrame:
+    """The rows of a branch, a tag or a version."""
+    shown = ref if isinstance(ref, int) else f"'{ref}'"
+    return spark.sql(f"SELECT * FROM {quoted(table)} VERSION AS OF {shown}")
+
+
+def fast_forward(spark: SparkSession, table: str, branch: str) -> None:
+    """Publish: main becomes the branch.
+
+    Raises:
+        TableMoved: Main is no longer what the branch was made from.
+    """
+    try:
+        spark.sql(f"CALL {CATALOG}.system.fast_forward('{procedure_name(table)}', '{MAIN}', '{branch}')").collect()
+    except Exception as failure:
+        if not any(said in str(failure) for said in _MOVED):
+            raise
+        raise TableMoved(
+            f"Table {table} was published to by somebody else while branch {branch} was written.",
+            action="Run it again; it goes on from what is published now.",
+            table=table,
+            branch=branch,
+        ) from failure
+
+
+def set_tag(spark: SparkSession, table: str, tag: str, version: int) -> None:
+    """Name a version; a tag that is there moves."""
+    spark.sql(f"ALTER TABLE {quoted(table)} CREATE OR REPLACE TAG `{tag}` AS OF VERSION {version}")
+
+
+def drop_branches(spark: SparkSession, table: str, names: Iterable[str]) -> None:
+    """Take away what was written on."""
+    for name in names:
+        spark.sql(f"ALTER TABLE {quoted(table)} DROP BRANCH IF EXISTS `{name}`")
