@@ -1,4 +1,5 @@
-"""The command line: ``holdfast demo | up | down | status | version``.
+"""The command line: ``holdfast demo | up | down | status | top | incidents | plan | explain | apply | audit | logs |
+rehearse | orphans | spark | warehouse | version``.
 
 Invariants:
     - Every error on purpose ends as one red message with its action and its exit code; never as a traceback.
@@ -10,12 +11,11 @@ import json
 import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from infra.deploy.supervisord import Supervisord
 from infra.errors import HoldfastError
@@ -23,11 +23,18 @@ from infra.kafka.broker import embedded_broker, running_broker
 from infra.kafka.client import client_config
 from infra.kafka.topics import Topics
 from infra.log import configure_logging
-from infra.settings import Settings, load_settings
+from infra.settings import WARM, Settings, load_settings
+from infra.spark.server import start_server, stop_server
 from orchestration import local
-from orchestration.resources import build_world, open_registry
-from processors.lifecycle.diagnosis import Limits
-from processors.lifecycle.recovery import observe, worst
+from orchestration.commands.incidents import add_incidents
+from orchestration.commands.looking import add_looking
+from orchestration.commands.orphans import add_orphans
+from orchestration.commands.rehearse import add_rehearse
+from orchestration.commands.spark import add_spark
+from orchestration.commands.status import add_status
+from orchestration.commands.top import add_top
+from orchestration.commands.verbs import add_verbs
+from orchestration.resources import open_registry
 from processors.registration import BrokenDefinition, load_processors
 
 #: Slow enough to watch, quick enough to finish in minutes.
@@ -37,9 +44,16 @@ app = typer.Typer(
     name="holdfast",
     help="State lifecycle platform for stateful Kafka processors.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+add_verbs(app)
+add_looking(app)
+add_status(app)
+add_top(app)
+add_incidents(app)
+add_rehearse(app)
+add_orphans(app)
+add_spark(app)
 
 
 @app.command()
@@ -56,18 +70,23 @@ def demo(
 @app.command()
 def up(
     port: Annotated[int | None, typer.Option(min=1024, max=65535, help="The port of Dagster's UI.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
 ) -> None:
     """Start broker, registry, supervisor and Dagster, and leave them running."""
     settings = load_settings()
     configure_logging("WARNING", settings.log_format)
-    console = Console()
-    for name, address in _start(settings, console, port):
+    console = Console(stderr=as_json)
+    started = _start(settings, console, port)
+    if as_json:
+        typer.echo(json.dumps(dict(started), indent=2))
+        return
+    for name, address in started:
         console.print(f"  {name:<12} {address}", highlight=False, soft_wrap=True)
     console.print("All of it keeps running; stop it with [bold]holdfast down[/].")
 
 
 @app.command()
-def down() -> None:
+def down(as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False) -> None:
     """Stop all that runs below the home folder."""
     settings = load_settings()
     configure_logging("WARNING", settings.log_format)
@@ -81,33 +100,15 @@ def down() -> None:
     if settings.paths.supervisor.is_dir() and supervisor.pid() is not None:
         supervisor.stop()
         stopped.append("supervisor and processors")
+    if stop_server(settings):
+        stopped.append("warm Spark")
     if running_broker(settings.paths.kafka) is not None:
         embedded_broker(settings).stop()
         stopped.append("broker")
-    console.print(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing ran.")
-
-
-@app.command()
-def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False) -> None:
-    """Show what runs, every processor, and the open incidents."""
-    settings = load_settings()
-    configure_logging("ERROR", settings.log_format)
-    document = _status(settings)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(json.dumps({"stopped": stopped}))
         return
-    console = Console()
-    for name, value in document["services"].items():
-        console.print(f"  {name:<12} {value or 'not running'}", highlight=False, soft_wrap=True)
-    table = Table("processor", "wanted", "state", "phase", "lag, records", "processed", "pid")
-    for each in document["processors"]:
-        cells = (each["processor"], each["desired"], each["diagnosis"])
-        rest = ("-" if each[name] is None else str(each[name]) for name in ("phase", "lag", "processed", "pid"))
-        table.add_row(*cells, *rest)
-    if document["processors"]:
-        console.print(table)
-    for incident in document["incidents"]:
-        console.print(f"  [yellow]incident {incident['id']}[/]: {incident['processor']} {incident['kind']}")
+    console.print(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing ran.")
 
 
 @app.command(name="version")
@@ -128,6 +129,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = app(args=arguments, standalone_mode=False)
     except HoldfastError as error:
+        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+            typer.echo(json.dumps({"error": error.as_dict()}, indent=2))
+            return error.exit_code
         console = Console(stderr=True)
         console.print(f"[red]{type(error).__name__}[/]: {escape(error.message)}", highlight=False, soft_wrap=True)
         console.print(f"[bold]What to do[/]: {escape(error.action)}", highlight=False, soft_wrap=True)
@@ -152,6 +156,7 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
         for broken in load_processors(settings)
         if isinstance(broken, BrokenDefinition)
     ]
+    local.check_configuration(settings)  # before anything runs that somebody would have to stop again
     with console.status("starting the broker …") as spinner:
         if settings.kafka.bootstrap_servers is not None:
             Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
@@ -164,60 +169,14 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
         told.append(("registry", str(settings.paths.registry) if settings.registry_url is None else "as configured"))
         spinner.update("starting the supervisor …")
         told.append(("supervisor", f"process {Supervisord(settings.paths).start()}"))
+        if settings.spark.master == WARM:
+            spinner.update("starting Spark …")
+            told.append(("spark", start_server(settings).url))
         spinner.update("starting Dagster's daemon …")
         told.append(("daemon", local.start_daemon(settings)))
         spinner.update("starting Dagster's webserver …")
         told.append(("dagster", local.start_webserver(settings, port=port)))
     return told
-
-
-def _status(settings: Settings) -> dict[str, Any]:
-    paths = settings.paths
-    broker = running_broker(paths.kafka)
-    pid = Supervisord(paths).pid() if paths.supervisor.is_dir() else None
-    daemon, web = local.running(settings, local.DAEMON), local.running(settings, local.WEBSERVER)
-    document: dict[str, Any] = {
-        "home": str(paths.home),
-        "services": {
-            "kafka": settings.kafka.bootstrap_servers or (None if broker is None else broker.bootstrap),
-            "supervisor": None if pid is None else f"process {pid}",
-            "daemon": None if daemon is None else f"process {daemon.pid}",
-            "dagster": None if web is None else web.url,
-        },
-        "processors": [],
-        "incidents": [],
-    }
-    if settings.registry_url is None and not paths.registry.exists():
-        return document
-    registry = open_registry(settings)
-    try:
-        world = build_world(paths, registry)
-        limits = Limits(stuck_after_s=settings.stuck_after_s)
-        for deployment in registry.deployments():
-            seen = observe(deployment.processor, world, limits)
-            for slot, each in seen.items():
-                said = each.status
-                document["processors"].append(
-                    {
-                        "processor": deployment.processor,
-                        "slot": slot,
-                        "desired": deployment.desired,
-                        "code_version": deployment.code_version,
-                        "diagnosis": worst({slot: each.diagnosis}).kind,
-                        "sentence": each.diagnosis.sentence,
-                        "phase": None if said is None else said.phase,
-                        "lag": None if said is None else getattr(said, "lag", None),
-                        "processed": None if said is None else getattr(said, "records", {}).get("processed"),
-                        "pid": None if said is None else said.pid,
-                    }
-                )
-        document["incidents"] = [
-            {"id": each.id, "processor": each.processor, "kind": each.kind, "opened_at": each.opened_at.isoformat()}
-            for each in registry.open_incidents()
-        ]
-    finally:
-        registry.close()
-    return document
 
 
 if __name__ == "__main__":

@@ -17,14 +17,23 @@ from infra.settings import Settings, load_settings  # noqa: E402
 from orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
+    maintain_warehouse,
+    orphan_checks,
     provision_and_deploy,
 )
 from orchestration.jobs.feed_flights import feed_flights  # noqa: E402
+from orchestration.jobs.lifecycle_verbs import VERB_JOBS  # noqa: E402
 from orchestration.jobs.recover_processor import recover_processor  # noqa: E402
+from orchestration.jobs.rehearse_restore import rehearse_restore  # noqa: E402
+from orchestration.notifications import notifications_sensor  # noqa: E402
 from orchestration.resources import build_resources  # noqa: E402
-from orchestration.schedules import SCHEDULES  # noqa: E402
+from orchestration.schedules import build_schedules  # noqa: E402
 from orchestration.sensors import build_sensors  # noqa: E402
+from orchestration.watching import topics_watch  # noqa: E402
 from processors.registration import ProcessorDefinition, load_processors  # noqa: E402
+
+#: One process for a run, and one step after the other: a run has one JVM, however many of its assets use Spark.
+EXECUTOR = dg.in_process_executor
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
@@ -34,18 +43,27 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
     checks = [key for definition in working for key in compaction_check_keys(definition)]
     return dg.Definitions.merge(
-        build_assets(loaded),
+        build_assets(loaded, settings.snapshots),
         dg.Definitions(
             jobs=[
                 provision_and_deploy,
                 checkpoint_and_snapshot,
+                maintain_warehouse,
                 compaction_checks(checks),
                 recover_processor,
                 feed_flights,
+                rehearse_restore,
+                orphan_checks,
+                *VERB_JOBS,
             ],
-            sensors=build_sensors(stores, recovery_enabled=settings.recovery_enabled),
-            schedules=SCHEDULES,
+            sensors=[
+                *build_sensors(stores, recovery_enabled=settings.recovery_enabled),
+                notifications_sensor(enabled=settings.webhook.url is not None),
+                topics_watch(working),
+            ],
+            schedules=build_schedules(settings.snapshots),
             resources=build_resources(),
+            executor=EXECUTOR,
         ),
     )
 

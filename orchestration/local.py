@@ -24,6 +24,7 @@ import httpx
 from infra.errors import HoldfastError
 from infra.process import end_process, is_running, start_mark
 from infra.settings import PROJECT, Settings
+from orchestration.dagster_config import check_dagster_config
 from orchestration.resources import environment_of
 
 WEBSERVER, DAEMON = "webserver", "daemon"
@@ -128,8 +129,19 @@ def stop_webserver(settings: Settings) -> bool:
     return _stop(settings, WEBSERVER)
 
 
-def _launch(settings: Settings, name: str, command: list[str], url: str = "") -> LocalProcess:
+def check_configuration(settings: Settings) -> Path:
+    """Refuse what Dagster could not be started with; DAGSTER_HOME, made where it is missing.
+
+    Raises:
+        DagsterConfigInvalid: A file of Dagster's says what Dagster does not know, and where.
+    """
     home = prepare(settings)
+    check_dagster_config(home, PROJECT / "workspace.yaml")
+    return home
+
+
+def _launch(settings: Settings, name: str, command: list[str], url: str = "") -> LocalProcess:
+    home = check_configuration(settings)
     executable = Path(sys.executable).parent / command[0]
     arguments = [str(executable), *command[1:], "-w", str(PROJECT / "workspace.yaml")]
     environment = {**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home), "PYTHONUNBUFFERED": "1"}

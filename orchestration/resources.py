@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import BaseModel, PrivateAttr
@@ -20,8 +20,16 @@ from infra.kafka.client import bootstrap_servers, client_config
 from infra.kafka.topics import Topics
 from infra.paths import Paths
 from infra.settings import PROJECT, Settings, load_settings
+from orchestration.rediscovery import adopt_what_runs
 from processors.lifecycle.ports import World
 from processors.serving.client import ProcessorClient
+
+if TYPE_CHECKING:
+    from orchestration.verbs import Verbs
+
+
+#: How long brokers are asked for an answer where a tick waits for it, seconds.
+PING_S = 3.0
 
 
 class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -41,6 +49,14 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Facts about topics, and the changes to them."""
         settings = load_settings()
         return Topics(bootstrap_servers(settings), client_config(settings), timeout_s=timeout_s)
+
+    def ping(self) -> int:
+        """The number of brokers that answer, asked for a short while.
+
+        Raises:
+            BrokerUnreachable: None does.
+        """
+        return self.topics(PING_S).ping()
 
 
 class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -88,9 +104,21 @@ class LifecycleResource(RegistryResource):
         """The folder that processors are started in."""
         return PROJECT
 
+    @property
+    def restore_target_s(self) -> float:
+        """How long a restore of a whole changelog may take, seconds."""
+        return load_settings().restore_target_s
+
     def environment(self) -> dict[str, str]:
         """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
         return environment_of(load_settings())
+
+    def verbs(self, who: str) -> "Verbs":
+        """Plans and applies, recorded as done by ``who``."""
+        from orchestration.verbs import Verbs  # which builds on this module
+
+        settings = load_settings()
+        return Verbs(settings, self.registry, Topics(bootstrap_servers(settings), client_config(settings)), who)
 
 
 class WarehouseResource(RegistryResource):
@@ -100,12 +128,14 @@ class WarehouseResource(RegistryResource):
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["WarehouseResource"]:
-        """Stop the session with the run."""
+        """End the session, and its JVM, with the run."""
         try:
             yield self
         finally:
             if self._session is not None:
-                self._session.stop()
+                from infra.spark.session import stop_spark
+
+                stop_spark(self._session)
                 self._session = None
             self.close()
 
@@ -118,12 +148,21 @@ class WarehouseResource(RegistryResource):
             self._session = spark_session(load_settings(), app_name="holdfast-snapshots")
         return self._session
 
+    @property
+    def maintenance(self) -> Mapping[str, float]:
+        """How tables are kept."""
+        return load_settings().maintenance.model_dump()
+
 
 def open_registry(settings: Settings) -> Registry:
-    """The registry of the settings, its schema up to date; the caller closes it."""
+    """The registry of the settings, its schema up to date; the caller closes it.
+
+    One that was lost is made anew, and filled from what runs (``orchestration.rediscovery``).
+    """
     settings.home.mkdir(parents=True, exist_ok=True)
     registry = Registry(settings.registry)
     registry.migrate()
+    adopt_what_runs(settings, registry)
     return registry
 
 

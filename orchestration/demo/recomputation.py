@@ -22,13 +22,13 @@ def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
     # A JVM and its library only when they are needed.
     from assets.spark.flights import verify_flights
     from assets.spark.tables import table_name
-    from infra.spark.session import spark_session
+    from infra.spark.session import spark_session, stop_spark
 
     session = spark_session(settings, app_name="holdfast-demo")
     try:
         return verify_flights(session, table_name)
     finally:
-        session.stop()
+        stop_spark(session)
 
 
 def updates_expected() -> dict[str, Counter[str]]:

@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from assets import keys
+from assets.times import current_key, snapshot_partitions
 from infra.database.records import Incident
 from infra.database.registry import Registry
 from infra.deploy.supervisord import Supervisord
@@ -262,11 +263,15 @@ def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
         _materialize(instance, [keys.state_key(*store) for store in stores])
         step.say(f"{len(stores)} stores checkpointed; each equals its changelog")
     with demo.telling.step("snapshot", "snapshot the stores with Spark into Iceberg tables") as step:
-        _materialize(instance, [keys.snapshot_key(*store) for store in stores])
+        _materialize(
+            instance,
+            [keys.snapshot_key(*store) for store in stores],
+            partition_key=current_key(snapshot_partitions(demo.settings.snapshots)),
+        )
         step.say(", ".join(f"holdfast.{processor}.{store}" for processor, store in stores))
 
 
-def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey]) -> None:
+def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
     """Materialise assets of the control room's own definitions, with their checks.
 
     Raises:
@@ -275,7 +280,9 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey]) -> 
     from orchestration.definitions import defs
 
     job = defs.resolve_implicit_global_asset_job_def()
-    result = job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)
+    result = job.execute_in_process(
+        instance=instance, asset_selection=selection, raise_on_error=False, partition_key=partition_key
+    )
     if result.success:
         return
     failed = [event for event in result.all_events if event.is_failure and event.is_step_event]

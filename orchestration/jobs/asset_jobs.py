@@ -41,6 +41,23 @@ checkpoint_and_snapshot = dg.define_asset_job(
 )
 
 
+maintain_warehouse = dg.define_asset_job(
+    "maintain_warehouse",
+    selection=_layers(keys.MAINTENANCE).materializable(),
+    description="Keep all warehouse tables: drop tags beyond their time, expire versions, compact small files, delete "
+    "leftovers.",
+    executor_def=_ONE_PROCESS,
+)
+
+
+orphan_checks = dg.define_asset_job(
+    "orphan_checks",
+    selection=dg.AssetSelection.checks_for_assets(keys.orphans_key()),
+    description="Look for topics, groups, local state, checkpoints and tables that no registered store owns.",
+    executor_def=_ONE_PROCESS,
+)
+
+
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
     """The job that runs these checks."""
     return dg.define_asset_job(

@@ -7,6 +7,7 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
+from infra.errors import HoldfastError
 from infra.kafka.client import bootstrap_servers, client_config
 from infra.sample_data.feed import FeedProgress, feed
 from infra.settings import load_settings
@@ -36,14 +37,17 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
             context.log.info(f"{progress.flights:,} of {progress.total:,} flights sent, {rate:,.0f} per second")
         logged = progress.flights
 
-    done = feed(
-        bootstrap_servers(settings),
-        client_config(settings),
-        flights_per_second=config.flights_per_second,
-        limit=config.limit,
-        again=config.again,
-        progress=log,
-    )
+    try:
+        done = feed(
+            bootstrap_servers(settings),
+            client_config(settings),
+            flights_per_second=config.flights_per_second,
+            limit=config.limit,
+            again=config.again,
+            progress=log,
+        )
+    except HoldfastError as failed:
+        raise dg.Failure(description=str(failed), allow_retries=False) from None
     context.add_output_metadata(
         {
             "flights": done.flights,

@@ -6,13 +6,18 @@ Invariants:
 """
 
 import dagster as dg
+from pydantic import Field
 
 from assets import keys
-from assets.processors import rollout_of
-from infra.settings import load_settings
+from assets.incidents import page_of
+from assets.rollouts import deployed_rollout
+from infra.errors import HoldfastError
+from infra.kafka.errors import BrokerUnreachable
+from infra.settings import Settings, load_settings
 from orchestration.resources import ClusterResource, LifecycleResource
+from processors.lifecycle.conditions import Conditions
 from processors.lifecycle.diagnosis import Limits
-from processors.lifecycle.recovery import RecoveryPolicy, recover
+from processors.lifecycle.recovery import RecoveryPolicy, RecoveryResult, file_by_hand, recover, wait_for_broker
 from processors.registration import find_processor
 
 #: The run tag that names the processor.
@@ -23,11 +28,11 @@ INCIDENT_TAG = "holdfast/incident"
 class RecoverConfig(dg.Config):
     """Which processor to recover, and for which incident."""
 
-    processor: str
-    incident: int
+    processor: str = Field(description="The processor's name.")
+    incident: int = Field(default=0, description="The incident's number; 0 for what is wrong with it now.")
 
 
-@dg.op(description="Diagnose, fence, restart, verify; each step is on the incident's timeline.")
+@dg.op(description="Diagnose, fence, mend or ask, verify; each step is on the incident's timeline.")
 def recover_one(
     context: dg.OpExecutionContext,
     config: RecoverConfig,
@@ -35,45 +40,78 @@ def recover_one(
     lifecycle: LifecycleResource,
 ) -> None:
     """Recover, then tell the processor's asset."""
-    settings = load_settings()
-    definition = find_processor(settings, config.processor)
-    rollout = rollout_of(definition, cluster.topics(), lifecycle)
-    result = recover(
-        config.incident,
-        rollout,
-        lifecycle.world,
-        run_id=context.run.run_id,
-        policy=RecoveryPolicy(limits=Limits(stuck_after_s=settings.stuck_after_s)),
-        progress=lambda progress: context.log.debug(progress.sentence),
-    )
-    incident = lifecycle.registry.incident(config.incident)
-    notes = [] if incident is None else incident.timeline
-    timeline = "\n".join(f"- **{note.step}** ({note.seconds or 0.0:.2f} s): {note.text}" for note in notes)
-    context.add_output_metadata({"outcome": result.outcome, "timeline": dg.MetadataValue.md(timeline)})
+    incident_id = config.incident
+    if not incident_id:
+        incident_id = file_by_hand(config.processor, lifecycle.world, context.run.run_id)
+        tags = {PROCESSOR_TAG: config.processor, INCIDENT_TAG: str(incident_id)}
+        context.instance.add_run_tags(context.run.run_id, tags)
+    result = _recovered(context, config.processor, incident_id, cluster, lifecycle)
+    incident = lifecycle.registry.incident(incident_id)
+    page = "" if incident is None else page_of(incident)
+    metadata = {"incident": incident_id, "outcome": result.outcome, "timeline": dg.MetadataValue.md(page)}
+    context.add_output_metadata(metadata)
     if result.outcome == "failed":
         raise dg.Failure(
-            description=f"Incident {config.incident} of {config.processor}: {result.reason}",
-            metadata={"timeline": dg.MetadataValue.md(timeline)},
+            description=f"Incident {incident_id} of {config.processor}: {result.reason}",
+            metadata=metadata,
             allow_retries=False,
         )
-    context.log.info(f"Incident {config.incident} of {config.processor}: {result.outcome}, {result.reason}")
+    context.log.info(f"Incident {incident_id} of {config.processor}: {result.outcome}, {result.reason}")
     context.log_event(
         dg.AssetObservation(
             keys.processor_key(config.processor),
-            description=result.reason,
+            description=f"Incident {incident_id}: {result.outcome}. {result.reason}",
             metadata={
-                "incident": config.incident,
+                **metadata,
                 "recovery_seconds": round(result.seconds, 3),
                 "recovery_attempts": result.attempts,
-                "timeline": dg.MetadataValue.md(timeline),
             },
         )
     )
 
 
+def _recovered(
+    context: dg.OpExecutionContext,
+    processor: str,
+    incident_id: int,
+    cluster: ClusterResource,
+    lifecycle: LifecycleResource,
+) -> RecoveryResult:
+    settings = load_settings()
+    try:
+        rollout = deployed_rollout(processor, lambda name: find_processor(settings, name), cluster.topics(), lifecycle)
+    except BrokerUnreachable as away:
+        return wait_for_broker(incident_id, lifecycle.world, context.run.run_id, away)
+    return recover(
+        incident_id,
+        rollout,
+        lifecycle.world,
+        run_id=context.run.run_id,
+        policy=_policy(processor, settings, cluster),
+        progress=lambda progress: context.log.debug(progress.sentence),
+    )
+
+
+def _policy(processor: str, settings: Settings, cluster: ClusterResource) -> RecoveryPolicy:
+    """How hard to try, with what the definition tells of the stores; one that can't be imported tells nothing."""
+    limits = Limits(stuck_after_s=settings.stuck_after_s)
+    conditions = Conditions(lambda: cluster.topics().ping(), settings.paths.state)
+    try:
+        topology = find_processor(settings, processor).topology
+    except HoldfastError:
+        return RecoveryPolicy(limits=limits, conditions=conditions)
+    return RecoveryPolicy(
+        limits=limits,
+        conditions=conditions,
+        restorable=len(topology.changelogs) == len(topology.stores),
+        stores=tuple(store.name for store in topology.stores),
+    )
+
+
 @dg.job(
     executor_def=dg.in_process_executor,
-    description="Bring one processor back for one incident: diagnose, fence, restart, verify.",
+    description="Bring one processor back for one incident: diagnose, fence, mend or ask, verify. "
+    "Launched by hand, it needs the processor's name only.",
     tags={"dagster/priority": "10", "dagster/max_retries": "0", "dagster/max_runtime": "900"},
 )
 def recover_processor() -> None:

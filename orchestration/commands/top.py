@@ -1,0 +1,279 @@
+"""``holdfast top``: every processor as it is now, again and again: state, phase, lag, rate, restore.
+
+Invariants:
+    - Looking only. What can't be seen now is said in its row, and the next look tries again.
+    - A rate is what was processed between two looks at one process; a process that was restarted has none at first.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from infra.database.records import Incident
+from infra.database.registry import Registry
+from infra.errors import HoldfastError
+from infra.log import configure_logging
+from infra.settings import Settings, load_settings
+from orchestration.resources import build_world, open_registry
+from processors.lifecycle.diagnosis import Limits
+from processors.lifecycle.looking import look_at_all
+from processors.lifecycle.ports import World
+from processors.lifecycle.recovery import Observation, observe
+from processors.serving.status import ProcessorStatus, TaskStatus
+
+#: Between the look that rates begin with and the first one that is shown, seconds.
+_FIRST_S = 1.0
+_BAR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One instance of a processor; what is not known is None."""
+
+    processor: str
+    slot: str
+    state: str
+    phase: str | None
+    paused: bool
+    tasks: int
+    tasks_running: int
+    lag: int | None
+    records_per_s: float | None
+    #: How long the lag takes at that rate, seconds.
+    behind_s: float | None
+    #: How much of the restore is done, 0 to 1, and how long the rest takes, of the task that is slowest.
+    restored: float | None
+    restore_s_left: float | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a rate is made of: the process, its records so far, and when it said so."""
+
+    started_at: float
+    at: float
+    processed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Everything that one look saw."""
+
+    rows: tuple[Row, ...]
+    incidents: tuple[Incident, ...]
+    samples: Mapping[tuple[str, str], Sample]
+    #: What could not be looked at.
+    failures: tuple[str, ...] = ()
+
+
+def add_top(app: typer.Typer) -> None:
+    """Add the command to the command line."""
+    app.command()(top)
+
+
+def top(
+    processor: Annotated[list[str] | None, typer.Argument(help="Only these. None named: all.")] = None,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds from one look to the next.")] = 2.0,
+    times: Annotated[
+        int | None, typer.Option(min=1, help="So many looks. Unset: until interrupted, one where there is no terminal.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Each look as one line of JSON.")] = False,
+) -> None:
+    """Watch processors: state, phase, lag, rate and restore progress, the ones in trouble first."""
+    settings = load_settings()
+    configure_logging("ERROR", settings.log_format)
+    console = Console()
+    live = console.is_terminal and not as_json
+    count = times or (None if live else 1)
+    with suppress(KeyboardInterrupt):
+        if live:
+            with Live(console=console, screen=count is None, auto_refresh=False) as shown:
+                for look in _looks(settings, tuple(processor or ()), every, count):
+                    shown.update(page(look), refresh=True)
+        else:
+            for look in _looks(settings, tuple(processor or ()), every, count):
+                if as_json:
+                    typer.echo(json.dumps(document(look)))
+                else:
+                    console.print(page(look))
+
+
+def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int | None) -> Iterator[Look]:
+    if settings.registry_url is None and not settings.paths.registry.exists():
+        yield Look((), (), {})
+        return
+    registry = open_registry(settings)
+    try:
+        world, limits = build_world(settings.paths, registry), Limits(stuck_after_s=settings.stuck_after_s)
+        seen = take(registry, world, limits, only, {})
+        pause_s, done = min(_FIRST_S, every_s), 0
+        while count is None or done < count:
+            time.sleep(pause_s)
+            seen = take(registry, world, limits, only, seen.samples)
+            yield seen
+            pause_s, done = every_s, done + 1
+    finally:
+        registry.close()
+
+
+def take(
+    registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Mapping[tuple[str, str], Sample]
+) -> Look:
+    """Look at every deployed processor; ``before`` is what the last look saw."""
+    rows: list[Row] = []
+    samples: dict[tuple[str, str], Sample] = {}
+    failures: list[str] = []
+    incidents: tuple[Incident, ...] = ()
+    try:
+        incidents = registry.open_incidents()
+        deployments = registry.deployments()
+    except HoldfastError as failed:
+        return Look((), (), before, (failed.message,))
+    chosen = [each for each in deployments if not only or each.processor in only]
+    world = look_at_all(world, chosen)
+    for deployment in chosen:
+        name = deployment.processor
+        try:
+            seen = observe(name, world, limits)
+        except HoldfastError as failed:
+            failures.append(f"{name}: {failed.message}")
+            continue
+        for slot, each in seen.items():
+            alive = each.program is not None and each.program.alive
+            status = each.status if alive and isinstance(each.status, ProcessorStatus) else None
+            rows.append(
+                row_of(name, slot, each, status, before.get((name, slot)), down=deployment.desired == "stopped")
+            )
+            if status is not None:
+                samples[name, slot] = sample_of(status)
+    shown = tuple(each for each in incidents if not only or each.processor in only)
+    return Look(tuple(sorted(rows, key=_trouble)), shown, samples, tuple(failures))
+
+
+def sample_of(status: ProcessorStatus) -> Sample:
+    """What the next look makes a rate with."""
+    return Sample(status.started_at, status.heartbeat_at, int(status.records.get("processed", 0)))
+
+
+def row_of(  # tidy: allow-wide because each is a fact of the row
+    processor: str,
+    slot: str,
+    seen: Observation,
+    status: ProcessorStatus | None,
+    before: Sample | None,
+    *,
+    down: bool = False,
+) -> Row:
+    """One instance, from what it said now and at the last look."""
+    tasks = () if status is None else status.tasks
+    lag = None if status is None else status.lag
+    rate = None if status is None else _rate(before, sample_of(status))
+    restored, left = _restore(tasks)
+    return Row(
+        processor=processor,
+        slot=slot,
+        state="down" if down and status is None else seen.diagnosis.kind,
+        phase=None if status is None else status.phase,
+        paused=status is not None and status.paused,
+        tasks=len(tasks),
+        tasks_running=sum(task.phase == "running" for task in tasks),
+        lag=lag,
+        records_per_s=rate,
+        behind_s=round(lag / rate, 1) if lag and rate else None,
+        restored=restored,
+        restore_s_left=left,
+        sentence=seen.diagnosis.sentence,
+    )
+
+
+def _rate(before: Sample | None, now: Sample) -> float | None:
+    if before is None or before.started_at != now.started_at or now.at <= before.at:
+        return None
+    return round((now.processed - before.processed) / (now.at - before.at), 1)
+
+
+def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
+    """How far the slowest restore is, and the seconds that it still takes, where that is known."""
+    shares: list[float] = []
+    rest: list[float | None] = []
+    for task in tasks:
+        if task.restore is not None:
+            left, gone = task.restore.get("seconds_left"), task.restore.get("seconds", 0.0)
+            shares.append(0.0 if left is None else gone / max(gone + left, 1e-9))
+            rest.append(left)
+    known = [left for left in rest if left is not None]
+    return (
+        round(min(shares), 3) if shares else None,
+        max(known) if known and len(known) == len(rest) else None,
+    )
+
+
+def _trouble(row: Row) -> tuple[int, int, str, str]:
+    """Those in trouble first, then those that are furthest behind."""
+    order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
+    return order, -(row.lag or 0), row.processor, row.slot
+
+
+def document(look: Look) -> dict[str, object]:
+    """A look as JSON-ready data."""
+    return {
+        "processors": [asdict(row) for row in look.rows],
+        "incidents": [{"id": each.id, "processor": each.processor, "kind": each.kind} for each in look.incidents],
+        "failures": list(look.failures),
+    }
+
+
+def page(look: Look) -> RenderableType:
+    """A look for people."""
+    parts: list[RenderableType] = []
+    if look.rows:
+        table = Table("processor", "slot", "state", "phase", "tasks", box=None, pad_edge=False)
+        for name in ("lag", "records/s", "behind"):
+            table.add_column(name, justify="right")
+        table.add_column("restore")
+        for row in look.rows:
+            table.add_row(*_cells(row))
+        parts.append(table)
+    elif not look.failures:
+        parts.append(Text("Nothing is deployed."))
+    parts += [Text(f"{each.processor}: incident {each.id}, {each.kind}", style="yellow") for each in look.incidents]
+    sick = [row for row in look.rows if _trouble(row)[0] == 0]
+    parts += [Text(f"{row.processor} {row.slot}: {row.sentence}", style="red") for row in sick]
+    parts += [Text(each, style="red") for each in look.failures]
+    return Group(*parts)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    colour = {0: "red", 1: "yellow", 2: "green"}.get(_trouble(row)[0], "dim")
+    return (
+        escape(row.processor),
+        escape(row.slot),
+        f"[{colour}]{row.state}[/]" + (" [red]PAUSED[/]" if row.paused else ""),
+        row.phase or "-",
+        f"{row.tasks_running}/{row.tasks}" if row.phase else "-",
+        "-" if row.lag is None else f"{row.lag:,}",
+        "-" if row.records_per_s is None else f"{row.records_per_s:,.0f}",
+        "-" if row.behind_s is None else f"{row.behind_s:,.0f} s",
+        _bar(row),
+    )
+
+
+def _bar(row: Row) -> str:
+    if row.restored is None:
+        return ""
+    full = int(row.restored * _BAR)
+    left = "" if row.restore_s_left is None else f", {row.restore_s_left:,.0f} s left"
+    return f"{'█' * full}{'░' * (_BAR - full)} {row.restored:.0%}{left}"

@@ -1,0 +1,91 @@
+"""Fills a registry that was lost from what runs on this machine; called whenever the registry is opened.
+
+Invariants:
+    - It costs one query where the registry knows anything, and nothing where there are no programs.
+    - What can't be found out now (a supervisor or broker that is away) is left to the next opening.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import structlog
+
+from infra.database.registry import Registry
+from infra.deploy.programs import asked_for
+from infra.deploy.supervisord import Supervisord
+from infra.errors import HoldfastError
+from infra.kafka.client import bootstrap_servers, client_config
+from infra.kafka.topics import Topics
+from infra.settings import Settings
+from processors.lifecycle.compatibility import as_document, shape_of
+from processors.lifecycle.ports import now_utc
+from processors.lifecycle.rediscovery import ADOPT, Adopted, Found, rediscover
+from processors.lifecycle.releases import code_of, release_id
+from processors.registration import ProcessorDefinition, load_processors
+from processors.serving.client import ProcessorClient
+
+#: How long Kafka may take to tell of topics, seconds.
+TOPICS_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ...]:
+    """Record what the supervisor's programs tell, if the registry knows nothing; what was recorded by this call."""
+    asked = asked_for(settings.paths.supervisor / "programs")
+    if not asked or not registry.knows_nothing():
+        return ()
+    try:
+        programs = Supervisord(settings.paths).programs()
+        defined = {each.name: each for each in load_processors(settings) if isinstance(each, ProcessorDefinition)}
+        found = [
+            Found(command, environment, programs.get(name), _version(settings, command))
+            for name, (command, environment) in asked.items()
+        ]
+        adopted = rediscover(found, {name: each.topology.code_version for name, each in defined.items()})
+        names = {spec.name for each in defined.values() for spec in each.topology.inputs}
+        topics = Topics(bootstrap_servers(settings), client_config(settings), timeout_s=TOPICS_S)
+        partitions = {name: facts.partitions for name, facts in topics.describe(names).items()}
+    except HoldfastError as failed:
+        log.warning("registry.not_rebuilt", reason=failed.message, action=failed.action)
+        return ()
+    return tuple(each for each in adopted if _record(each, defined.get(each.processor), registry, partitions))
+
+
+def _version(settings: Settings, command: tuple[str, ...]) -> str | None:
+    """The version that a worker tells, or told when it failed."""
+    words = dict(pairwise(command))
+    processor = words.get("--processor")
+    if processor is None:
+        return None
+    client = ProcessorClient(processor, words.get("--slot", "0"), settings.paths)
+    status = client.status() or client.last_failure()
+    return None if status is None else status.code_version
+
+
+def _record(
+    adopted: Adopted, definition: ProcessorDefinition | None, registry: Registry, partitions: Mapping[str, int]
+) -> bool:
+    now = now_utc()
+    if not registry.adopt_deployment(adopted.processor, adopted.code_version, adopted.slots, adopted.desired, now):
+        return False
+    if definition is not None and definition.topology.code_version == adopted.code_version:
+        # a former version's shape is not known any more; it is recorded by its next deployment
+        target = adopted.target or definition.target
+        release = adopted.release
+        name = release.name if release is not None else release_id(adopted.code_version, code_of(target).digest)
+        registry.releases.record(
+            adopted.processor,
+            name,
+            code_version=adopted.code_version,
+            target=target,
+            folder=str(release) if release is not None and release.is_dir() else None,
+            shape=as_document(shape_of(definition.topology, partitions)),
+            now=now,
+        )
+        if adopted.told and adopted.desired == "deployed":
+            registry.releases.works(adopted.processor, name, now)
+    text = f"{adopted.sentence} {adopted.action}"
+    registry.record_action(ADOPT, adopted.processor, "holdfast", text, "done", now, now)
+    log.warning("registry.adopted", processor=adopted.processor, version=adopted.code_version, desired=adopted.desired)
+    return True

@@ -1,0 +1,419 @@
+"""The lifecycle's verbs on this machine's world: what jobs, the command line and Python programs call alike.
+
+    from infra.settings import load_settings
+    from orchestration.verbs import open_verbs
+    from processors.lifecycle.requests import Clear, Keys
+
+    with open_verbs(load_settings(), who="me") as verbs:
+        plan = verbs.plan(Clear("fleet", stores=("aircraft",), selection=Keys(("N14228",))))
+        print(verbs.explain(plan))
+        verbs.apply(plan, confirmed=plan.hash)
+
+Invariants:
+    - A plan that is given out is remembered, so that it can be said later what changed since it was shown.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from assets.rollouts import SLOTS, deployed_rollout
+from infra.database.registry import Registry
+from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from infra.kafka.client import bootstrap_servers, client_config
+from infra.kafka.topics import Topics
+from infra.process import is_running, start_mark
+from infra.settings import PROJECT, Settings
+from orchestration.resources import build_world, environment_of, open_registry
+from processors.audits.tables import subject_of, tabled
+from processors.lifecycle import apply as applying
+from processors.lifecycle import plan as plans
+from processors.lifecycle.apply import Applied, Holder, Tell
+from processors.lifecycle.compatibility import Shape, shape_of
+from processors.lifecycle.deployment import DeploymentResult, Rollout
+from processors.lifecycle.execution import Execution
+from processors.lifecycle.explanation import explain
+from processors.lifecycle.facts import Facts, read_facts
+from processors.lifecycle.from_tables import TableStages, TableWorld
+from processors.lifecycle.hanging import HangingTransactions
+from processors.lifecycle.journal import ApplyRecord
+from processors.lifecycle.local_state import LocalFolders
+from processors.lifecycle.owners import WorkingOwners
+from processors.lifecycle.plan import Plan
+from processors.lifecycle.planning import plan_for
+from processors.lifecycle.ports import World
+from processors.lifecycle.rebuilding import Rebuilding
+from processors.lifecycle.releases import Code, ReleaseFailed, code_of
+from processors.lifecycle.requests import Request
+from processors.lifecycle.running import DeployedProcessors, rollout_of_release
+from processors.lifecycle.shadow_program import Machine
+from processors.lifecycle.store_audit import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
+from processors.lifecycle.verbs.refusals import unknown_stores
+from processors.lifecycle.warehouse_tables import WarehouseTables
+from processors.lifecycle.world_facts import WorldFacts
+from processors.registration import ProcessorDefinition, find_processor
+from processors.serving.client import ProcessorClient
+from processors.state.fingerprint import Fingerprint
+from processors.state.rocksdb import RocksDatabases
+
+if TYPE_CHECKING:
+    from infra.warehouse.stored_tables import StoredTables
+
+
+class ApplyUnknown(HoldfastError):
+    """There is no apply of that number."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class Verbs:
+    """Plans and applies on one world.
+
+    Args:
+        settings: Whose world.
+        registry: Where plans and applies are remembered.
+        topics: Kafka.
+        who: Recorded with everything that is done.
+    """
+
+    def __init__(self, settings: Settings, registry: Registry, topics: Topics, who: str) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._topics = topics
+        self._who = who
+        self._world: World = build_world(settings.paths, registry)
+        self._owners = WorkingOwners(self._client, self._slots, self._width)
+        self._transactions = HangingTransactions(topics.bootstrap, client_config(settings))
+        self._tables = WarehouseTables(partial(_stored_tables, settings))
+        self._facts = WorldFacts(
+            topics,
+            self._world,
+            registry.journal,
+            self._folders,
+            self._owners,
+            self._code,
+            self._transactions,
+            self._tables,
+        )
+        self._runner = DeployedProcessors(self._world, self._rollout, who, self._code_and_shape)
+        self._holder = this_process()
+
+    def definition(self, processor: str) -> ProcessorDefinition:
+        """The processor as it is defined now.
+
+        Raises:
+            ProcessorUnknown: There is none of that name.
+        """
+        return find_processor(self._settings, processor)
+
+    def facts(self, processor: str) -> Facts:
+        """A processor's world at this moment."""
+        return read_facts(self.definition(processor).topology, self._facts)
+
+    def plan(self, request: Request) -> Plan:
+        """Decide what a request would do; nothing is changed.
+
+        Raises:
+            HoldfastError: The processor is unknown, or facts can't be read.
+        """
+        decided = plan_for(request, self._facts, self.definition(request.processor).topology)
+        journal, now = self._registry.journal, self._world.clock()
+        journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), now)
+        return decided
+
+    @staticmethod
+    def explain(plan: Plan) -> str:
+        """The plan in words."""
+        return explain(plan)
+
+    def apply(
+        self, plan: Plan, *, confirmed: str | None = None, sure: bool = False, tell: Tell = lambda text: None
+    ) -> Applied:
+        """Carry a plan out, if the world is still the one that it was decided from.
+
+        Args:
+            plan: What ``plan`` gave.
+            confirmed: The hash of the plan that was shown; needed, or ``sure``, where something is deleted.
+            sure: Confirms without a hash.
+            tell: Told how it gets on.
+
+        Raises:
+            PlanRefused, PlanStale, NotConfirmed, ApplyInProgress: Nothing was changed.
+            HoldfastError: A stage failed; asked for again, it goes on.
+        """
+        now = self.plan(plan.request)
+        shown = plan.hash if confirmed is None else confirmed
+        applying.check_shown(now, shown, self._registry.journal, sure=sure or confirmed is not None)
+        return applying.apply(
+            now,
+            self._execution(),
+            self._registry.journal,
+            who=self._who,
+            holder=self._holder,
+            tell=tell,
+            clock=self._world.clock,
+        )
+
+    @property
+    def deployed(self) -> DeploymentResult | None:
+        """What the last stage that ran a processor came to, in this very object's applies."""
+        return self._runner.result
+
+    def begun(self, request: Request) -> ApplyRecord | None:
+        """The open apply of just this request that is to go on with its own plan; None when there is none."""
+        for record in self._registry.journal.applies(1, processor=request.processor, open_only=True):
+            begun = plans.decode(record.plan)
+            if begun.request == request and begun.after_kill == "go on":
+                return record
+        return None
+
+    def resume(self, apply_id: int, *, tell: Tell = lambda text: None) -> Applied:
+        """Go on with an open apply that was broken off.
+
+        Raises:
+            ApplyUnknown: There is none of that number that is open.
+            HoldfastError: See ``apply``.
+        """
+        return applying.resume(
+            self._open_apply(apply_id),
+            self._execution(),
+            self._registry.journal,
+            holder=self._holder,
+            tell=tell,
+            clock=self._world.clock,
+        )
+
+    def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
+        """Give an open apply up as it stands, but for a processor that it paused, which works again; the apply.
+
+        Raises:
+            ApplyUnknown: There is none of that number that is open.
+            ApplyInProgress: A live run holds it.
+            HoldfastError: What it paused can't be resumed; it stays open.
+        """
+        record = self._open_apply(apply_id)
+        applying.abandon(
+            record,
+            self._registry.journal,
+            holder=self._holder,
+            now=self._world.clock(),
+            reason=f"{self._who}: {reason}",
+            execute=self._execution(),
+        )
+        return record
+
+    def is_broken_off(self, record: ApplyRecord) -> bool:
+        """Whether nobody carries an open apply out any more."""
+        return record.finished_at is None and applying.is_free(record, self._holder, self._world.clock())
+
+    def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
+        """The newest applies, newest first."""
+        return self._registry.journal.applies(limit, processor=processor)
+
+    def audit(
+        self, processor: str, stores: tuple[str, ...], config: Mapping[str, Any], *, warehouse: bool = False
+    ) -> tuple[StoreAudit, ...]:
+        """Prove stores against their changelogs.
+
+        Args:
+            processor: Whose.
+            stores: Which; empty for all that have a changelog.
+            config: Security settings for reading the changelogs.
+            warehouse: Whether their tables are compared, too.
+
+        Raises:
+            PlanRefused: It has no such store, or that store has no changelog.
+            TableUnknown: A table was asked for, and there is none.
+            HoldfastError: A worker or Kafka does not answer.
+        """
+        topology = self.definition(processor).topology
+        logged = {spec.store: spec.topic.name for spec in topology.changelogs}
+        unknown = unknown_stores(topology, stores)
+        bare = next((store for store in stores if store not in logged), None)
+        if unknown is not None or bare is not None:
+            raise applying.PlanRefused(
+                unknown.sentence if unknown is not None else f"Store {bare} of {processor} has no changelog.",
+                action=unknown.action if unknown is not None else "Name a store that has one.",
+                processor=processor,
+            )
+        if not any(each.alive for each in self._facts.instances(processor, self._slots(processor))):
+            raise applying.PlanRefused(
+                f"{processor} does not run, and only its owners can say what they hold.",
+                action=f"Start it, then ask again: holdfast apply deploy {processor}.",
+                processor=processor,
+            )
+        subjects = [subject_of(processor, each, logged[each]) for each in stores or logged]
+        return audit_stores(
+            subjects,
+            [self._client(processor, slot) for slot in self._slots(processor)],
+            self._topics,
+            config,
+            tables={each.store: tabled(self._settings, processor, each.store) for each in subjects}
+            if warehouse
+            else None,
+            kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
+        )
+
+    def _open_apply(self, apply_id: int) -> ApplyRecord:
+        record = self._registry.journal.apply_of(apply_id)
+        if record is None or record.finished_at is not None:
+            seen = "is no apply" if record is None else f"ended ({record.outcome}): it is no open apply"
+            raise ApplyUnknown(
+                f"{apply_id} {seen}.", action="Name one that `holdfast apply list` shows as open.", apply=apply_id
+            )
+        return record
+
+    def _execution(self) -> Execution:
+        rebuilding = Rebuilding(
+            Machine(
+                world=self._world,
+                topics=self._topics,
+                runner=self._runner,
+                rollout=lambda processor: self._rollout(processor, None),
+                client=self._client,
+                shadow=lambda processor, store: self.definition(processor).application.shadow(store).topology(),
+                state_dir=self._state_dir,
+            )
+        )
+        from_tables = TableWorld(
+            tables=self._tables,
+            topics=self._topics,
+            cluster=lambda processor: self.definition(processor).application.cluster(self._settings),
+            topology=lambda processor: self.definition(processor).topology,
+            held=self._held,
+        )
+        return Execution(
+            topics=self._topics,
+            runner=self._runner,
+            owners=self._owners,
+            local=_Folders(self),
+            shadows=rebuilding,
+            transactions=self._transactions,
+            tables=TableStages(from_tables, rebuilding),
+        )
+
+    def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
+        """What the owners hold, by their checkpoints of now."""
+        from processors.state.checkpoint_reader import fingerprint_checkpoint  # RocksDB is for runs, not for loading
+
+        told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
+        return {
+            store: {part.partition: fingerprint_checkpoint(part.path, store) for part in store_partitions(told, store)}
+            for store in stores
+        }
+
+    def _state_dir(self, processor: str) -> Path:
+        return self.definition(processor).application.state_dir or self._settings.paths.state
+
+    def _rollout(self, processor: str, release_id: str | None) -> Rollout:
+        machine = _Machine(self._settings, self._world)
+        book = self._registry.releases
+        if release_id is None:
+            return deployed_rollout(processor, self.definition, self._topics, machine)
+        release = book.find(processor, release_id)
+        if release is None:
+            raise ReleaseFailed(
+                f"There is no release {release_id} of {processor}.",
+                action=f"Plan anew: holdfast plan deploy {processor}.",
+                processor=processor,
+                release=release_id,
+            )
+        return rollout_of_release(release, self._topics, SLOTS, machine.environment(), machine.project)
+
+    def _code(self, processor: str) -> Code:
+        return code_of(self.definition(processor).target)
+
+    def _code_and_shape(self, processor: str) -> tuple[Code, Shape]:
+        definition = self.definition(processor)
+        names = [spec.name for spec in definition.topology.inputs]
+        partitions = {name: each.partitions for name, each in self._topics.describe(names).items()}
+        return code_of(definition.target), shape_of(definition.topology, partitions)
+
+    def _client(self, processor: str, slot: str) -> ProcessorClient:
+        return ProcessorClient(processor, slot, self._settings.paths)
+
+    def _slots(self, processor: str) -> tuple[str, ...]:
+        found = self._registry.deployment(processor)
+        return () if found is None else found.slots
+
+    def _width(self, processor: str) -> int:
+        names = [spec.name for spec in self.definition(processor).topology.inputs]
+        return max((facts.partitions for facts in self._topics.describe(names).values()), default=0)
+
+    def _folders(self, processor: str) -> LocalFolders:
+        definition = self.definition(processor)
+        topology = definition.topology
+        known = self._topics.describe([spec.name for spec in topology.inputs])
+        tasks = topology.tasks({name: facts.partitions for name, facts in known.items()})
+        return LocalFolders(RocksDatabases(), self._state_dir(processor), processor, tasks)
+
+
+class _Folders:
+    """State folders by processor (``execution.LocalState``)."""
+
+    def __init__(self, verbs: Verbs) -> None:
+        self._of = verbs._folders
+
+    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+        return self._of(processor).set_aside(tasks, name)
+
+    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+        return self._of(processor).delete_aside(tasks, name)
+
+
+class _Machine:
+    """This machine, as a rollout needs it (``assets.rollouts.Machine``)."""
+
+    def __init__(self, settings: Settings, world: World) -> None:
+        self._settings = settings
+        self.world = world
+
+    @property
+    def project(self) -> Path:
+        return PROJECT
+
+    def environment(self) -> dict[str, str]:
+        return environment_of(self._settings)
+
+
+@contextmanager
+def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]:
+    """The verbs on the world of the settings.
+
+    Args:
+        settings: Whose world.
+        who: Recorded with everything that is done; None for the user of this process.
+
+    Raises:
+        HoldfastError: The registry can't be opened.
+    """
+    registry = open_registry(settings)
+    try:
+        topics = Topics(bootstrap_servers(settings), client_config(settings))
+        yield Verbs(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
+    finally:
+        registry.close()
+
+
+def _stored_tables(settings: Settings) -> StoredTables:
+    from infra.warehouse.stored_tables import StoredTables, existing_catalog  # a second to load; most verbs need none
+
+    return StoredTables(partial(existing_catalog, settings))
+
+
+def this_process() -> Holder:
+    """This process as a holder of applies: others on this machine see at once when it is gone."""
+    host = socket.gethostname()
+    return Holder(f"{host}/{os.getpid()}/{start_mark(os.getpid())}", partial(_is_gone, host))
+
+
+def _is_gone(host: str, name: str) -> bool:
+    where, pid, mark = [*name.split("/", 2), "", ""][:3]
+    return where == host and pid.isdigit() and not is_running(int(pid), mark)

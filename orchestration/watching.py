@@ -1,0 +1,136 @@
+"""The sensor that looks at the topics of all deployed processors, and tells of each what changed.
+
+Invariants:
+    - A tick asks for no run, and its requests do not grow in number with processors, stores or partitions; workers are
+      asked only where a topic is another one than before.
+    - A check is told when it says something else than last time; what could not be looked at is not told at all.
+    - Of a processor that a verb works on just now nothing is said.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import dagster as dg
+
+from assets import watched
+from infra.errors import HoldfastError
+from orchestration.resources import ClusterResource, LifecycleResource
+from processors.lifecycle import watching
+from processors.lifecycle.journal import SILENT_S
+from processors.lifecycle.watching import Look, WatchMemory
+from processors.registration import ProcessorDefinition
+from processors.topology import Topology
+
+WATCH_EVERY_S = 30
+#: How long one request of a tick may take, seconds.
+REQUEST_S = 8.0
+#: The verbs that leave a changelog or positions that are other ones, and right.
+ANEW = ("backfill", "clear", "reposition", "restore")
+
+
+def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
+    """The sensor over these processors; what is not deployed is left alone."""
+    topologies = {each.name: each.topology for each in definitions}
+
+    @dg.sensor(
+        minimum_interval_seconds=WATCH_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Looks at the changelogs and source topics of all deployed processors in a few requests, and tells "
+        "their checks when something changed: configuration, a topic that is gone or another one, a transaction that "
+        "hangs, input that is gone unread, partitions that were added.",
+    )
+    def topics_watched(
+        context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
+    ) -> dg.SensorResult:
+        memory = watching.decode_memory(context.cursor)
+        events: list[dg.AssetCheckEvaluation] = []
+        try:
+            events, memory = _registered(topologies, memory, lifecycle)
+            deployed = [topologies[name] for name in _deployed(lifecycle) if name in topologies]
+            now = lifecycle.world.clock().timestamp()
+            topics = cluster.topics(REQUEST_S)
+            look = watched.look_at(deployed, topics, cluster.client_config, now, timeout_s=REQUEST_S)
+            findings, after = _judge(deployed, look, memory, cluster, lifecycle)
+        except HoldfastError as failed:
+            return dg.SensorResult(
+                asset_events=events,
+                skip_reason=f"Nothing could be looked at: {failed}",
+                cursor=watching.encode_memory(memory),
+            )
+        news = watching.changed(findings, memory)
+        for each in news:
+            if not each.passed:
+                context.log.warning(f"{each.check}: {each.text}")
+        failing = sum(not each.passed for each in findings)
+        return dg.SensorResult(
+            asset_events=[*events, *(watched.evaluation(each) for each in news)],
+            skip_reason=f"{len(findings)} checks, {failing} failing, {len(news)} told.",
+            cursor=watching.encode_memory(after),
+        )
+
+    return topics_watched
+
+
+def _registered(
+    processors: Iterable[str], memory: WatchMemory, lifecycle: LifecycleResource
+) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
+    """Tell of processors that were adopted, as the registry was lost, and once when that is long ago."""
+    known = {each.processor for each in lifecycle.registry.deployments()}
+    texts = watched.adopted_now(lifecycle)
+    adopted = {name: texts.get(name, "") for name in processors if name in known}
+    names = {name: f"{watched.REGISTERED} {name}" for name in adopted}
+    news = [name for name, text in adopted.items() if memory.told.get(names[name]) != text]
+    told = {**memory.told, **{names[name]: adopted[name] for name in news}}
+    return [watched.registered(name, adopted[name]) for name in news], WatchMemory(memory.topics, told)
+
+
+def _judge(
+    deployed: Sequence[Topology],
+    look: Look,
+    memory: WatchMemory,
+    cluster: ClusterResource,
+    lifecycle: LifecycleResource,
+) -> tuple[list[watching.Finding], WatchMemory]:
+    """What is to be said of all topics, and what the next tick has to know."""
+    strange = watching.suspects(deployed, look, memory)
+    known = watching.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
+    held = watching.held_too_long(known, look.now)
+    transactions = watched.open_on(held, cluster.bootstrap, cluster.client_config)
+    begun = lifecycle.registry.journal.applies(open_only=True)
+    busy = {
+        each.processor for each in begun if each.holder is not None and look.now - each.beat_at.timestamp() < SILENT_S
+    }
+    findings = list(watching.judge(deployed, look, known, transactions, busy=busy))
+    names = {each.name for topology in deployed for each in (*topology.inputs, *(c.topic for c in topology.changelogs))}
+    names |= {topology.processor for topology in deployed}
+    told = {name: short for name, short in memory.told.items() if name.partition(" ")[2] in names}
+    told |= {each.name: each.short for each in findings}
+    return findings, WatchMemory(known, told)
+
+
+def _deployed(lifecycle: LifecycleResource) -> list[str]:
+    return [each.processor for each in lifecycle.registry.deployments()]
+
+
+def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
+    """Changelog -> the topic ids that the state of those workers belongs to which answer."""
+    found: dict[str, set[str]] = {}
+    for name in processors:
+        deployment = lifecycle.registry.deployment(name)
+        for slot in () if deployment is None else deployment.slots:
+            status = lifecycle.world.statuses(name, slot).status()
+            for task in () if status is None else status.tasks:
+                for at in getattr(task, "stores", {}).values():
+                    if at.get("topic_id"):
+                        found.setdefault(at["changelog"], set()).add(at["topic_id"])
+    return found
+
+
+def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
+    """Processor -> when the last verb that makes state anew was through, seconds since 1970."""
+    found: dict[str, float] = {}
+    for name in processors:
+        for each in lifecycle.registry.journal.applies(10, processor=name):
+            if each.outcome == "done" and each.finished_at is not None and each.verb in ANEW:
+                found[name] = each.finished_at.timestamp()
+                break
+    return found
