@@ -23,7 +23,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 TESTS = Path(__file__).resolve().parent
 #: A test below one of these folders gets the folder's name as its marker.
-MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser"})
+MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
 #: Set to 1, a skipped test of those folders fails the run.
 NO_SKIPS = "HOLDFAST_TEST_NO_SKIPS"
 #: Of a failed test's logs, the report shows so many files, and of each the last lines.
@@ -31,7 +31,15 @@ LOGS_SHOWN = 6
 LOG_LINES_SHOWN = 80
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-drills", action="store_true", help="run the drills that take long, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all-drills"):
+        long = [item for item in items if item.get_closest_marker("long_drill")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1]
         for folder in MARKED_FOLDERS.intersection(folders):

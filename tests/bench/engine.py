@@ -36,7 +36,7 @@ from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
 from infra.kafka.broker import BrokerAddress, EmbeddedBroker
 from infra.settings import load_settings
-from tests.bench import checkpoint, failover, pair, scenario, start
+from tests.bench import audit, checkpoint, failover, pair, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
@@ -44,10 +44,21 @@ from tests.bench.page import page
 from tests.bench.peers import CONTENDERS, JAVA_HEAP_MB, Contender, Machine, NotHere, versions
 from tests.bench.report import against_ourselves, block
 from tests.bench.results import Results
-from tests.bench.scenario import BROKER_HEAP_MB, Place, Scenario, load
+from tests.bench.scenario import BROKER_HEAP_MB, Place, Scenario, load, what_failed
 from tests.bench.stream import MESSAGE_BYTES, PARTITIONS
 
-SCENARIOS = {each.name: each for each in (checkpoint.SCENARIO, pair.SCENARIO, start.SCENARIO, failover.SCENARIO)}
+SCENARIOS = {
+    each.name: each
+    for each in (
+        checkpoint.SCENARIO,
+        pair.SCENARIO,
+        start.SCENARIO,
+        failover.SCENARIO,
+        audit.SCENARIO,
+        snapshots.SCENARIO,
+        snapshots.LARGE,
+    )
+}
 FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=1_000_000, latency_s=8, latency_rate=5_000)
 SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000)
 
@@ -143,7 +154,7 @@ def measure_cases(
             result = runner.run(case, contender, number)
         except (RunWrong, HoldfastError) as wrong:
             failed.add((case.name, name))
-            _wrong(results, f"{case.name} {name}, run {number}: {wrong}")
+            _wrong(results, f"{case.name} {name}, run {number}: {what_failed(wrong, runner.broker)}")
             continue
         results.add_run(case, name, contender.title, result)
         shown = f"{result.rate:,.0f} /s" if case.kind is not Kind.LATENCY else f"p99 {result.latency_ms['p99']:.1f} ms"
@@ -157,7 +168,7 @@ def measure_scenario(each: Scenario, place: Place, results: Results) -> bool:
     try:
         each.run(place, results)
     except (RunWrong, HoldfastError) as wrong:
-        _wrong(results, f"{each.name}: {wrong}")
+        _wrong(results, f"{each.name}: {what_failed(wrong, place.broker)}")
         return False
     return True
 

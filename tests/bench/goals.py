@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from tests.bench import checkpoint, failover, pair, start
+from tests.bench import audit, checkpoint, failover, pair, snapshots, start
 from tests.bench.cases import Result
 from tests.bench.results import Results
 
@@ -53,7 +53,12 @@ class Judged:
 
 def judged(results: Results, cores: int) -> list[Judged]:
     """All goals, in the order of the table."""
-    return [*_against_peers(results), *_against_ourselves(results), *_of_scenarios(results, cores)]
+    return [
+        *_against_peers(results),
+        *_against_ourselves(results),
+        *_of_scenarios(results, cores),
+        *_of_snapshots(results),
+    ]
 
 
 def summary(results: Results, cores: int) -> str:
@@ -112,6 +117,38 @@ def _of_scenarios(results: Results, cores: int) -> Iterator[Judged]:
     yield Judged("start with 1 M keys on the disk, to the first output", False, 3.0, first, " s", beside)
     takes_over = _figure(results, "failover", failover.WITH, "takes over s")
     yield Judged("failover to a standby, after the group notices", False, 2.0, takes_over, " s")
+    for way, goal in ((audit.STORE_WAY, 400.0), (audit.CHANGELOG_WAY, 200.0), (audit.TABLE_WAY, 800.0)):
+        rate = _figure(results, "audit", way, "rows/CPU-s")
+        thousands = None if rate is None else rate / 1_000
+        yield Judged(f"audit of a {way}, rows per CPU-second", True, goal, thousands, " k")
+
+
+def _of_snapshots(results: Results) -> Iterator[Judged]:
+    def figure(way: str, column: str) -> float | None:
+        return _figure(results, "snapshots", way, column)
+
+    theirs = figure(snapshots.READER, "rows/CPU-s")
+    for way, goal in ((snapshots.CHECKPOINT, 2.5), (snapshots.CHANGELOG, 1.5)):
+        ours = figure(way, "rows/CPU-s")
+        ratio = ours / theirs if ours and theirs else None
+        yield Judged(f"{way} / Spark's state reader, rows per CPU-second", True, goal, ratio)
+    full = figure(snapshots.FULL, "CPU s")
+    for way, goal in ((snapshots.incremental(snapshots.SOME), 1 / 4), (snapshots.HISTORY, 1 / 8)):
+        used = figure(way, "CPU s")
+        yield Judged(f"{way} / full snapshot, CPU", False, goal, used / full if used and full else None)
+    for changed in snapshots.FEW:
+        small = figure(snapshots.incremental(changed), "CPU s")
+        large = _figure(results, snapshots.LARGE.name, snapshots.incremental(changed), "CPU s")
+        ratio = large / small if small and large else None
+        told = f"{snapshots.incremental(changed)}: 4 M keys / 1 M keys, CPU (of the table's size: 4)"
+        yield Judged(told, False, 2.0, ratio)
+    rate = figure(snapshots.TABLE_BY_SPARK, "rows/CPU-s")
+    thousands = None if rate is None else rate / 1_000
+    yield Judged(f"{snapshots.TABLE_BY_SPARK}, rows per CPU-second", True, 800.0, thousands, " k")
+    yield Judged("cold snapshot, from the start of the JVM", False, 60.0, figure(snapshots.COLD, "s"), " s")
+    yield Judged(snapshots.WARM, False, 6.0, figure(snapshots.WARM, "s"), " s")
+    peak = figure(snapshots.incremental(snapshots.FEW[-1]), "JVM MiB")
+    yield Judged("driver's memory, all of the bench", False, 1_536.0, peak, " MiB")
 
 
 PEERS, TITLES = ("quix", "streams"), ("Quix Streams", "Kafka Streams")

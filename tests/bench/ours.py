@@ -9,9 +9,10 @@ from typing import Any
 
 import structlog
 
+from infra.settings import MEMORY_BYTES_MIN
 from processors import Application, State
 from processors.dataframe.dataframe import StreamingDataFrame
-from processors.runtime.memory import MEMORY_BYTES_MIN, plan_memory
+from processors.runtime.memory import plan_memory
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"

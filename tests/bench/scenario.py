@@ -16,6 +16,7 @@ from infra.errors import HoldfastError
 from infra.jars import JarSource, fetch_jars
 from infra.java import find_java
 from infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from infra.process import is_running
 from infra.settings import load_settings
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures, Results
@@ -59,6 +60,13 @@ class Scenario:
             print(f"run        {self.name} {way}: {told}", flush=True)
 
 
+def what_failed(wrong: Exception, broker: BrokerAddress) -> str:
+    """The words for a run that does not count; a broker that is gone explains all that was seen after it."""
+    if is_running(broker.pid, broker.mark):
+        return str(wrong)
+    return f"the broker's process {broker.pid} was ended by somebody, or by the machine; what was seen then: {wrong}"
+
+
 def shown(value: float) -> str:
     """A figure as a table has it."""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1_000 else f"{value:,.2f}"
@@ -100,10 +108,11 @@ def run_alone(scenario: Scenario, arguments: list[str]) -> int:
     jars = fetch_jars("broker", settings.cache, JarSource(java, settings.ivy_settings))
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, jars=jars)
+        address = broker.start()
         try:
-            scenario.run(Place(broker.start(), Path(folder) / "scenario", given.size, given.rounds), results)
+            scenario.run(Place(address, Path(folder) / "scenario", given.size, given.rounds), results)
         except (RunWrong, HoldfastError) as wrong:
-            print(f"WRONG      {wrong}", file=sys.stderr)
+            print(f"WRONG      {what_failed(wrong, address)}", file=sys.stderr)
             return 1
         finally:
             broker.stop()

@@ -27,7 +27,12 @@ from tests.bench.told import Work
 
 _STREAMS_STATE = struct.Struct(">qddd")
 #: Nothing of it may be cleaned away between two runs.
-_KEPT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.99", "min.compaction.lag.ms": "864000000"}
+_KEPT = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.99",
+    "min.compaction.lag.ms": "864000000",
+    "max.compaction.lag.ms": str(2**63 - 1),
+}
 
 #: How long a group's coordinator may take to be there, seconds.
 COORDINATOR_WITHIN_S = 60.0

@@ -20,10 +20,12 @@ from tests.bench.stream import SeededState, bodies, expected, hash_of
 
 pytestmark = pytest.mark.kafka
 
+WITHOUT_SPARK = [name for name in SCENARIOS if not name.startswith("snapshots")]
+
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
 
-def bench(folder: Path, *options: str) -> Results:
+def bench(folder: Path, *options: str, limit_s: float = 540) -> Results:
     """What a small bench measured; it leaves nothing behind."""
     folder.mkdir()
     kept = folder.parent / "raw.jsonl"
@@ -33,7 +35,7 @@ def bench(folder: Path, *options: str) -> Results:
         command, env=environment, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            told, _ = process.communicate(timeout=540)
+            told, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             process.terminate()  # it takes its broker along
             told, _ = process.communicate(timeout=60)
@@ -126,7 +128,7 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
 ) -> None:
     page = tmp_path / "page.md"
     results = bench(
-        tmp_path / "bench", "--cases", ",".join(SCENARIOS), "--contenders", "ours", "--page", str(page)
+        tmp_path / "bench", "--cases", ",".join(WITHOUT_SPARK), "--contenders", "ours", "--page", str(page)
     )  # each compares its outputs or its state with what they must be, and fails the bench when they differ
 
     assert not results.wrong
@@ -135,11 +137,35 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
         "pair": 2,
         "start": 1,
         "failover": 1,
+        "audit": 4,
     }
     ways = results.figures["checkpoint"][1]
     assert ways["full replay"][0]["replayed"] >= SCENARIOS["checkpoint"].small
     assert 0 < ways["checkpoint + 10 % tail"][0]["replayed"] < SCENARIOS["checkpoint"].small / 5
     assert results.figures["failover"][1]["with a standby"][0]["replayed"] < SCENARIOS["failover"].small
     told = page.read_text()
-    assert all(f"### {name}" in told for name in SCENARIOS)
-    assert "measured   checkpoint, pair, start, failover" in told
+    assert all(f"### {name}" in told for name in WITHOUT_SPARK)
+    assert "measured   checkpoint, pair, start, failover, audit" in told
+    rows = SCENARIOS["audit"].small
+    assert [runs[0]["rows"] for runs in results.figures["audit"][1].values()] == [
+        rows,
+        rows * 11 // 10 + 4,
+        rows,
+        3 * rows,
+    ]
+
+
+@pytest.mark.timeout(1_500)
+def test_snapshots_have_the_right_results_in_every_way(broker_jars: tuple[Path, ...], tmp_path: Path) -> None:
+    # each way compares what it came to with plain Python, and fails the bench when they differ
+    results = bench(tmp_path / "bench", "--cases", "snapshots", "--contenders", "ours", limit_s=1_400)
+    assert not results.wrong
+    ways = results.figures["snapshots"][1]
+    assert {way: len(runs) for way, runs in ways.items()} == dict.fromkeys(ways, 1)
+    assert [run["rows"] for way, (run,) in ways.items() if way.startswith("incremental")] == [
+        1_000,
+        2_000,
+        2_000,
+        2_000,
+    ]
+    assert len(ways) == 11

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from infra.kafka.broker import BrokerAddress
+from infra.process import start_mark
 from tests.bench.cases import Case, Kind, Result, all_cases
 from tests.bench.engine import FULL, in_turns
 from tests.bench.goals import judged, summary
+from tests.bench.measured import RunWrong
 from tests.bench.page import page
 from tests.bench.report import against_ourselves, block
 from tests.bench.results import Results
+from tests.bench.scenario import what_failed
 
 CASES = {case.name: case for case in all_cases(FULL)}
 RUN = Result(1_000, 900.0, 1_000.0, 8.0, 6.0, 1.0, 100 << 20, 0.1, "ab", {})
@@ -71,7 +77,10 @@ def test_the_scenarios_have_goals_and_two_processes_are_judged_where_cores_allow
         results.add_figures("pair", "title", way, {"rate /s": rate, "CPU s/M": 9.0})
     results.add_figures("start", "title", "warm disk", {"first output s": 2.5, "replayed": 0})
     results.add_figures("failover", "title", "with a standby", {"takes over s": 2.5})
+    results.add_figures("audit", "title", "table", {"rows/CPU-s": 900_000.0})
     told = verdicts(results)
+    assert told["audit of a table, rows per CPU-second"] == ("900.00 k", "met")
+    assert told["audit of a store, rows per CPU-second"][1] == "not measured"
     assert told["restore from checkpoint + 10 % tail / full replay"] == ("8.50x", "met")
     assert told["two processes / one, rate"] == ("1.50x", "not met")
     assert verdicts(results, cores=2)["two processes / one, rate"][1].startswith("not judged: 2 cores")
@@ -146,3 +155,11 @@ def test_what_differs_in_its_guarantee_only_is_measured_side_by_side() -> None:
 def _case(results: Results, name: str) -> tuple[Case, dict[str, str], dict[str, list[Result]]]:
     case, runs = results.runs[name]
     return case, results.titles, runs
+
+
+def test_a_broker_that_was_ended_is_told_before_all_that_was_seen_after_it() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    broker = BrokerAddress("127.0.0.1:1", process.pid, start_mark(process.pid) or "")
+    assert what_failed(RunWrong("no answer"), broker) == "no answer"
+    process.communicate(b"\n", timeout=60)
+    assert what_failed(RunWrong("no answer"), broker).startswith(f"the broker's process {process.pid} was ended by")

@@ -1,21 +1,15 @@
 """Dagster's UI in a real browser: the lineage graph and an asset's page, offline."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Request, expect, sync_playwright
+from playwright.sync_api import Page, Request, expect
 
-from infra.browser import find_browser
 from infra.settings import Settings, load_settings
 from orchestration import local
+from tests.browser.conftest import IMAGES, TAKE_SCREENSHOTS
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
-SCREENSHOT = PROJECT / "docs" / "images" / "lineage.png"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-#: Read when this is imported: tests run without HOLDFAST_ settings from outside.
-TAKE_SCREENSHOT = os.environ.get("HOLDFAST_SCREENSHOTS") == "1"
+SCREENSHOT = IMAGES / "lineage.png"
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +21,6 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def url(settings: Settings) -> Iterator[str]:
     yield local.start_webserver(settings)
     local.stop_webserver(settings)
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    executable = find_browser()
-    if executable is None:
-        pytest.skip("there is no Chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(executable), args=FLAGS)
-        yield browser.new_page(viewport={"width": 1800, "height": 900})
-        browser.close()
 
 
 def test_the_lineage_shows_the_whole_path(page: Page, url: str) -> None:
@@ -53,7 +36,7 @@ def test_the_lineage_shows_the_whole_path(page: Page, url: str) -> None:
         expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=60_000)
     assert outside == []
     expect(page.get_by_text("Loading...")).to_have_count(0, timeout=30_000)
-    if TAKE_SCREENSHOT:
+    if TAKE_SCREENSHOTS:
         SCREENSHOT.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOT)
     page.get_by_text("fleet_processor", exact=True).first.click()

@@ -83,7 +83,7 @@ def test_items_come_in_key_order_from_the_first_on(database: Database) -> None:
 
 def test_bulk_mode_changes_nothing_but_speed(database: Database) -> None:
     database.write([(b"a", b"0"), (b"gone", b"0")])
-    database.begin_bulk()
+    database.begin_bulk(100_000)
     for number in range(50):
         database.load([b"%03d" % key for key in range(100)], [b"%d" % number] * 100)
     database.write([(b"gone", None), (b"meta", b"m")])
@@ -113,7 +113,7 @@ def test_a_store_is_wiped_and_used_again(databases: Databases, path: Path) -> No
     store.wipe()
     assert store.meta() is None
     assert not store.holds_data("s")
-    store.begin_bulk()
+    store.begin_bulk(100_000)
     store.load([b"\x01sk"], [b"w"])
     store.write([], TaskMeta(transaction=2))
     store.end_bulk()

@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -11,39 +12,41 @@ import pytest
 from confluent_kafka import Producer
 
 from assets import keys
-from assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH
+from assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH, provisioned
 from assets.checks import COMPACTION
 from assets.factory import build_processor
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
-from orchestration.resources import build_resources
-from processors import Application
+from infra.settings import load_settings
+from orchestration.resources import build_resources, open_registry
+from orchestration.verbs import open_verbs
 from processors.changelog.format import META_KEY
+from processors.lifecycle import plan as plans
 from processors.lifecycle.audit import AuditImpossible, fingerprint_changelog
-from processors.lifecycle.compaction import judge_compaction, read_compaction
-from processors.registration import ProcessorDefinition
+from processors.lifecycle.compaction import judge_compaction
+from processors.lifecycle.compaction_facts import read_compaction
+from processors.lifecycle.requests import Deploy
+from processors.registration import ProcessorDefinition, find_processor
 from processors.state.fingerprint import fingerprint_of
+from tests.operating import DEFINITION
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-
-
-def count(value: object, state: object) -> object:
-    return value
 
 
 @pytest.fixture
 def definition(
     broker: str, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> ProcessorDefinition:
+) -> Iterator[ProcessorDefinition]:
+    group = unique("assets")
+    module = f"definition_{group.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
-    group = unique("assets")
-    application = Application(broker, consumer_group=group)
-    application.dataframe(application.topic(f"{group}-in")).apply(count, stateful=True, store="counts").to_topic(
-        application.topic(f"{group}-out")
-    )
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", f'["{module}:application"]')
     Topics(broker).create(TopicSpec(f"{group}-in", 3, 1))
-    return ProcessorDefinition(group, application, application.topology(), "", (), "tests:application")
+    yield find_processor(load_settings(), group)
+    sys.modules.pop(module, None)
 
 
 def run(
@@ -79,8 +82,43 @@ def test_materialising_creates_the_topics_once(definition: ProcessorDefinition, 
     assert facts.config["cleanup.policy"] == "compact"
     assert again == facts
     metadata = second.asset_materializations_for_node(second.get_step_success_events()[0].node_name)[0].metadata
-    assert metadata["explanation"].value == "nothing to do"
+    assert "nothing to do" in str(metadata["explanation"].value)
     assert metadata["stages_applied"].value == 0
+    registry = open_registry(load_settings())
+    try:
+        recorded = registry.journal.applies(10, processor=definition.name)
+    finally:
+        registry.close()
+    assert [(each.who, each.outcome) for each in recorded] == [(f"dagster run {first.run_id}", "done")]
+
+
+def test_who_finds_another_apply_under_way_waits_for_it(definition: ProcessorDefinition, broker: str) -> None:
+    now = datetime.now(UTC)
+    with open_verbs(load_settings(), who="a test") as verbs:
+        registry = open_registry(load_settings())
+        other = verbs.plan(Deploy(definition.name))
+        record, _ = registry.journal.begin_apply(
+            processor=definition.name,
+            verb="deploy",
+            plan_hash=other.hash,
+            plan=plans.encode(other),
+            who="somebody else",
+            holder="elsewhere/1/0",
+            now=now,
+        )
+        waited: list[float] = []
+
+        def other_ends(seconds: float) -> None:
+            waited.append(seconds)
+            registry.journal.end_apply(record.id, "done", now)
+
+        said: list[str] = []
+        plan = provisioned(verbs, definition.name, said.append, other_ends)
+        registry.close()
+    assert plan.changes
+    assert waited == [1.0]
+    assert any("Waiting for it" in each for each in said)
+    assert f"{definition.name}-counts-changelog" in Topics(broker).describe([f"{definition.name}-counts-changelog"])
 
 
 def test_drift_is_warned_of_and_repaired(definition: ProcessorDefinition, broker: str) -> None:
@@ -97,10 +135,38 @@ def test_drift_is_warned_of_and_repaired(definition: ProcessorDefinition, broker
         assert not evaluation.passed
         assert evaluation.severity == dg.AssetCheckSeverity.WARN
         assert "cleanup.policy is delete, expected compact" in (evaluation.description or "")
+        remedy = f"holdfast apply provision {definition.name}"
+        assert f"Remedy: `{remedy}`" in (evaluation.description or "")
+        assert remedy in str(evaluation.metadata["remedy"].value)
 
         assert checks_of(run(definition, instance)) == {CONFIG_MATCHES: True, PARTITIONS_MATCH: True, COMPACTION: True}
         assert checks_of(run(definition, instance, checks={check})) == {COMPACTION: True}
     assert topics.describe([changelog])[changelog].config["cleanup.policy"] == "compact"
+
+
+def test_the_check_has_numbers_that_plot(definition: ProcessorDefinition, broker: str) -> None:
+    changelog = f"{definition.name}-counts-changelog"
+    check = dg.AssetCheckKey(keys.changelog_key(definition.name, "counts"), COMPACTION)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(definition, instance).success
+        producer = Producer({"bootstrap.servers": broker})
+        for number in range(30):
+            producer.produce(changelog, bytes(1000), b"k", partition=number % 2)
+        assert producer.flush(30) == 0
+        (evaluation,) = run(definition, instance, checks={check}).get_asset_check_evaluations()
+    found = {name: value.value for name, value in evaluation.metadata.items()}
+    assert evaluation.passed, evaluation.description
+    assert {name: found[name] for name in ("offset_span", "records", "partitions", "replication")} == {
+        "offset_span": 30,
+        "records": 30,
+        "partitions": 3,
+        "replication": 1,
+    }
+    assert 0.02 < found["size_mib"] < 0.1
+    assert found["restore_seconds"] < 1
+    zeros = ("drifted_entries", "hanging_partitions", "overdue_partitions", "overdue_records", "held_back_offsets")
+    assert [found[name] for name in zeros] == [0] * len(zeros)
+    assert "unknown" not in found
 
 
 def test_a_changelog_of_another_width_is_refused_and_left(definition: ProcessorDefinition, broker: str) -> None:

@@ -99,14 +99,31 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         metadata = event.asset_materialization.metadata
         assert metadata["live_keys"].value == 7
         assert metadata["lag_records"].value == 0
+        assert metadata["key_skew"].value >= 1.0
+        assert str(metadata["picture"].value).startswith("**counts**: 7 keys in")
 
         foreign = Producer({"bootstrap.servers": broker})
         foreign.produce(f"{group}-counts-changelog", b"\x01\x01" + bytes(8) + b"0", key_prefix(b"foreign") + b"n")
         assert foreign.flush(30) == 0
+        Topics(broker).settled_end_offsets(f"{group}-counts-changelog")
+        passed, warned = run(definition, instance, state)[MATCHES_CHANGELOG]
+        assert passed, "the owner has not come to it yet, and holds what it should"
+        assert "partition 0: 1 records of" in warned
+        assert "are not the owner's" in warned
         feed(broker, f"{group}-in", 100)
         wait_processed(client, 200)
-        passed, said = run(definition, instance, state)[MATCHES_CHANGELOG]
-    assert not passed
-    assert "partition 0: the store is 7 keys" in said
-    assert "the changelog 8 keys" in said
-    assert "delete the local state" in said
+        definitions = dg.Definitions.merge(build_processor(definition), dg.Definitions(resources=build_resources()))
+        job = definitions.resolve_implicit_global_asset_job_def()
+        result = job.execute_in_process(instance=instance, asset_selection=[state], raise_on_error=False)
+    (found,) = (each for each in result.get_asset_check_evaluations() if each.check_name == MATCHES_CHANGELOG)
+    assert not found.passed
+    said = found.description or ""
+    assert "the store is 7 keys" in said
+    assert "changelog is 8 keys" in said
+    assert f"holdfast apply restore {group} --partition 0 --from changelog" in said
+    assert "data:image/svg+xml;base64," in str(found.metadata["heat_map"].value)
+    assert "1 of 256 buckets have keys that differ" in str(found.metadata["heat_map"].value)
+    (record,) = found.metadata["differing_keys"].value.records  # type: ignore[union-attr]
+    assert (record.data["key"], record.data["store"], record.data["changelog"]) == ("foreign", "absent", "0")
+    assert found.metadata["keys_differing"].value == 1
+    assert "1. 1 keys of partition 0" in str(found.metadata["repair_plan"].value)

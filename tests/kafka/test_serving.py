@@ -142,6 +142,9 @@ def test_compaction_and_checkpoint_leave_the_state_as_it_is(stream: Any, worker:
     sizes = one.client.compact()
     assert sizes["bytes_after"] > 0
     assert plain_sum(one, "holdfast_store_size_bytes") == sizes["bytes_after"]
+    tasks = one.client.status().tasks
+    assert sum(task.keys for task in tasks) >= 10
+    assert all(0 < task.live_bytes <= task.store_bytes for task in tasks)
     assert len(one.client.checkpoint()["tasks"]) == stream.partitions
     stream.feed_numbers(100)
     waiting(processed(one, 500), "what came after")
@@ -196,6 +199,9 @@ def test_a_worker_is_ready_only_when_its_state_is_restored(stream: Any, worker: 
     holder.abort_transaction(30)
     second.wait_running()
     assert second.client.ready() == (True, "")
+    tasks = second.client.status().tasks
+    assert sum(task.restored for task in tasks) > 0
+    assert all(task.restored_s > 0 for task in tasks)
     assert second.terminate() == 0
 
 

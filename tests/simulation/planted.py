@@ -5,7 +5,7 @@ Every one is a mistake that an exactly-once engine was seen to make, or could.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -29,7 +29,7 @@ from processors.testing.groups import Group
 from processors.testing.log import PartitionLog
 from processors.testing.producer import InMemoryProducer
 from tests.simulation.planted_checkpoints import PLANTS
-from tests.simulation.run import Outcome, SeedRunner, runner
+from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -356,8 +356,14 @@ BUGS = (
 )
 
 
-def seeds_until_caught(seeds: SeedRunner, bug: Planted, seeds_max: int) -> tuple[int, Outcome] | None:
-    """Run seeds with a bug until an invariant breaks: how many it took, and what was seen; None when none did."""
+def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int) -> tuple[int, Any] | None:
+    """Run seeds with a bug until an invariant breaks: how many it took, and what was seen; None when none did.
+
+    Args:
+        seeds: Runs one seed, of the engine or of operators; an outcome has the ``invariant`` that broke.
+        bug: What grows it for a while, and its ``name``.
+        seeds_max: So many seeds at the most.
+    """
     with bug.growing():
         for seed in range(seeds_max):
             outcome = seeds.run(seed)
@@ -366,16 +372,21 @@ def seeds_until_caught(seeds: SeedRunner, bug: Planted, seeds_max: int) -> tuple
     return None
 
 
-def main() -> None:
-    """Print the table of the documentation."""
+def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
+    """Print the table of the documentation; for the arguments see ``seeds_until_caught``."""
     print("| Planted bug | Caught by | Seeds needed |\n| --- | --- | --- |")
+    for bug in bugs:
+        caught = seeds_until_caught(seeds, bug, seeds_max)
+        if caught is None:
+            print(f"| {bug.name} | **nothing** | > {seeds_max} |", flush=True)
+        else:
+            print(f"| {bug.name} | {caught[1].invariant} | {caught[0]} |", flush=True)
+
+
+def main() -> None:
+    """Print the table of the bugs of the engine."""
     with runner() as seeds:
-        for bug in BUGS:
-            caught = seeds_until_caught(seeds, bug, 400)
-            if caught is None:
-                print(f"| {bug.name} | **nothing** | > 400 |", flush=True)
-            else:
-                print(f"| {bug.name} | {caught[1].invariant} | {caught[0]} |", flush=True)
+        print_table(seeds, BUGS, 400)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,100 @@
-"""One Spark session for all Spark tests, and changelogs made by hand on the real broker."""
+"""One Spark session for each file of Spark tests, and changelogs made by hand on the real broker."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from assets.spark.snapshot import PartitionRange, SnapshotPlan, plan_snapshot, write_snapshot
+from assets.spark.changelog import ChangelogSource
+from assets.spark.planning import look_at_table
+from assets.spark.snapshot import write_snapshot
+from infra.jars import JarSource, fetch_jars
+from infra.java import find_java
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
 from infra.settings import Settings, load_settings
-from infra.spark.session import spark_session
+from infra.spark.configuration import secret_configuration, session_configuration
+from infra.spark.session import spark_session, stop_spark
+from infra.warehouse.catalog import prepare_catalog
 from processors.changelog.format import META_KEY, encode_value, key_prefix
+from processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint
+from processors.snapshots.gathering import changelog_now
+from processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
+from tests.kafka.object_store import BUCKET, WRITER, S3Server
+from tests.postgres import PASSWORD, USER, PostgresServer
+
+#: A changelog as processors make it: nothing of the last hour is compacted.
+CONFIG = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
 
 
 @pytest.fixture(scope="session")
 def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return load_settings(home=tmp_path_factory.mktemp("spark-home"), spark={"master": "local[2]"})
+    settings = load_settings(home=tmp_path_factory.mktemp("spark-home"), spark={"master": "local[2]"})
+    source = JarSource(find_java(), settings.ivy_settings)
+    # one JVM for all of these tests, so it has the jars for object stores, too
+    jars = [str(jar) for name in ("spark", "s3") for jar in fetch_jars(name, settings.cache, source)]
+    spark = settings.spark.model_copy(update={"conf": {"spark.jars": ",".join(jars)}})
+    return settings.model_copy(update={"spark": spark})
+
+
+@pytest.fixture(scope="module")
+def spark(spark_settings: Settings) -> Iterator[Any]:
+    """A JVM for each file of tests: others in the same process start and end JVMs of their own between two files."""
+    session = spark_session(spark_settings, app_name="tests")
+    yield session
+    stop_spark(session)
+
+
+@pytest.fixture(scope="module")
+def session_for(spark: Any) -> Callable[[Settings], Any]:
+    """Another session of the same JVM, with the warehouse of other settings."""
+
+    def make(settings: Settings) -> Any:
+        prepare_catalog(settings)
+        session = spark.newSession()
+        for name, value in {**session_configuration(settings), **secret_configuration(settings)}.items():
+            session.conf.set(name, value)
+        return session
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def spark(spark_settings: Settings) -> Iterator[Any]:
-    session = spark_session(spark_settings, app_name="tests")
-    yield session
-    session.stop()
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server.start()
+    server.remove()
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[S3Server]:
+    server = S3Server(tmp_path / "s3")
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path) -> Settings:
+    """A catalog on Postgres, and files in an object store."""
+    return load_settings(
+        home=tmp_path / "home",
+        warehouse={
+            "url": f"s3://{BUCKET}/warehouse",
+            "catalog_url": postgres.url(postgres.new_database()),
+            "catalog_user": USER,
+            "catalog_password": PASSWORD,
+            "s3_endpoint": f"http://127.0.0.1:{s3.port}",
+            "s3_region": "us-east-1",
+            "s3_access_key": WRITER[0],
+            "s3_secret_key": WRITER[1],
+        },
+    )
 
 
 class Claims:
@@ -46,21 +114,54 @@ class Claims:
 
 @dataclass
 class Changelog:
-    """A changelog topic of two partitions, written in committed and aborted transactions."""
+    """A changelog topic of two partitions, written in committed and aborted transactions.
+
+    ``model`` is what it holds: (partition, message key) -> stored bytes.
+    """
 
     bootstrap: str
     processor: str
     spark: Any
+    partitions: int = 2
+    config: dict[str, str] = field(default_factory=lambda: dict(CONFIG))
+    model: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
         return f"{self.processor}-s-changelog"
 
+    @property
+    def table_name(self) -> str:
+        return f"holdfast.`{self.processor}`.s"
+
     def __post_init__(self) -> None:
         self.claims = Claims()
         self.topics = Topics(self.bootstrap)
-        self.topics.create(TopicSpec(self.topic, 2, 1, {"cleanup.policy": "compact"}))
-        self._producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.processor})
+        self.create()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": self.processor,
+                "message.max.bytes": 8 << 20,
+            }
+        )
+        self._producer.init_transactions(60)
+
+    def create(self) -> None:
+        assert self.topics.create(TopicSpec(self.topic, self.partitions, 1, self.config))
+
+    def recreate(self) -> None:
+        """Delete the topic, and make it again without a record."""
+        self.topics.delete(self.topic)
+        self.create()
+        self.model.clear()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": self.processor,
+                "message.max.bytes": 8 << 20,
+            }
+        )
         self._producer.init_transactions(60)
 
     def write(self, partition: int, entries: list[tuple[bytes, Any]], *, commit: bool = True) -> None:
@@ -68,6 +169,10 @@ class Changelog:
         for key, value in entries:
             stored = None if value is None else encode_value(value, 1_357_034_400_000)
             self._producer.produce(self.topic, stored, key_prefix(key) + b"n", partition)
+            if commit and stored is None:
+                self.model.pop((partition, key), None)
+            elif commit and stored is not None:
+                self.model[partition, key] = stored
         self._producer.produce(self.topic, b'{"version":1}', META_KEY, partition)
         if commit:
             self._producer.commit_transaction(60)
@@ -86,23 +191,69 @@ class Changelog:
         """A commit is answered before its markers are written, and only what lies below them is read."""
         self.topics.settled_end_offsets(self.topic)
 
-    def plan(self, ends: dict[int, int] | None = None) -> SnapshotPlan:
-        facts = self.topics.describe([self.topic])[self.topic]
-        starts = self.topics.start_offsets(self.topic)
-        upto = self.topics.end_offsets(self.topic, committed=True) | (ends or {})
-        return plan_snapshot(
-            self.processor,
-            "s",
-            [PartitionRange(number, starts[number], upto[number], self.topic, facts.topic_id) for number in starts],
-        )
+    def ends(self) -> dict[int, int]:
+        return self.topics.end_offsets(self.topic, committed=True)
 
-    def snapshot(self, plan: SnapshotPlan | None = None) -> Any:
-        return write_snapshot(self.spark, plan or self.plan(), self.bootstrap, {}, self.claims)
+    def look(self) -> ChangelogNow | None:
+        return changelog_now(self.topics, self.topic, {})
+
+    def facts(self, ends: dict[int, int] | None = None, paths: dict[int, str] | None = None, **changed: Any) -> Any:
+        """Facts with a checkpoint of this moment; its files are there where paths are given."""
+        log = self.look()
+        assert log is not None
+        upto = self.ends() | (ends or {})
+        points = tuple(
+            StorePoint(
+                partition=number,
+                path=(paths or {}).get(number, ""),
+                topic=self.topic,
+                topic_id=log.topic_id,
+                end=upto[number],
+                taken_at=time.time(),
+                inputs={"in": upto[number]},
+                sources={"in": "source-id"},
+                files=paths is not None,
+            )
+            for number in log.partitions
+        )
+        known = {
+            "processor": self.processor,
+            "store": "s",
+            "points": points,
+            "changelog": log,
+            "table": look_at_table(self.spark, self.processor, "s"),
+            "code_version": "code",
+            "state_format": "1.1.1",
+            "schema_version": 1,
+            "now": time.time(),
+        }
+        return SnapshotFacts(**{**known, **changed})
+
+    def plan(self, ends: dict[int, int] | None = None, wanted: Wanted = Wanted.AUTO, **changed: Any) -> SnapshotPlan:
+        return plan_snapshot(self.facts(ends, **changed), wanted)
+
+    @property
+    def source(self) -> ChangelogSource:
+        return ChangelogSource(self.bootstrap, {}, self.look)
+
+    def snapshot(self, plan: SnapshotPlan | None = None, **options: Any) -> Any:
+        return write_snapshot(self.spark, plan or self.plan(), self.source, self.claims, **options)
 
     def table(self, tag: str | None = None) -> dict[str, str]:
         version = f" VERSION AS OF '{tag}'" if tag else ""
-        rows = self.spark.sql(f"SELECT message_key, json FROM holdfast.`{self.processor}`.s{version}").collect()
+        rows = self.spark.sql(f"SELECT message_key, json FROM {self.table_name}{version}").collect()
+        assert len(rows) == len({row["message_key"] for row in rows}), "a key is there twice"
         return {row["message_key"]: row["json"] for row in rows}
+
+    def stored(self, rows: Any = None) -> dict[tuple[int, bytes], bytes]:
+        """The table, or other rows, as the model has it."""
+        found = (self.spark.table(self.table_name) if rows is None else rows).select("store_partition", "key", "value")
+        pairs = [((row["store_partition"], bytes(row["key"])[5:-1]), bytes(row["value"])) for row in found.collect()]
+        assert len(pairs) == len(dict(pairs)), "a key is there twice"
+        return dict(pairs)
+
+    def history(self) -> Any:
+        return self.spark.table(f"holdfast.`{self.processor}`.s_history")
 
 
 @pytest.fixture

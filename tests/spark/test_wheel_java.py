@@ -19,7 +19,7 @@ spark.sql("CREATE TABLE holdfast.w.t (n bigint) USING iceberg")
 spark.range(100).selectExpr("id AS n").writeTo("holdfast.w.t").append()
 version = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")
 print("TOTAL", spark.table("holdfast.w.t").agg({"n": "sum"}).collect()[0][0], version.split(".")[0])
-spark.stop()
+session.stop_spark(spark)
 """
 
 

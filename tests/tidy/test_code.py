@@ -23,11 +23,13 @@ LAYERS = ("orchestration", "assets", "processors", "infra")
 #: Where a library may be imported. What it brings along (py4j, alembic's mako) is not imported at all.
 HOMES = {
     "confluent_kafka": ("infra/kafka",),
+    "kafka": ("infra/kafka",),
     "rocksdict": ("processors/state",),
     "pyspark": ("infra/spark", "assets/spark"),
     "sqlalchemy": ("infra/database",),
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
+    "dagster_postgres": ("orchestration",),
     "supervisor": ("infra/deploy",),
     "pyiceberg": ("infra/warehouse",),
     "pydantic_settings": ("infra/settings.py",),

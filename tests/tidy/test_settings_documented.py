@@ -52,5 +52,5 @@ def test_the_default_on_the_page_is_the_default(name: str) -> None:
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "docs/settings.md"])
 def test_a_page_names_no_variable_that_does_not_exist(page: str) -> None:
     path = PROJECT / page
-    named = set(re.findall(r"HOLDFAST_[A-Z_]+", path.read_text())) if path.exists() else set()
+    named = set(re.findall(r"HOLDFAST_[A-Z0-9_]+", path.read_text())) if path.exists() else set()
     assert named <= set(SETTINGS) | {"HOLDFAST_TEST_NO_SKIPS"}

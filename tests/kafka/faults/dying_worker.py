@@ -106,8 +106,8 @@ class DyingDatabases(RocksDatabases):
         super().__init__()
         self._fuse = fuse
 
-    def open(self, path):
-        return DyingDatabase(super().open(path), self._fuse)
+    def open(self, path, bulk_records=None):
+        return DyingDatabase(super().open(path, bulk_records), self._fuse)
 
 
 class DyingCluster(KafkaCluster):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.settings import PROJECT, SettingsInvalid, load_settings
+from infra.settings import PROJECT, MemoryTooSmall, SettingsInvalid, load_settings
 
 
 def test_without_an_environment_all_lies_below_the_checkout() -> None:
@@ -30,6 +30,39 @@ def test_the_home_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_HOME", "here")
     assert load_settings().home == tmp_path / "here"
+
+
+@pytest.mark.parametrize(
+    ("given", "store"),
+    [
+        ("kept/here", "{home}/kept/here"),
+        ("file://kept", "{home}/kept"),
+        ("/mnt/kept", "/mnt/kept"),
+        ("file:///mnt/kept", "/mnt/kept"),
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+        ("s3:bucket", "s3:bucket"),
+        ("", "{home}/checkpoint-store"),
+    ],
+)
+def test_a_relative_checkpoint_folder_is_below_the_home_wherever_the_process_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, store: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__URL", given)
+    monkeypatch.chdir(tmp_path)
+    assert load_settings().checkpoint_store == store.format(home=tmp_path / "home")
+
+
+@pytest.mark.parametrize("given", ["1", "223"])
+def test_a_memory_bound_below_what_works_is_refused_where_settings_are_read(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MEMORY_MAX_MB", given)
+    with pytest.raises(MemoryTooSmall, match="a worker needs at least 234,881,024") as refused:
+        load_settings()
+    assert "Set HOLDFAST_MEMORY_MAX_MB to 224 or more" in str(refused.value.action)
+    monkeypatch.setenv("HOLDFAST_MEMORY_MAX_MB", "224")
+    assert load_settings().memory_max_mb == 224
 
 
 @pytest.mark.parametrize(

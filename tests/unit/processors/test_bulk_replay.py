@@ -30,7 +30,7 @@ SMALL = RocksMemory(8 << 20, 8 << 20)
 
 def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compaction(tmp_path):
     store = TaskStore(RocksDatabases(SMALL), tmp_path / "task")
-    store.begin_bulk()
+    store.begin_bulk(100_000)
     for turn in range(60):
         keys = [b"%d-%d" % (turn, number) for number in range(1_100)]
         store.load(keys, [os.urandom(1_000) for _ in keys])
@@ -53,7 +53,7 @@ from processors.state.rocksdb import RocksDatabases, RocksMemory
 from processors.state.task_store import TaskStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.argv[1]))
-store.begin_bulk()
+store.begin_bulk(100_000)
 store.load([b"%d" % number for number in range(20_000)], [bytes(100)  + b"%d" % number for number in range(20_000)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 store.flush_soon()

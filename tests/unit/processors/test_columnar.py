@@ -215,6 +215,41 @@ def test_stored_values_that_are_no_aggregates_of_ours_are_left_to_the_plain_path
         assert columnar.run([b"k"], [b'{"v":1.5}'], [1]) is None
 
 
+def test_stored_values_that_are_no_json_of_their_own_are_left_to_the_plain_path():
+    aggregation = Aggregation({"n": Count()})
+    good = encode_value({"format": 1, "count": {"n": 1}}, 1)
+    for damaged in (
+        good[:-1],
+        good + b",1",
+        good + b"," + good[10:],
+        good[:10],
+        b"\x01\x02" + good[2:],
+        b"\x02" + good[1:],
+    ):
+        columnar = ColumnarAggregation(aggregation, Memory({b"k": damaged, b"other": good}))
+        assert columnar.run([b"k", b"other"], [b"{}"] * 2, [1, 1]) is None
+
+
+def test_stored_means_of_another_form_are_left_to_the_plain_path():
+    aggregation = Aggregation({"m": Mean("v")})
+    for stored in ({"sum": 1.5}, {"sum": 1.5, "count": 1, "more": 1}, {"sum": 1.5, "count": 0}, [1.5, 1], 1.5):
+        columnar = ColumnarAggregation(
+            aggregation, Memory({b"k": encode_value({"format": 1, "mean": {"m": stored}}, 1)})
+        )
+        assert columnar.run([b"k"], [b'{"v":1.5}'], [1]) is None
+
+
+def test_names_that_mean_something_to_a_template_are_names():
+    columns = {"%b": Count(), "100%": Sum("v"), "%%s": Mean("v"), "{}": Last("u"), "é": Max("v")}
+    assert check(columns, [of(1.5, 2.5), of(3.5, key=b"%b"), of(1, 2)], restarts=(1, 2)) == 3
+
+
+def test_more_rows_than_are_written_at_once_are_all_written():
+    messages = [message for number in range(2500) for message in of(number / 3, key=b"%d" % number)]
+    columns = {"n": Count(), "mean": Mean("v"), "newest": Last("u"), "least": Min("v")}
+    assert check(columns, [messages[:1700], messages[1200:], messages], restarts=(1, 2)) == 3
+
+
 def test_a_new_column_joins_those_that_are_stored():
     plain, memory = Memory(), Memory()
     for columns in ({"n": Count(), "gone": Max("v")}, {"n": Count(), "total": Sum("v"), "gone": Min("v")}):

@@ -148,7 +148,7 @@ def test_a_second_damage_takes_the_place_of_the_first(tmp_path: Path) -> None:
         filled(tmp_path / "task").close()
         overwrite_manifest(tmp_path / "task")
         opened(tmp_path / "task").close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["task", "task.corrupt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["task.corrupt"]
 
 
 def test_damage_that_can_not_be_moved_aside_says_so(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_damaged_write_ahead_log_leaves_a_whole_prefix_of_batches(tmp_path: Pa
 def test_a_process_killed_in_bulk_writing_leaves_a_whole_prefix_of_batches(tmp_path: Path, flushed: int) -> None:
     """As a log would have it: what is lost is replayed from the offset that is left."""
     store = opened(tmp_path / "task")
-    store.begin_bulk()
+    store.begin_bulk(100_000)
     for transaction in range(1, 201):
         store.load([key(number) for number in range(20)], [b"%d" % transaction] * 20)
         store.write([], TaskMeta(transaction=transaction))

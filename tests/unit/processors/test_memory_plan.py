@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from infra.errors import EXIT_BAD_CONFIGURATION
+from infra.settings import BASE_BYTES, MEMORY_BYTES_MIN, MemoryTooSmall
 from processors import Application
-from processors.runtime.memory import BASE_BYTES, MEMORY_BYTES_MIN, MemoryTooSmall, plan_memory
+from processors.runtime.memory import plan_memory
 
 MIB = 1 << 20
 

@@ -5,6 +5,8 @@ import pytest
 from infra.kafka.errors import TopicUnusable
 from infra.kafka.records import TopicFacts
 from processors import Application, TopicConfig
+from processors.arguments import ApplicationInvalid
+from processors.changelog.config import ChangelogConfigInvalid
 from processors.lifecycle.provision import CreateTopic, RepairConfig, check_before_start, explain, plan
 from processors.topology import CHANGELOG_CONFIG
 
@@ -55,8 +57,12 @@ def test_an_existing_source_decides_the_changelogs_count():
 def test_drift_is_repaired_by_plan_and_refused_at_start():
     facts = all_there(**{"cleanup.policy": "delete"})
     decided = plan(topology(), facts)
-    assert decided.stages == (
-        RepairConfig("orders-balances-changelog", {"cleanup.policy": "delete"}, {"cleanup.policy": "compact"}),
+    (stage,) = decided.stages
+    assert isinstance(stage, RepairConfig)
+    assert (stage.topic, stage.seen, stage.expected) == (
+        "orders-balances-changelog",
+        {"cleanup.policy": "delete"},
+        {"cleanup.policy": "compact"},
     )
     with pytest.raises(TopicUnusable, match="cleanup.policy=delete, expected compact"):
         check_before_start(topology(), facts, may_create=True)
@@ -95,3 +101,108 @@ def test_topology_groups_topics_by_shared_stores_and_hashes_the_code():
     ]
     assert described.code_version == app.topology().code_version
     assert described.code_version != topology().code_version
+
+
+@pytest.mark.parametrize(
+    ("brokers", "copies", "insync", "why"),
+    [
+        (1, 1, 1, "no place for a second copy"),
+        (2, 2, 1, "commits go on while one of them is away"),
+        (3, 3, 2, "any one may be lost"),
+        (9, 3, 2, "any one may be lost"),
+    ],
+)
+def test_brokers_decide_the_copies_of_a_new_changelog_and_the_plan_says_why(brokers, copies, insync, why):
+    decided = plan(topology(), {}, brokers)
+    changelog = decided.stages[2].spec
+    assert (changelog.replication, changelog.config["min.insync.replicas"]) == (copies, str(insync))
+    assert why in explain(decided)
+    assert [stage.spec.replication for stage in decided.stages[:2]] == [1, None], "others are the team's business"
+
+
+def test_a_changelog_has_no_fewer_copies_than_its_inputs():
+    app = Application("unused:1", consumer_group="p")
+    app.dataframe(app.topic("in", config=TopicConfig(1, replication_factor=5))).apply(
+        lambda value, state: value, stateful=True
+    )
+    changelog = plan(app.topology(), {}, 7).stages[1].spec
+    assert (changelog.replication, changelog.config["min.insync.replicas"]) == (5, "3")
+
+
+def test_every_entry_of_a_new_changelog_has_its_reason_in_the_explanation():
+    text = explain(plan(topology(), {}, 3))
+    assert all(f"{name}={value}: " in text for name, value in CHANGELOG_CONFIG.items())
+
+
+def test_a_store_has_its_own_entries_and_keeps_the_others():
+    options = {"changelog_config": {"balances": {"segment.ms": 60_000, "min.insync.replicas": "1"}}}
+    changelog = plan(topology(**options), {}, 3).stages[2].spec
+    assert dict(changelog.config) == {**CHANGELOG_CONFIG, "segment.ms": "60000", "min.insync.replicas": "1"}
+
+
+def test_more_copies_than_there_are_can_not_be_waited_for():
+    options = {"changelog_config": {"balances": {"min.insync.replicas": 3}}}
+    (refusal,) = plan(topology(**options), {}, 2).refusals
+    assert "min.insync.replicas=3, but would have 2 copies" in refusal.sentence
+    (refusal,) = plan(topology(**options), all_there(), 3).refusals
+    assert "but has 1 copies" in refusal.sentence
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ({"cleanup.policy": "delete"}, "cleanup.policy=delete, expected compact"),
+        ({"cleanup.policy": "compact,delete"}, "keys that still live"),
+        ({"delete.retention.ms": 60_000}, "expected 3600000 or more"),
+        ({"delete.retention.ms": "soon"}, "expected a whole number"),
+        ({"min.compaction.lag.ms": 10**12}, "at most max.compaction.lag.ms"),
+        ({"segment.ms": 1.5}, "text or a whole number"),
+        ({"preallocate": True}, "text or a whole number"),
+    ],
+)
+def test_configuration_that_endangers_state_is_refused_where_it_is_declared(entries, said):
+    with pytest.raises(ChangelogConfigInvalid) as refused:
+        topology(changelog_config={"balances": entries})
+    assert said in refused.value.message
+    assert refused.value.fields["store"] == "balances"
+
+
+def test_configuration_of_a_store_that_is_not_there_is_refused():
+    with pytest.raises(ApplicationInvalid, match="names the store 'balance'; the application has balances"):
+        topology(changelog_config={"balance": {}})
+    with pytest.raises(ApplicationInvalid, match="use_changelog_topics is off"):
+        topology(changelog_config={"balances": {}}, use_changelog_topics=False)
+    with pytest.raises(ApplicationInvalid, match="mapping of stores to entries"):
+        topology(changelog_config={"balances": "compact"})
+
+
+def test_what_keeps_more_is_left_and_said():
+    decided = plan(topology(), all_there(**{"delete.retention.ms": "999999999", "segment.ms": "1000"}))
+    assert decided.stages == ()
+    assert "left as it is: delete.retention.ms of orders-balances-changelog is 999999999" in explain(decided)
+
+
+def test_what_keeps_less_is_repaired():
+    (stage,) = plan(topology(), all_there(**{"delete.retention.ms": "1000", "segment.ms": "604800000"})).stages
+    assert dict(stage.expected) == {"delete.retention.ms": "86400000", "segment.ms": "21600000"}
+    assert "- set on changelog" in explain(plan(topology(), all_there(**{"delete.retention.ms": "1000"})))
+
+
+@pytest.mark.parametrize(
+    ("copies", "seen", "mended"), [(3, "1", "2"), (3, "2", None), (3, "3", None), (1, "2", "1"), (2, "1", None)]
+)
+def test_an_adopted_changelog_waits_for_as_many_copies_as_its_own_number_allows(copies, seen, mended):
+    facts = all_there()
+    name = "orders-balances-changelog"
+    facts[name] = TopicFacts(name, "id", 4, copies, {**CHANGELOG_CONFIG, "min.insync.replicas": seen})
+    stages = plan(topology(), facts, 9).stages
+    assert [dict(stage.expected) for stage in stages] == ([] if mended is None else [{"min.insync.replicas": mended}])
+
+
+def test_the_longest_time_uncompacted_is_never_set_below_the_shortest_one_that_is_kept():
+    ten_days = str(10 * 24 * 3_600_000)
+    kept = {"min.compaction.lag.ms": ten_days}
+    (stage,) = plan(topology(), all_there(**kept, **{"max.compaction.lag.ms": str(2**63 - 1)})).stages
+    assert isinstance(stage, RepairConfig)
+    assert dict(stage.expected) == {"max.compaction.lag.ms": ten_days}
+    assert plan(topology(), all_there(**kept, **{"max.compaction.lag.ms": ten_days})).stages == ()

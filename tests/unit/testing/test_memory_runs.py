@@ -91,6 +91,14 @@ def test_state_is_found_on_the_disk_or_restored_from_the_changelog(cluster: InMe
     assert counts(cluster) == {(b"k%d" % key, "n"): 4 for key in range(4)}
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_without_changelogs_state_is_on_the_disk(cluster: InMemoryCluster, tmp_path: Path, guarantee: Any) -> None:
+    for _ in range(3):
+        feed(cluster, *range(4))
+        cluster.run(build(state_dir=tmp_path, use_changelog_topics=False, processing_guarantee=guarantee))
+    assert sorted(json.loads(record.value or b"") for _, record in cluster.read("out")) == [1] * 4 + [2] * 4 + [3] * 4
+
+
 class Killed(BaseException):
     """SIGKILL."""
 

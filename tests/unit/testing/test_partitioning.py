@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from infra.kafka.partitioners import murmur2
 from processors.testing import InMemoryCluster
-from processors.testing.broker import murmur2
 
 
 @pytest.mark.parametrize(

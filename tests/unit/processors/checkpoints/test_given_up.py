@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from processors import Application
 from processors.runtime.assignment import Assignment
 from processors.runtime.task import Task
 from processors.state.folder import StateFolder
@@ -23,7 +24,7 @@ class Keeper:
 
 def test_the_state_of_a_task_whose_download_was_too_slow_is_there_after_the_stop(tmp_path):
     cluster, databases, folder = InMemoryCluster(), RocksDatabases(), StateFolder(tmp_path, "orders", None)
-    options = SimpleNamespace(standby_replicas=0, group="orders", state_cache_bytes=1 << 20)
+    options = Application(consumer_group="orders")._options()
     view = cluster.connect(InlineProcess(cluster.clock))
     assignment = Assignment(None, view, folder, databases, options, Keeper(databases))
     task = assignment._tasks["orders-0"] = Task("orders-0", "orders", 0, ("orders",))

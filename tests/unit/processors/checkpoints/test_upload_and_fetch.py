@@ -288,6 +288,19 @@ def test_a_manifest_can_never_write_outside_of_the_scratch_folder(bench, name):
     assert bench.fetch().manifest is None
 
 
+@pytest.mark.parametrize("name", ["../other/files/1", "a/../../b", "/etc/passwd", "a//b", "a/./b", "a\\..\\b", ""])
+def test_a_manifest_can_never_name_what_is_outside_of_the_store(bench, name):
+    bench.write()
+    bench.upload()
+    manifest = bench.manifests()[-1]
+    fields = json.loads(bench.objects.read(manifest))
+    fields["files"][0]["object"] = name
+    bench.objects.write(manifest, [json.dumps(fields).encode()])
+    found = bench.fetch()
+    assert found.manifest is None
+    assert "is named" in found.refused[0].why
+
+
 def test_a_store_that_is_away_is_a_reason_and_no_failure(bench, breaking):
     bench.write()
     bench.upload()

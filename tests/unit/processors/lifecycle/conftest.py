@@ -40,9 +40,14 @@ born = time.time()
 (home / "run").mkdir(exist_ok=True)
 endpoint = home / "run" / (name + ".json")
 
+asked = 0
+
 def status():
+    global asked
+    asked += 1
     running = time.time() - born >= act.get("restore_s", 0)
-    at = {"committed": 0, "position": 0, "end": 0, "lag": 0}
+    at = {"committed": 0, "position": 0, "end": 0, "lag": act.get("lag", 0)}
+    phases = act.get("phases", [act.get("phase", "running")])
     tasks = [
         {"task": "flights-%d" % p, "subtopology": "flights", "partition": p, "inputs": {"flights": at},
          "phase": "running" if running else "restoring", "stores": {}, "restore": None}
@@ -50,7 +55,7 @@ def status():
     ]
     return json.dumps({
         "processor": "fleet", "slot": slot, "pid": os.getpid(), "guarantee": "exactly-once",
-        "phase": act.get("phase", "running") if running else "restoring",
+        "phase": phases[min(asked, len(phases)) - 1] if running else "restoring",
         "code_version": act.get("version", "v1"), "started_at": born,
         "heartbeat_at": born if act.get("stuck") else time.time(), "error": act.get("error"),
         "records": {}, "commits": {}, "tasks": tasks,

@@ -58,13 +58,14 @@ def test_slots_that_are_no_longer_wanted_are_removed(stage: Any) -> None:
 
 def test_a_program_that_ends_fails_the_deployment_with_its_last_lines(stage: Any) -> None:
     stage.acts({"exit": 64})
-    with pytest.raises(DeploymentFailed, match=r"slot 0 ended \(exit status 64\)") as failed:
+    with pytest.raises(DeploymentFailed, match=r"slot [01] ended \(exit status 64\)") as failed:
         deploy(stage.rollout, stage.world, timeout_s=30)
+    slot = failed.value.fields["slot"]  # whichever was seen first
     assert failed.value.fields["exit_status"] == 64
-    assert failed.value.fields["log"] == ("start 0", "giving up")
+    assert failed.value.fields["log"] == (f"start {slot}", "giving up")
     assert "giving up" in str(failed.value)
     assert stage.registry.deployment("fleet").desired == "deployed"
-    assert stage.registry.actions(1)[0].outcome.startswith("failed: Processor fleet slot 0 ended")
+    assert stage.registry.actions(1)[0].outcome.startswith(f"failed: Processor fleet slot {slot} ended")
 
 
 def test_a_processor_that_gives_up_fails_the_deployment_with_its_own_words(stage: Any) -> None:
@@ -97,6 +98,13 @@ def test_what_is_not_ready_in_time_is_named(stage: Any) -> None:
         deploy(stage.rollout, stage.world, timeout_s=2)
 
 
+def test_a_processor_that_waits_for_a_moment_when_it_was_watched_long_enough_is_waited_for(stage: Any) -> None:
+    phases = ["running"] * 3 + ["waiting"] * 20 + ["running"]
+    stage.acts({"phases": phases, "lag": 5, "partitions": {"0": [0, 1], "1": [2, 3]}})
+    done = deploy(stage.rollout, stage.world, timeout_s=60, settle_s=1.0)
+    assert {status.phase for status in done.statuses.values()} == {"running"}
+
+
 def test_a_process_of_another_version_fails_the_deployment(stage: Any) -> None:
     with pytest.raises(DeploymentFailed, match="runs version v1; v2 was to be deployed"):
         deploy(stage.version("v2"), stage.world, timeout_s=30)
@@ -123,6 +131,8 @@ def test_the_step_of_one_instance(make_status: Any) -> None:
     assert step_for(up, make_status(phase="restoring"), "v1") == "keep"
     assert step_for(up, make_status(), "v2") == "replace"
     assert step_for(up, make_status(phase="failed"), "v1") == "replace"
+    assert step_for(up, make_status(paused=True), "v1") == "replace"
+    assert step_for(up, make_status(paused=True), "v1", paused=True) == "keep"
     assert step_for(up, make_status(pid=8), "v1") == "replace"
     assert step_for(up, None, "v1") == "replace"
 

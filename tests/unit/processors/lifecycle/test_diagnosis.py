@@ -18,8 +18,10 @@ from processors.lifecycle.diagnosis import (
     NotDeployed,
     Starting,
     Stuck,
+    Waiting,
     admits_incident,
     diagnose,
+    flaps,
 )
 from processors.lifecycle.recovery import worst
 
@@ -66,7 +68,7 @@ CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment |
     ("another process answers", program("RUNNING", 61), told(pid=8), wish(), Stuck(61)),
     ("running", program("RUNNING"), told(), wish(), Healthy("running")),
     ("restoring", program("RUNNING"), told(phase="restoring"), wish(), Starting("restoring")),
-    ("waiting for its broker", program("RUNNING"), told(phase="waiting"), wish(), Starting("waiting")),
+    ("waiting for its broker", program("RUNNING"), told(phase="waiting"), wish(), Waiting()),
     ("still beating", program("RUNNING"), told(heartbeat_at=ago(29.9).timestamp()), wish(), Healthy("running")),
     ("loop stands still", program("RUNNING"), told(heartbeat_at=ago(30).timestamp()), wish(), Stuck(30)),
     ("gave up", program("RUNNING"), told(phase="failed", error=ERROR), wish(), Failed(ERROR)),
@@ -103,6 +105,7 @@ def test_each_diagnosis_says_itself() -> None:
         NotDeployed(),
         NotDeployed(alive=True),
         Starting("restoring"),
+        Waiting(),
         Dead(None, "SIGKILL"),
         Dead(64, None),
         Dead(None, None),
@@ -114,8 +117,9 @@ def test_each_diagnosis_says_itself() -> None:
         ("not-deployed", False, "It is not meant to run."),
         ("not-deployed", False, "It is not meant to run, but it does."),
         ("starting", False, "It is restoring."),
+        ("broker-away", False, "It is waiting for its broker."),
         ("dead", True, "Its process was killed by SIGKILL."),
-        ("dead", True, "Its process ended with status 64 (bad configuration)."),
+        ("bad-configuration", True, "Its process ended with status 64 (bad configuration)."),
         ("dead", True, "It has no process."),
         ("stuck", True, "Its process gave no sign of life for 31 s."),
         ("failed", True, "It gave up: StateLost: truncated"),
@@ -128,9 +132,12 @@ def test_the_worst_of_several_names_the_incident() -> None:
     assert worst({}) == NotDeployed()
 
 
-def incident(opened_s: float, closed_s: float | None = None, outcome: Outcome | None = None) -> Incident:
+def incident(
+    opened_s: float, closed_s: float | None = None, outcome: Outcome | None = None, remedy: str = ""
+) -> Incident:
     closed_at = None if closed_s is None else ago(closed_s)
-    return Incident(1, "fleet", "dead", {}, ago(opened_s), None, None, 0, closed_at, outcome, "", ())
+    detail = {"0": "It gave up: no"}
+    return Incident(1, "fleet", "dead", detail, ago(opened_s), None, None, 0, closed_at, outcome, "", (), remedy)
 
 
 @pytest.mark.parametrize(
@@ -160,3 +167,21 @@ def incident(opened_s: float, closed_s: float | None = None, outcome: Outcome | 
 )
 def test_which_failures_get_an_incident(recent: list[Incident], deployed_s: float, expected: bool) -> None:
     assert admits_incident(recent, wish(seconds=deployed_s), NOW, Limits()) is expected
+
+
+def test_who_was_asked_is_not_asked_again_for_the_same() -> None:
+    asked = incident(5000, 4000, "failed", "ask")
+    said = frozenset({"It gave up: no"})
+    assert not admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=said)
+    assert admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=frozenset({"It gave up: another"}))
+    assert admits_incident([asked], wish(seconds=10), NOW, Limits(), said=said)
+    assert admits_incident([incident(5000, 4000, "failed", "restart")], wish(seconds=9000), NOW, Limits(), said=said)
+
+
+def test_what_comes_up_and_dies_again_and_again_flaps_once() -> None:
+    five = [incident(s + 5, s, "resolved") for s in (10, 20, 30, 40, 50)]
+    assert flaps(five, wish(), NOW, Limits())
+    assert not flaps(five[:4], wish(), NOW, Limits())
+    assert not flaps(five, wish(seconds=5), NOW, Limits())
+    assert not flaps([incident(9, 5, "failed"), *five], wish(), NOW, Limits())
+    assert not flaps([incident(9), *five], wish(), NOW, Limits())

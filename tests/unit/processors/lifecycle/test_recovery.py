@@ -6,12 +6,16 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra.kafka.errors import BrokerUnreachable
+from processors.lifecycle.conditions import Conditions, no_room
 from processors.lifecycle.deployment import deploy, stop
+from processors.lifecycle.plan import Plan, Ready, encode
 from processors.lifecycle.recovery import (
     Dead,
     Diagnosis,
@@ -19,11 +23,16 @@ from processors.lifecycle.recovery import (
     IncidentUnknown,
     Limits,
     RecoveryPolicy,
+    Starting,
     Stuck,
     notice,
     observe,
     recover,
+    waits_for,
+    worst,
 )
+from processors.lifecycle.requests import Clear, Compact
+from processors.lifecycle.stages import StopProcessor
 from processors.serving.client import ProcessorClient
 from processors.serving.status import ProcessorStatus
 
@@ -122,7 +131,10 @@ def test_bad_configuration_is_not_tried_thrice(stage: Any) -> None:
     os.kill(stage.pid("0"), signal.SIGKILL)
     result = recover(file_incident(stage), stage.rollout, stage.world, run_id="run-1", policy=POLICY)
     assert (result.outcome, result.attempts) == ("failed", 1)
-    assert "a restart can't mend bad configuration" in result.reason
+    assert "a restart can't mend this" in result.reason
+    incident = stage.registry.incidents(1)[0]
+    assert (incident.kind, incident.remedy) == ("bad-configuration", "ask")
+    assert incident.action.endswith("Then: holdfast apply deploy fleet")
 
 
 def test_attempts_of_a_run_that_died_are_counted(stage: Any) -> None:
@@ -134,7 +146,7 @@ def test_attempts_of_a_run_that_died_are_counted(stage: Any) -> None:
         stage.registry.begin_attempt(incident_id)
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
     assert (result.outcome, result.attempts) == ("failed", 3)
-    assert steps(stage, incident_id) == ["diagnose", "fence", "restart", "verify"]
+    assert steps(stage, incident_id) == ["diagnose", "fence", "restart", "verify", "ask"]
 
 
 def test_one_run_works_on_an_incident(stage: Any) -> None:
@@ -201,6 +213,181 @@ def test_a_failure_is_noticed_once_and_only_while_restarts_may_help(stage: Any, 
     refused = notice("fleet", stage.world, POLICY.limits, answered_at=well.answered_at)
     assert (refused.incident, refused.worst.kind) == (None, "stuck")
     stage.supervisor.kill_program("fleet-0")
+
+
+@pytest.mark.parametrize(("goes_on", "stops"), [(True, True), (True, False), (False, True)])
+def test_recovery_keeps_its_hands_off_while_a_plan_is_applied_and_where_one_has_to_go_on(
+    stage: Any, eventually: Wait, goes_on: bool, stops: bool
+) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    journal, now = stage.registry.journal, datetime.now(UTC)
+    request = Clear("fleet") if goes_on else Compact("fleet")
+    stages = (StopProcessor("stop", for_good=False),) if stops else ()
+    plan = Plan(request=request, verdict=Ready("."), stages=stages, after_kill="go on" if goes_on else "plan anew")
+    about = {"processor": "fleet", "verb": plan.verb, "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
+    held, _ = journal.begin_apply(**about, holder="run", now=now)
+    stage.supervisor.kill_program("fleet-0")
+    eventually(lambda: notice("fleet", stage.world, POLICY.limits).worst.needs_recovery)
+    assert notice("fleet", stage.world, POLICY.limits).incident is None
+    journal.let_go_of_apply(held.id, "run", "the disk is full", now)
+    # One that never starts workers itself could not go on without recovery.
+    assert (notice("fleet", stage.world, POLICY.limits).incident is None) == (goes_on and stops)
+    journal.end_apply(held.id, "abandoned", now)
+    assert notice("fleet", stage.world, POLICY.limits).incident is not None
+
+
+def failing(cause: str, exit_code: int = 1, **fields: Any) -> dict[str, Any]:
+    """An act: the worker ends with such an error."""
+    error = {"type": "E", "cause": cause, "message": f"{cause} it is.", "action": "Mend it.", "fields": fields}
+    return {"exit": exit_code, "phase": "failed", "error": error}
+
+
+def broken_down(stage: Any, eventually: Wait, *acts: dict[str, Any]) -> int:
+    """The processor works, then dies as the first act says; the number of its incident."""
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    stage.acts(*acts)
+    stage.supervisor.kill_program("fleet-0")
+    stage.supervisor.start_program("fleet-0")
+    eventually(lambda: notice("fleet", stage.world, POLICY.limits).worst.needs_recovery)
+    seen = notice("fleet", stage.world, POLICY.limits)
+    assert seen.incident is not None
+    return int(seen.incident.id)
+
+
+def test_what_no_restart_mends_is_asked_at_once(stage: Any, eventually: Wait) -> None:
+    incident_id = broken_down(stage, eventually, failing("changelog-recreated", 64, store="counts"))
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
+    incident = stage.registry.incident(incident_id)
+    assert (result.outcome, result.attempts, incident.kind, incident.remedy) == (
+        "failed",
+        0,
+        "changelog-recreated",
+        "ask",
+    )
+    assert incident.action == "holdfast apply backfill fleet --store counts --from local --yes"
+    assert steps(stage, incident_id) == ["diagnose", "ask"]
+    # the same words are not asked again, whatever time passes
+    later = replace(stage.world, clock=lambda: datetime.now(UTC) + timedelta(days=1))
+    assert notice("fleet", later, POLICY.limits).incident is None
+    assert stage.registry.retry_incident(incident_id, datetime.now(UTC))
+    stage.acts({})
+    again = recover(incident_id, stage.rollout, stage.world, run_id="run-2", policy=POLICY)
+    assert (again.outcome, again.attempts) == ("resolved", 1)
+
+
+def test_a_poison_message_gets_one_restart_and_then_a_person(stage: Any, eventually: Wait) -> None:
+    incident_id = broken_down(stage, eventually, failing("poison-message", topic="flights", partition=0, offset=7))
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
+    assert (result.outcome, result.attempts) == ("failed", 1)
+    assert steps(stage, incident_id) == ["diagnose", "fence", "restart", "verify", "diagnose", "ask"]
+    assert "set dead_letter_topic" in stage.registry.incident(incident_id).action
+
+
+def test_a_poison_message_that_passed_is_no_matter(stage: Any, eventually: Wait) -> None:
+    incident_id = broken_down(stage, eventually, failing("poison-message"), {})
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
+    assert (result.outcome, result.attempts) == ("resolved", 1)
+
+
+@pytest.mark.parametrize("named", ["the task", "the slot"])
+def test_damaged_state_is_set_aside_and_never_deleted(stage: Any, eventually: Wait, named: str) -> None:
+    slot = stage.world.paths.state / "fleet" / "0"
+    task = slot / "flights-0"
+    task.mkdir(parents=True)
+    (task / "CURRENT").write_text("broken")
+    path = task if named == "the task" else slot
+    incident_id = broken_down(stage, eventually, failing("store-corrupt", 74, path=str(path)), {})
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
+    assert result.outcome == "resolved"
+    assert steps(stage, incident_id) == ["diagnose", "fence", "set aside", "restart", "verify"]
+    assert not task.exists()
+    (kept,) = slot.parent.rglob("CURRENT")
+    assert (".aside-" in str(kept), kept.read_text()) == (True, "broken")
+
+
+def test_state_that_nothing_else_has_is_left_where_it_is(stage: Any, eventually: Wait) -> None:
+    incident_id = broken_down(stage, eventually, failing("store-corrupt", 74, path="/nowhere"))
+    policy = replace(POLICY, restorable=False)
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=policy)
+    assert (result.outcome, result.attempts) == ("failed", 0)
+    assert "nothing else has this state" in result.reason
+
+
+def test_a_folder_of_somebody_else_is_never_set_aside(stage: Any, eventually: Wait, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    incident_id = broken_down(stage, eventually, failing("store-corrupt", 74, path=str(precious)))
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
+    assert result.outcome == "failed"
+    assert "is no state folder of slot 0 of fleet" in result.reason
+    assert precious.is_dir()
+
+
+def test_what_passes_is_waited_for_and_uses_no_attempts_up(stage: Any, eventually: Wait) -> None:
+    def away() -> None:
+        raise BrokerUnreachable("No broker answers.", action="Wait.")
+
+    incident_id = broken_down(stage, eventually, failing("broker-away", 69), {})
+    gone = replace(POLICY, conditions=Conditions(away))
+    for run in range(5):
+        result = recover(incident_id, stage.rollout, stage.world, run_id=f"run-{run}", policy=gone)
+        assert (result.outcome, result.attempts) == ("waiting", 0)
+    incident = stage.registry.incident(incident_id)
+    assert (incident.is_open, incident.claimed_by, incident.kind, incident.remedy) == (
+        True,
+        None,
+        "broker-away",
+        "wait",
+    )
+    assert [note.step for note in incident.timeline].count("wait") == 1
+    assert waits_for(incident, worst(diagnoses(stage)), Conditions(away)) == "No broker answers."
+    assert waits_for(incident, worst(diagnoses(stage)), Conditions()) == ""
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-9", policy=POLICY)
+    assert (result.outcome, result.attempts) == ("resolved", 1)
+
+
+def test_a_restore_that_takes_longer_than_an_attempt_is_waited_for(stage: Any, eventually: Wait) -> None:
+    incident_id = broken_down(stage, eventually, failing("fenced"), {"restore_s": 6})
+    hasty = replace(POLICY, ready_s=0.5)
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=hasty)
+    incident = stage.registry.incident(incident_id)
+    assert (result.outcome, result.attempts, incident.kind, incident.remedy) == ("waiting", 1, "starting", "wait")
+    assert waits_for(incident, Starting("restoring"), Conditions()) == "It is restoring."
+    eventually(lambda: worst(diagnoses(stage)) == Healthy("running"))
+    assert waits_for(incident, Healthy("running"), Conditions()) == ""
+    assert recover(incident_id, stage.rollout, stage.world, run_id="run-2", policy=POLICY).outcome == "resolved"
+
+
+def test_a_full_disk_is_waited_for_until_there_is_room(stage: Any, eventually: Wait, tmp_path: Path) -> None:
+    full = failing("disk-full", 74, path="/dev/full/state")
+    incident_id = broken_down(stage, eventually, full, {})
+    assert no_room(tmp_path) == ""
+    assert list(tmp_path.glob(".room-*")) == []
+    assert "can't be written" in no_room(Path("/proc/1/nothing"))
+    there = replace(POLICY, conditions=Conditions(state_dir=tmp_path))
+    result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=there)
+    assert result.outcome in ("resolved", "waiting")
+
+
+def test_a_processor_that_flaps_gets_a_last_incident_that_asks(stage: Any, eventually: Wait) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    limits = replace(POLICY.limits, incidents=3)
+    for _ in range(3):
+        os.kill(stage.pid("0"), signal.SIGKILL)
+        eventually(lambda: notice("fleet", stage.world, limits).worst.needs_recovery)
+        seen = notice("fleet", stage.world, limits)
+        assert seen.incident is not None
+        assert seen.incident.is_open
+        policy = replace(POLICY, limits=limits)
+        assert recover(seen.incident.id, stage.rollout, stage.world, run_id="run", policy=policy).outcome == "resolved"
+    os.kill(stage.pid("0"), signal.SIGKILL)
+    eventually(lambda: notice("fleet", stage.world, limits).worst.needs_recovery)
+    last = stage.registry.incidents(1)[0]
+    assert (last.kind, last.outcome, last.remedy) == ("crash-loop", "failed", "ask")
+    assert "came up and died again 3 times" in last.reason
+    assert last.action.endswith(f"holdfast incidents retry {last.id}")
+    assert notice("fleet", stage.world, limits).incident is None
+    assert len(stage.registry.incidents()) == 4
 
 
 def impatient(world: Any) -> Any:

@@ -21,7 +21,9 @@ from processors.serving.requests import Answer, RequestServer, ServingImpossible
 def server() -> Iterator[RequestServer]:
     """Says back what it was asked."""
     serving = ServingSettings()
-    made = RequestServer(serving, Guard(serving), lambda method, page: Answer(200, {"asked": [method, page]}), ["/a"])
+    made = RequestServer(
+        serving, Guard(serving), lambda method, page, _: Answer(200, {"asked": [method, page]}), ["/a"]
+    )
     thread = threading.Thread(target=made.serve_forever, args=(0.02,))
     thread.start()
     yield made
@@ -131,6 +133,6 @@ def test_a_port_in_use_is_named(server: RequestServer) -> None:
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")])
 def test_the_address_that_this_machine_uses(host: str, shown: str) -> None:
     serving = ServingSettings(host=host, token="x" * 16)
-    made = RequestServer(serving, Guard(serving), lambda method, page: Answer(200, {}), [])
+    made = RequestServer(serving, Guard(serving), lambda method, page, _: Answer(200, {}), [])
     assert made.url == f"http://{shown}:{made.server_port}"
     made.server_close()

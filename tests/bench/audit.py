@@ -1,0 +1,148 @@
+"""What it costs to fingerprint each copy of a store by 256 buckets, and to find what differs.
+
+    python -m tests.bench.audit                     1,000,000 keys, 3 rounds
+    python -m tests.bench.audit --size 100000 --rounds 1
+
+``rows/CPU-s`` is of this process with all its threads, the client's and Arrow's too; not of the broker. ``changelog``
+counts the records it read. Each way has to come to the fingerprints that plain Python gives. ``one key differs`` is the
+whole audit of the three, one key of one table being another: all copies once, and their differing buckets again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from infra.kafka.records import Partition
+from infra.kafka.topics import Topics
+from infra.settings import load_settings
+from infra.warehouse.versions import TableVersion, table_version
+from processors.audits.comparison import Copy, Odd, Place, Side, compare_copies
+from processors.audits.copies import ChangelogCopy, StoreCopy, TableCopy
+from processors.state.fingerprint import Fingerprint
+from tests.bench.measured import RunWrong
+from tests.bench.results import Figures
+from tests.bench.scenario import Place as Bench
+from tests.bench.scenario import Scenario, run_alone
+from tests.bench.warehouse_data import NAMESPACE, PARTITIONS, STORE, Data
+
+STORE_WAY, CHANGELOG_WAY, TABLE_WAY = "store", "changelog", "table"
+WAYS = {Side.STORE: STORE_WAY, Side.CHANGELOG: CHANGELOG_WAY, Side.WAREHOUSE: TABLE_WAY}
+ALL_THREE = "all three, one key differs"
+
+
+class Rows:
+    """The rows of one partition of a table, each time anew; ``spoilt``: but for one key's value."""
+
+    def __init__(self, version: TableVersion, partition: int, *, spoilt: bool = False) -> None:
+        self._version, self._partition, self._spoilt = version, partition, spoilt
+
+    def __iter__(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        for number, (keys, values) in enumerate(self._version.pairs(self._partition)):
+            if number == 0 and self._spoilt:
+                values = [values[0] + b" ", *values[1:]]
+            yield keys, values
+
+
+class AuditBench:
+    """One store and its three copies."""
+
+    def __init__(self, place: Bench) -> None:
+        self._topics, self._topic = Topics(place.broker.bootstrap), f"bench-audit-{place.size}"
+        self._data = Data(place.size, place.folder)
+        self._settings = load_settings(home=place.folder / "home")
+        self._ends: Mapping[int, int] = {}
+        self._paths: Mapping[int, Path] = {}
+        self._topic_id = ""
+
+    def prepare(self) -> None:
+        """Write all three."""
+        self._ends = self._data.write_changelog(self._topics, self._topic)
+        self._topic_id = self._topics.describe([self._topic])[self._topic].topic_id
+        self._paths = self._data.write_checkpoints({number: self._place(number) for number in range(PARTITIONS)})
+        self._data.write_table(self._settings)
+
+    def one(self, side: Side) -> Figures:
+        """Fingerprint one of them.
+
+        Raises:
+            RunWrong: It came to other fingerprints.
+        """
+        rows = 0
+
+        def run() -> None:
+            nonlocal rows
+            found: dict[int, Fingerprint] = {}
+            for number in range(PARTITIONS):
+                copy = self._copies(number)[side]
+                found[number] = copy.prints().whole
+                rows += copy.records if isinstance(copy, ChangelogCopy) else found[number].count
+            if found != self._data.expected:
+                raise RunWrong(f"the {side.value} came to {found}, expected {self._data.expected}")
+
+        return _figures(run, lambda: rows)
+
+    def differing(self) -> Figures:
+        """Audit all three, of which one differs in one key.
+
+        Raises:
+            RunWrong: It was not found.
+        """
+        version = self._version()
+
+        def run() -> None:
+            for number in range(PARTITIONS):
+                copies = self._copies(number)
+                changelog = copies[Side.CHANGELOG]
+                assert isinstance(changelog, ChangelogCopy)
+                copies[Side.WAREHOUSE] = TableCopy(Rows(version, number, spoilt=number == 0))
+                found = compare_copies(number, self._place(number), copies, changelog.superseded)
+                if found.odd != ({Odd.WAREHOUSE: 1} if number == 0 else {}):
+                    raise RunWrong(f"partition {number} differs in {found.odd}")
+
+        return _figures(run, lambda: 3 * self._data.keys)
+
+    def _copies(self, number: int) -> dict[Side, Copy]:
+        return {
+            Side.STORE: StoreCopy(self._paths[number], STORE, self._place(number)),
+            Side.CHANGELOG: ChangelogCopy(self._topics, Partition(self._topic, number), self._ends[number], {}),
+            Side.WAREHOUSE: TableCopy(Rows(self._version(), number)),
+        }
+
+    def _version(self) -> TableVersion:
+        return table_version(self._settings.paths, NAMESPACE, STORE)
+
+    def _place(self, number: int) -> Place:
+        return Place(self._topic_id, self._ends[number])
+
+
+def _figures(run: Callable[[], None], rows: Callable[[], int]) -> Figures:
+    began, cpu = time.monotonic(), time.process_time()
+    run()
+    seconds, used = time.monotonic() - began, time.process_time() - cpu
+    return {"rows/CPU-s": rows() / used, "rows/s": rows() / seconds, "rows": rows(), "s": seconds}
+
+
+def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
+    """All runs, the ways in turns."""
+    bench = AuditBench(place)
+    bench.prepare()
+    for _ in range(place.rounds):
+        for side, way in WAYS.items():
+            yield way, bench.one(side)
+        yield ALL_THREE, bench.differing()
+
+
+SCENARIO = Scenario(
+    "audit",
+    "fingerprints by 256 buckets of a store, its changelog and its table, {size:,} keys",
+    size=1_000_000,
+    small=4_000,
+    measure=measure,
+)
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(SCENARIO, sys.argv[1:]))

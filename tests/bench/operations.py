@@ -1,0 +1,136 @@
+"""What fifty processors with two hundred stores cost Dagster: loading, ticks, pages, events (docs/operations.md).
+
+Every figure is of the real definitions, a real supervisor with a program for each processor, and a real webserver; the
+workers' answers come from one server that answers for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import httpx
+
+from infra.log import configure_logging
+from infra.settings import PROJECT, load_settings
+from orchestration import local
+from orchestration.resources import open_registry
+from tests.scale import PROCESSORS, STORES, Fleet, names, write_definitions
+
+TICKS = 5
+#: A topic and a processor each; of each store state, changelog, table and the table's upkeep.
+ASSETS = PROCESSORS * (2 + 4 * STORES)
+#: What the page of the lineage asks of all assets.
+LINEAGE = "{ assetNodes { id assetKey { path } groupName kinds dependencyKeys { path } description } }"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="holdfast-many-") as folder:
+        home = Path(folder)
+        os.environ |= {
+            "HOLDFAST_HOME": str(home / "home"),
+            "HOLDFAST_PROCESSORS": write_definitions(home, "many_of_the_bench"),
+            "PYTHONPATH": f"{home}:{PROJECT}",
+            "HOLDFAST_RECOVERY_ENABLED": "false",
+        }
+        sys.path.insert(0, str(home))
+        settings = load_settings()
+        configure_logging("ERROR", "text")
+        registry = open_registry(settings)
+        fleet = Fleet(settings).start(registry)
+        try:
+            for measured in (_loading, _ticks, _pages):
+                print(json.dumps(measured(settings, fleet), indent=2), flush=True)
+        finally:
+            local.stop_webserver(settings)
+            fleet.stop()
+            registry.close()
+
+
+def _loading(settings: Any, fleet: Fleet) -> dict[str, Any]:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import orchestration.definitions"], cwd=PROJECT, check=True)
+    seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "definitions_s": round(seconds, 2),
+        "definitions_cpu_s": round(used.ru_utime + used.ru_stime, 2),
+        "definitions_peak_mib": round(used.ru_maxrss / 1024),
+    }
+
+
+def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
+    from orchestration.definitions import build_definitions
+
+    definitions = build_definitions(settings)
+    found: dict[str, Any] = {
+        "processors": PROCESSORS,
+        "stores": PROCESSORS * STORES,
+        "assets": len(definitions.resolve_asset_graph().get_all_asset_keys()),
+    }
+    local.prepare(settings)
+    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
+        for name in ("processor_recovery", "processor_telemetry"):
+            sensor, cursor, seconds, cpu, events = definitions.resolve_sensor_def(name), None, [], [], []
+            for _ in range(TICKS):
+                with dg.build_sensor_context(
+                    instance=instance, resources=definitions.resources, definitions=definitions, cursor=cursor
+                ) as context:
+                    began, used = time.monotonic(), time.process_time()
+                    data = sensor.evaluate_tick(context)
+                    seconds.append(time.monotonic() - began)
+                    cpu.append(time.process_time() - used)
+                cursor, events = data.cursor, list(data.asset_events)
+            middle = TICKS // 2
+            found[name] = {"tick_s": round(sorted(seconds)[middle], 3), "tick_cpu_s": round(sorted(cpu)[middle], 3)}
+            found[name]["events"] = len(events)
+        fleet.silent = set(names())
+        with dg.build_sensor_context(
+            instance=instance, resources=definitions.resources, definitions=definitions
+        ) as context:
+            began = time.monotonic()
+            definitions.resolve_sensor_def("processor_recovery").evaluate_tick(context)
+        found["processor_recovery"]["tick_all_silent_s"] = round(time.monotonic() - began, 3)
+        fleet.silent = set()
+        before, began = _size(settings), time.monotonic()
+        for event in events:  # those of telemetry, as the daemon reports them
+            instance.report_runless_asset_event(event)
+        took = time.monotonic() - began
+        size = (_size(settings) - before) / max(1, len(events))
+    a_day = len(events) * 24 * 60
+    found["telemetry"] = {
+        "events_a_day": a_day,
+        "events_per_s": round(len(events) / took, 1),
+        "bytes_an_event": round(size),
+        "mib_a_day": round(a_day * size / 2**20),
+    }
+    return found
+
+
+def _size(settings: Any) -> int:
+    return sum(path.stat().st_size for path in settings.paths.dagster.rglob("*.db*"))
+
+
+def _pages(settings: Any, fleet: Fleet) -> dict[str, Any]:
+    began = time.monotonic()
+    url = local.start_webserver(settings, timeout_s=300)
+    found: dict[str, Any] = {"webserver_ready_s": round(time.monotonic() - began, 2)}
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        answer = httpx.post(f"{url}/graphql", json={"query": LINEAGE}, timeout=120, trust_env=False)
+        seconds.append(time.monotonic() - began)
+        assert len(answer.json()["data"]["assetNodes"]) == ASSETS
+    found["lineage"] = {"s": round(sorted(seconds)[1], 3), "kib": round(len(answer.content) / 1024)}
+    return found
+
+
+if __name__ == "__main__":
+    main()

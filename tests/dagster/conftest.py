@@ -1,0 +1,5 @@
+"""The verbs' own fixture."""
+
+from tests.operating import operated
+
+__all__ = ["operated"]

@@ -1,0 +1,146 @@
+"""Fifty processors with two hundred stores: what a tick asks, and what it writes; silent ones are no delay."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from infra.settings import Settings, load_settings
+from orchestration import sensors
+from orchestration.definitions import build_definitions
+from orchestration.resources import open_registry
+from processors.lifecycle.looking import SIDE_BY_SIDE
+from tests.scale import PROCESSORS, STORES, Fleet, names, write_definitions
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("many")
+
+
+@pytest.fixture(scope="module")
+def environment(home: Path) -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(home))
+        patch.setenv("HOLDFAST_HOME", str(home / "home"))
+        patch.setenv("HOLDFAST_PROCESSORS", write_definitions(home, "many_processors"))
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def settings(environment: pytest.MonkeyPatch) -> Settings:
+    return load_settings()
+
+
+@pytest.fixture(scope="module")
+def fleet(settings: Settings) -> Iterator[Fleet]:
+    registry = open_registry(settings)
+    there = Fleet(settings)
+    try:
+        yield there.start(registry)
+    finally:
+        there.stop()
+        registry.close()
+
+
+@pytest.fixture(scope="module")
+def definitions(settings: Settings) -> dg.Definitions:
+    return build_definitions(settings)
+
+
+class Ticks:
+    """Ticks of one sensor, each with the cursor of the one before."""
+
+    def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance, name: str) -> None:
+        self._definitions, self._instance = definitions, instance
+        self._sensor = definitions.resolve_sensor_def(name)
+        self.cursor: str | None = None
+
+    def __call__(self):
+        with dg.build_sensor_context(
+            instance=self._instance,
+            resources=self._definitions.resources,
+            definitions=self._definitions,
+            cursor=self.cursor,
+        ) as context:
+            data = self._sensor.evaluate_tick(context)
+        self.cursor = data.cursor
+        return data
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+def test_all_of_them_are_in_the_graph(definitions: dg.Definitions) -> None:
+    kinds = Counter(key.path[0] for key in definitions.resolve_asset_graph().get_all_asset_keys())
+    assert kinds["processors"] == PROCESSORS
+    assert kinds["state"] == kinds["changelogs"] == PROCESSORS * STORES
+
+
+@pytest.mark.parametrize("sensor", ["processor_recovery", "processor_telemetry"])
+def test_a_tick_asks_each_worker_once_and_the_supervisor_once(
+    fleet: Fleet,
+    definitions: dg.Definitions,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    sensor: str,
+) -> None:
+    listed = []
+    programs = type(fleet.supervisor).programs
+    monkeypatch.setattr(type(fleet.supervisor), "programs", lambda self: listed.append(1) or programs(self))
+    fleet.questions.clear()
+    tick = Ticks(definitions, instance, sensor)()
+    assert Counter(fleet.questions) == dict.fromkeys(names(), 1)
+    assert len(listed) == 1
+    assert not tick.run_requests
+
+
+def test_a_minute_writes_a_bounded_number_of_events(
+    fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    ticks = Ticks(definitions, instance, "processor_telemetry")
+    for _ in range(2):
+        told = Counter(event.asset_key.path[0] for event in ticks().asset_events)
+        assert told["processors"] == PROCESSORS
+        assert 0 < told["state"] <= sensors.STATES_PER_TICK
+
+
+def test_every_state_has_its_turn() -> None:
+    states = [(name, f"store{number}") for name in names() for number in range(STORES)]
+    told: Counter[tuple[str, str]] = Counter()
+    first = None
+    for _ in range(len(states) // sensors.STATES_PER_TICK):
+        turn, first = sensors.turn(states, first)
+        assert len(turn) == sensors.STATES_PER_TICK
+        told.update(turn)
+    assert told == dict.fromkeys(states, 1)
+    assert sensors.turn(states[:3], ["gone", "since"]) == (states[:3], [])
+    assert sensors.turn([], None) == ([], [])
+
+
+def test_when_nothing_is_wrong_recovery_writes_nothing(
+    fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    ticks = Ticks(definitions, instance, "processor_recovery")
+    ticks()
+    again = ticks()
+    assert (len(again.asset_events), again.run_requests or []) == (0, [])
+
+
+def test_silent_workers_are_waited_for_side_by_side(
+    fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """One after the other they would take 100 s, and Dagster gives a tick 60: nothing would ever be recovered."""
+    fleet.silent = set(names())
+    try:
+        tick = Ticks(definitions, instance, "processor_recovery")()
+    finally:
+        fleet.silent = set()
+    assert tick.skip_message or tick.run_requests
+    # four at a time are 25 s
+    assert 4 <= fleet.most_waiting <= SIDE_BY_SIDE

@@ -1,0 +1,191 @@
+"""The sensor that tells the webhook: a real registry, a real Dagster instance, a real HTTP server."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from infra.database.registry import Registry
+from infra.settings import Settings, load_settings
+from orchestration import notifications as sensor_module
+from orchestration.definitions import build_definitions
+from orchestration.resources import open_registry
+from processors.lifecycle import notifications as told
+from tests.webhook import SECRET, Webhook
+
+Tick = Callable[[], str]
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    there = Webhook()
+    yield there
+    there.stop()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: Webhook) -> Settings:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_WEBHOOK__URL", webhook.url)
+    monkeypatch.setenv("HOLDFAST_WEBHOOK__DAGSTER_URL", "http://dagster.example.com/")
+    # a pause of the webhook's is over at once
+    monkeypatch.setattr(told, "PAUSE_S", 0.0)
+    monkeypatch.setattr(sensor_module, "TIMEOUT_S", 0.3)
+    return load_settings()
+
+
+@pytest.fixture
+def registry(settings: Settings) -> Iterator[Registry]:
+    opened = open_registry(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture
+def definitions(settings: Settings) -> dg.Definitions:
+    return build_definitions(settings)
+
+
+@pytest.fixture
+def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Tick:
+    """One tick, with the cursor of the last one; what it says."""
+    sensor = definitions.resolve_sensor_def("notifications")
+    cursor: str | None = None
+
+    def evaluate() -> str:
+        nonlocal cursor
+        with dg.build_sensor_context(
+            instance=instance, resources=definitions.resources, definitions=definitions, cursor=cursor
+        ) as context:
+            data = sensor.evaluate_tick(context)
+        cursor = data.cursor
+        assert SECRET not in f"{cursor}{data.skip_message}"
+        return data.skip_message or ""
+
+    return evaluate
+
+
+def opened(registry: Registry, processor: str = "fleet") -> int:
+    incident, _ = registry.open_incident(processor, "dead", {"0": "No process runs."}, datetime.now(UTC))
+    return incident.id
+
+
+def failed_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> str:
+    @dg.op
+    def break_it() -> None:
+        raise dg.Failure("The disk is full. What to do: make room.")
+
+    @dg.job
+    def stop_processor() -> None:
+        break_it()
+
+    return stop_processor.execute_in_process(instance=instance, tags=tags, raise_on_error=False).run_id
+
+
+def test_a_webhook_that_was_away_then_silent_gets_everything_once_in_order(
+    registry: Registry, tick: Tick, webhook: Webhook, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = opened(registry)
+    assert "can't be reached" in tick()
+    registry.close_incident(first, "failed", datetime.now(UTC), reason="all 3 attempts were used up")
+    run = failed_run(instance, {"processor": "routes"})
+    webhook.status = None
+    webhook.start()
+    assert "0 told, 3 waiting" in tick()
+    webhook.status = 503
+    assert "503" in tick()
+    webhook.status = 200
+    assert tick() == "3 told, 0 waiting."
+    assert [each["event"] for each in webhook.received] == ["incident.opened", "incident.failed", "run.failed"]
+    assert "make room" in webhook.received[2]["text"]
+    assert webhook.received[2]["processor"] == "routes"
+    assert webhook.received[2]["link"] == f"http://dagster.example.com/runs/{run}"
+    assert len(set(webhook.identities)) == 3
+    assert tick() == "0 told, 0 waiting."
+    assert len(webhook.received) == 3
+    assert SECRET not in caplog.text
+
+
+def test_recovery_is_asked_for_while_the_webhook_is_away(
+    registry: Registry, tick: Tick, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    registry.record_deployment("fleet", "v1", ["0"], datetime.now(UTC))
+    opened(registry, "routes")
+    assert "can't be reached" in tick()
+    with dg.build_sensor_context(
+        instance=instance, resources=definitions.resources, definitions=definitions
+    ) as context:
+        data = definitions.resolve_sensor_def("processor_recovery").evaluate_tick(context)
+    assert [request.tags["processor"] for request in data.run_requests or []] == ["fleet"]
+
+
+def test_what_ended_before_the_webhook_was_there_is_no_news(
+    registry: Registry, tick: Tick, webhook: Webhook, instance: dg.DagsterInstance
+) -> None:
+    old = opened(registry)
+    registry.close_incident(old, "resolved", datetime.now(UTC))
+    failed_run(instance, {})
+    still_open = opened(registry, "routes")
+    webhook.start()
+    tick()
+    assert [each["incident"] for each in webhook.received] == [still_open]
+
+
+def test_a_recovery_run_that_fails_is_told_with_its_incident_only(
+    registry: Registry, tick: Tick, webhook: Webhook, instance: dg.DagsterInstance
+) -> None:
+    webhook.start()
+    tick()
+    failed_run(instance, {"holdfast/incident": "1"})
+    assert tick() == "0 told, 0 waiting."
+
+
+def test_more_failed_runs_than_one_tick_looks_at_are_all_told(
+    registry: Registry, tick: Tick, webhook: Webhook, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensor_module, "RUNS_MAX", 2)
+    webhook.start()
+    tick()
+    runs = [failed_run(instance, {}) for _ in range(5)]
+    for _ in range(3):
+        tick()
+    assert [each["run"] for each in webhook.received] == runs
+
+
+def test_a_chat_gets_its_own_form(
+    registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_WEBHOOK__KIND", "slack")
+    opened(registry)
+    webhook.start()
+    tick()
+    (document,) = webhook.received
+    assert set(document) == {"text", "blocks"}
+
+
+def test_without_a_webhook_nothing_is_done(
+    registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(registry)
+    webhook.start()
+    monkeypatch.delenv("HOLDFAST_WEBHOOK__URL")
+    assert "not set" in tick()
+    assert webhook.received == []
+
+
+def test_the_sensor_is_switched_on_by_the_setting(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = build_definitions(settings).resolve_sensor_def("notifications")
+    monkeypatch.delenv("HOLDFAST_WEBHOOK__URL")
+    off = build_definitions(load_settings()).resolve_sensor_def("notifications")
+    assert on.default_status is dg.DefaultSensorStatus.RUNNING
+    assert off.default_status is dg.DefaultSensorStatus.STOPPED

@@ -1,0 +1,86 @@
+"""Orphans on real parts: what a dropped store, a removed processor and a set-aside folder leave is listed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets import keys
+from assets.orphans import ALL_OWNED
+from infra.kafka.records import TopicSpec
+from orchestration import cli
+from orchestration.definitions import build_definitions
+from tests.operating import Operated
+
+
+def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["orphans", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def checked(operated: Operated) -> dg.AssetCheckEvaluation:
+    job = build_definitions(operated.settings).resolve_job_def("orphan_checks")
+    with dg.DagsterInstance.ephemeral() as instance:
+        (found,) = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+    assert (found.asset_key, found.check_name) == (keys.orphans_key(), ALL_OWNED)
+    return found
+
+
+def test_what_runs_has_an_owner_and_what_is_left_has_none(
+    operated: Operated, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=10, each=1)
+    operated.processed(10)
+    operated.client.checkpoint()
+    group, paths = operated.group, operated.settings.paths
+    assert listed(capsys) == {"orphans": [], "unseen": []}
+    assert checked(operated).passed
+
+    operated.topics.create(TopicSpec(f"{group}-old-changelog", 1, 1))
+    operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # no changelog: somebody else's
+    aside = paths.state / group / "0" / f"{group}-in-0.corrupt"
+    former = paths.state / f"{group}-former" / "0" / "in-0"
+    for folder in (aside, former):
+        folder.mkdir(parents=True)
+        (folder / "data").write_bytes(b"x" * 100)
+    operated.topics.create(TopicSpec(f"{group}-former-counts-changelog", 1, 1))
+
+    found = {(each["kind"], each["name"]): each for each in listed(capsys)["orphans"]}
+    assert sorted(found) == sorted(
+        [
+            ("state", str(aside)),
+            ("state", str(former)),
+            ("topic", f"{group}-former-counts-changelog"),
+            ("topic", f"{group}-old-changelog"),
+        ]
+    )
+    assert found["state", str(aside)]["size_bytes"] == 100
+    said = checked(operated)
+    assert not said.passed
+    assert said.severity is dg.AssetCheckSeverity.WARN
+    assert f"{group}-old-changelog (no store of {group} has this changelog)" in (said.description or "")
+    assert operated.topics.describe([f"{group}-old-changelog"]), "nothing is deleted by looking"
+
+
+def test_a_definition_that_cannot_be_imported_hides_no_orphan_of_others_and_loses_nothing(
+    operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operated.bring_up()
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", '["no_such_module:application"]')
+    assert listed(capsys)["orphans"] == [], "it is deployed still"
+
+
+def test_what_cannot_be_looked_at_is_said(
+    operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "catalog.db"
+    broken.write_text("this is no database")
+    monkeypatch.setenv("HOLDFAST_WAREHOUSE__CATALOG_URL", f"sqlite:///{broken}")
+    (sentence,) = listed(capsys)["unseen"]
+    assert sentence.startswith("The warehouse could not be looked at")
+    assert not checked(operated).passed

@@ -1,0 +1,162 @@
+"""Time partitions that have ended, made by Dagster's own runs: a processor that worked hours ago is published today."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.times import snapshot_partitions
+from infra.kafka.reader import read_range
+from infra.kafka.topics import Topics
+from infra.settings import Settings, SnapshotSettings
+from infra.spark.server import start_server, stop_server
+from infra.warehouse.catalog import read_table
+from processors.changelog.format import decode_value
+from processors.lifecycle.audit import fold_changelog
+from processors.serving.client import ProcessorClient
+from processors.snapshots.names import time_tag
+from tests.dagster import test_assets_state as proved
+from tests.dagster.test_assets_state import feed, group, wait_processed
+from tests.dagster.test_snapshot_assets import Control
+
+__all__ = ["group", "settings"]
+
+HOURS = snapshot_partitions(SnapshotSettings(every="hour"))
+HOUR_S = 3600.0
+#: In the worker alone: its records and checkpoints are of the moment that a file names. All else is as it always is.
+OF_THEN = """
+import sys
+import time
+from pathlib import Path
+
+import confluent_kafka
+
+import infra.kafka.producer
+import processors.serving.checkpoint
+
+
+class Clock:
+    monotonic = staticmethod(time.monotonic)
+
+    def time(self):
+        return float(Path(r"THEN_FILE").read_text())
+
+
+class OfThen(confluent_kafka.Producer):
+    def produce(self, topic, value=None, key=None, partition=-1, callback=None, on_delivery=None, timestamp=0, **more):
+        at = timestamp or int(clock.time() * 1000)
+        super().produce(topic, value, key, partition, on_delivery=callback or on_delivery, timestamp=at, **more)
+
+
+clock = Clock()
+if "processors" in sys.orig_argv:
+    infra.kafka.producer.Producer = OfThen
+    processors.serving.checkpoint.time = clock
+"""
+
+
+@pytest.fixture
+def then(tmp_path: Path) -> Path:
+    return tmp_path / "then"
+
+
+@pytest.fixture
+def settings(
+    broker: str, group: str, tmp_path: Path, then: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Settings]:
+    then.write_text(str(time.time()))
+    with monkeypatch.context() as patch:
+        patch.setattr(proved, "DEFINITION", OF_THEN.replace("THEN_FILE", str(then)) + proved.DEFINITION)
+        patch.setenv("HOLDFAST_SNAPSHOTS__EVERY", "hour")
+        patch.setenv("HOLDFAST_SPARK__MASTER", "warm")
+        yield from proved.settings.__wrapped__(broker, group, tmp_path, monkeypatch)
+
+
+def wait_committed(broker: str, changelog: str, count: int) -> None:
+    """Until the changelog has all of them: what is committed later is of a later time."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        end = Topics(broker).end_offsets(changelog, committed=True)[0]
+        held = fold_changelog(read_range(broker, changelog, 0, 0, end))
+        if sum(int(decode_value(value)) for value in held.values()) == count:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{count} messages were not committed")
+
+
+@dataclass
+class Lived:
+    """A processor whose past is known: the hours that have ended, and how many messages it had seen by their ends."""
+
+    control: Control
+    hours: list[str]
+    seen: list[int]
+
+
+@contextmanager
+def warm_spark(settings: Settings) -> Iterator[None]:
+    """One JVM for all runs."""
+    start_server(settings)
+    try:
+        yield
+    finally:
+        stop_server(settings)
+
+
+@pytest.fixture
+def lived(settings: Settings, group: str, broker: str, then: Path) -> Iterator[Lived]:
+    """A first checkpoint two hours ago, records in that hour, in the one after it, and now; a second checkpoint."""
+    with warm_spark(settings), dg.DagsterInstance.ephemeral() as instance:
+        control = Control(settings, group, instance)
+        for asset in control.first:
+            assert control.run(asset).success
+        Topics(broker).alter(f"{group}-counts-changelog", {"min.compaction.lag.ms": str(int(12 * HOUR_S * 1000))})
+        client = ProcessorClient(group, "0", settings.paths)
+        hour = time.time() // HOUR_S * HOUR_S
+        fed = 0
+        for at, count in ((hour - 1.8 * HOUR_S, 10), (hour - 1.5 * HOUR_S, 20), (hour - 0.5 * HOUR_S, 30), (0, 40)):
+            then.write_text(str(at or time.time()))
+            fed += count
+            feed(broker, f"{group}-in", count)
+            wait_processed(client, fed)
+            wait_committed(broker, f"{group}-counts-changelog", fed)
+            if count == 10:
+                assert control.run(control.state).success
+                assert control.run(control.snapshot).success
+        then.write_text(str(time.time()))
+        assert control.run(control.state).success
+        moments = [hour - 2 * HOUR_S, hour - HOUR_S]
+        yield Lived(control, [HOURS.get_partition_key_for_timestamp(at) for at in moments], [30, 60])
+
+
+def counted(settings: Settings, group: str, key: str) -> int:
+    """What all keys of a tagged version come to."""
+    rows = read_table(settings.paths, group, "counts", tag=time_tag(key))
+    return sum(int(each) for each in rows["json"].to_pylist())
+
+
+def test_hours_that_have_ended_are_made_by_runs_with_partition_keys_and_a_range_is_one_run(
+    lived: Lived, settings: Settings, group: str
+) -> None:
+    control, (first, last) = lived.control, lived.hours
+    done = control.run(control.snapshot, partition_key=last)
+    assert done.success
+    checks = {each.check_name: each.passed for each in done.get_asset_check_evaluations()}
+    assert checks == {"matches_state": True, "copies_equal": True}
+    assert counted(settings, group, last) == lived.seen[1]
+    assert last in control.instance.get_materialized_partitions(control.snapshot)
+    # the history did not reach that hour's end before: the store was published first, as it is now
+    assert sum(int(each) for each in read_table(settings.paths, group, "counts")["json"].to_pylist()) == 100
+
+    runs = control.instance.get_runs_count()
+    tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    assert control.run(control.snapshot, tags=tags).success
+    assert control.instance.get_runs_count() == runs + 1
+    assert [counted(settings, group, key) for key in lived.hours] == lived.seen
+    assert {first, last} <= control.instance.get_materialized_partitions(control.snapshot)
+    told = control.metadata()["time_partitions"]
+    assert [row.data["tag"] for row in told.records] == [time_tag(first), time_tag(last)]

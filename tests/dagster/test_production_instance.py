@@ -1,0 +1,161 @@
+"""The Dagster of production on a real Postgres: loaded, and runs made through its queue by a real daemon."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from infra.settings import PROJECT, Settings, load_settings
+from orchestration import local
+from orchestration.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
+from tests.postgres import PASSWORD, USER, PostgresServer
+
+CONFIG = files("infra") / "dagster" / "production.yaml"
+#: A job whose run lasts until a file is there.
+JOBS = """
+import pathlib, time
+import dagster as dg
+
+@dg.op
+def hold():
+    while not pathlib.Path({release!r}).exists():
+        time.sleep(0.05)
+
+@dg.op
+def pass_by():
+    pass
+
+@dg.job(executor_def=dg.in_process_executor)
+def holding():
+    hold()
+
+@dg.job(executor_def=dg.in_process_executor)
+def passing():
+    pass_by()
+
+defs = dg.Definitions(jobs=[holding, passing])
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> Iterator[Settings]:
+    """A home with the configuration of production, and a workspace of our definitions and the test's."""
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    for name, value in {
+        "HOST": "127.0.0.1",
+        "PORT": str(postgres.port),
+        "DB": postgres.new_database(),
+        "USER": USER,
+        "PASSWORD": PASSWORD,
+    }.items():
+        monkeypatch.setenv(f"DAGSTER_POSTGRES_{name}", value)
+    settings = load_settings()
+    settings.paths.dagster.mkdir(parents=True)
+    (settings.paths.dagster / "dagster.yaml").write_text(CONFIG.read_text())
+    (tmp_path / "jobs_of_the_test.py").write_text(JOBS.format(release=str(tmp_path / "release")))
+    workspace = yaml.safe_load((PROJECT / "workspace.yaml").read_text())
+    workspace["load_from"][0]["python_module"]["working_directory"] = str(PROJECT)
+    workspace["load_from"].append(
+        {"python_file": {"relative_path": str(tmp_path / "jobs_of_the_test.py"), "location_name": "of_the_test"}}
+    )
+    (tmp_path / "workspace.yaml").write_text(yaml.safe_dump(workspace))
+    monkeypatch.setattr(local, "PROJECT", tmp_path)
+    yield settings
+    (tmp_path / "release").touch()
+    local.stop_daemon(settings)
+
+
+def launch(settings: Settings, job: str, processor: str) -> str:
+    """A run of a job, put into the queue; its id."""
+    command = [str(Path(sys.executable).parent / "dagster"), "job", "launch", "-w", "workspace.yaml", "-j", job]
+    command += ["-l", "of_the_test", "--tags", json.dumps({"processor": processor})]
+    environment = {**local.os.environ, "DAGSTER_HOME": str(settings.paths.dagster)}
+    subprocess.run(command, cwd=local.PROJECT, env=environment, check=True, capture_output=True, timeout=300)
+    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
+        return instance.get_runs(limit=1)[0].run_id
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
+    settings: Settings, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.start_daemon(settings)
+    first = launch(settings, "holding", "fleet")
+    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
+
+        def status(run: str) -> dg.DagsterRunStatus:
+            found = instance.get_run_by_id(run)
+            assert found is not None
+            return found.status
+
+        eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED, "the first run did not start")
+        second = launch(settings, "passing", "fleet")
+        other = launch(settings, "passing", "routes")
+        eventually(lambda: status(other) is dg.DagsterRunStatus.SUCCESS, "another processor's run did not pass")
+        assert status(second) is dg.DagsterRunStatus.QUEUED
+        assert status(first) is dg.DagsterRunStatus.STARTED
+        (tmp_path / "release").touch()
+        eventually(lambda: status(second) is dg.DagsterRunStatus.SUCCESS, "the second run did not follow")
+        assert status(first) is dg.DagsterRunStatus.SUCCESS
+
+        def ticked() -> set[str]:
+            """Sensors of ours that have ticked, as Postgres has it."""
+            return {
+                state.instigator_name
+                for state in instance.all_instigator_state()
+                if instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1)
+            }
+
+        eventually(lambda: {"processor_recovery", "processor_telemetry"} <= ticked(), "our sensors did not tick")
+    database = local.os.environ["DAGSTER_POSTGRES_DB"]
+    assert postgres.query("SELECT count(*) FROM runs", database) == [(3,)]
+    assert not list(settings.paths.dagster.rglob("*.db"))
+
+
+def test_a_variable_that_is_missing_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_POSTGRES_HOST")
+    with pytest.raises(DagsterConfigInvalid, match="DAGSTER_POSTGRES_HOST"):
+        check_dagster_config(settings.paths.dagster, local.PROJECT / "workspace.yaml")
+
+
+def test_a_database_that_is_away_is_told_without_its_password(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_POSTGRES_PORT", "1")
+    with pytest.raises(DagsterDatabaseAway, match="Connection refused") as seen:
+        check_dagster_config(settings.paths.dagster, local.PROJECT / "workspace.yaml")
+    assert PASSWORD not in str(seen.value)
+
+
+def test_both_instances_keep_the_same_rules() -> None:
+    """What is different in production is storage and size; the rules of the queue are the same."""
+    ours, other = (
+        yaml.safe_load((files("infra") / "dagster" / name).read_text()) for name in ("local.yaml", CONFIG.name)
+    )
+    assert ours["run_coordinator"] == other["run_coordinator"]
+    assert ours["concurrency"]["pools"] == other["concurrency"]["pools"]
+    limits = [each["concurrency"]["runs"]["tag_concurrency_limits"] for each in (ours, other)]
+    assert limits[0] == limits[1]
+    assert set(other) - set(ours) == {"storage"}
+    # a process can be looked for where it runs only
+    assert set(ours) - set(other) == {"run_launcher"}

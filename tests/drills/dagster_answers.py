@@ -1,0 +1,116 @@
+"""What Dagster's own event log says, asked through its GraphQL as the UI asks; and runs launched through it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import httpx
+
+from tests.drills.patience import wait_for
+
+_CHECKS = """query($key: AssetKeyInput!, $name: String!) {
+  assetCheckExecutions(assetKey: $key, checkName: $name, limit: 25) {
+    status timestamp evaluation { timestamp success severity description }
+  }
+}"""
+_LAUNCH = """mutation($parameters: ExecutionParams!) {
+  launchRun(executionParams: $parameters) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on InvalidSubsetError { message }
+  }
+}"""
+_RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
+_RUNS = """query($filter: RunsFilter!) {
+  runsOrError(filter: $filter, limit: 50) { ... on Runs { results { runId status creationTime } } }
+}"""
+_ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One answer of a check; ``at`` is when it was reported, seconds since 1970."""
+
+    passed: bool
+    words: str
+    at: float
+
+
+class DagsterAnswers:
+    """The webserver of one home."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """The data of an answer; errors of GraphQL are raised."""
+        body = {"query": query, "variables": variables}
+        answer = httpx.post(f"{self.url}/graphql", json=body, timeout=60.0, trust_env=False).json()
+        assert not answer.get("errors"), json.dumps(answer["errors"])[:2000]
+        return answer["data"]
+
+    def evaluations(self, key: dg.AssetKey, check: str) -> list[Evaluation]:
+        """What a check said, newest first; a run that ended without an answer of it is a failure without words."""
+        found = self.ask(_CHECKS, key={"path": list(key.path)}, name=check)["assetCheckExecutions"]
+        told = []
+        for each in found:
+            evaluation = each["evaluation"]
+            if evaluation is not None:
+                words = evaluation["description"] or ""
+                told.append(Evaluation(bool(evaluation["success"]), words, float(evaluation["timestamp"])))
+            elif each["status"] == "EXECUTION_FAILED":
+                told.append(Evaluation(False, "", float(each["timestamp"])))
+        return told
+
+    def launch(self, job: str, config: Mapping[str, Any] | None = None, assets: Sequence[dg.AssetKey] = ()) -> str:
+        """Launch a run of a job, or of assets (job ``__ASSET_JOB``); its id."""
+        selector: dict[str, Any] = {
+            "repositoryLocationName": "holdfast",
+            "repositoryName": "__repository__",
+            "jobName": job,
+        }
+        if assets:
+            selector["assetSelection"] = [{"path": list(key.path)} for key in assets]
+        parameters = {"selector": selector, "runConfigData": json.dumps(config or {}), "mode": "default"}
+        launched = self.ask(_LAUNCH, parameters=parameters)["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        return str(launched["run"]["runId"])
+
+    def run_status(self, run_id: str) -> str:
+        """The status of a run."""
+        return str(self.ask(_RUN, id=run_id)["runOrError"]["status"])
+
+    def ended(self, run_id: str) -> str:
+        """Wait until a run has ended; its status."""
+        return str(wait_for(lambda: (s := self.run_status(run_id)) in _ENDED and s, f"run {run_id} to end"))
+
+    def runs(self, job: str, *, since: float) -> list[str]:
+        """The statuses of all runs of a job that were created since a moment."""
+        found = self.ask(_RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
+        return [each["status"] for each in found if each["creationTime"] >= since]
+
+    def run_ids(self, job: str) -> list[str]:
+        """The runs of a job, newest first."""
+        found = self.ask(_RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
+        return [str(each["runId"]) for each in found]
+
+    def settled(self, job: str, *, since: float, at_least: int = 1) -> list[str]:
+        """Wait until all runs of a job since a moment have ended, and there are so many; their statuses."""
+
+        def all_ended() -> list[str] | None:
+            found = self.runs(job, since=since)
+            return found if len(found) >= at_least and _ENDED.issuperset(found) else None
+
+        return list(wait_for(all_ended, f"the runs of {job} to end"))
+
+
+def now() -> float:
+    """The clock of Dagster's events."""
+    return time.time()

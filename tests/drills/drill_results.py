@@ -1,0 +1,82 @@
+"""What drills came to: one JSON line each, and the table of all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass
+class Result:
+    """One drill, as it was measured. Seconds by Dagster's clock."""
+
+    number: int
+    title: str
+    asset: str = ""
+    check: str = ""
+    words: str = ""
+    #: From when it was broken until the check said so.
+    detected_s: float = 0.0
+    action: str = "none: the recovery sensor"
+    #: From the action, or from when the check said so where none is needed, until the check was green again.
+    mended_s: float = 0.0
+    #: So many messages took effect once, none is lost, none doubled.
+    messages: int = 0
+    passed: bool = False
+
+    def said(self, asset: str, check: str, words: str, seconds: float) -> None:
+        """Dagster said so."""
+        self.asset, self.check, self.words, self.detected_s = asset, check, words, round(seconds, 1)
+
+    def acted(self, action: str) -> None:
+        """Somebody did something."""
+        self.action = action
+
+    def mended(self, seconds: float) -> None:
+        """The check is green again."""
+        self.mended_s = round(seconds, 1)
+
+    def exact(self, messages: int) -> None:
+        """Nothing is lost, nothing doubled."""
+        self.messages = messages
+
+    def line(self) -> str:
+        """As a JSON line."""
+        return json.dumps(asdict(self))
+
+
+def read_results(file: Path) -> list[Result]:
+    """The newest result of each drill in a file of JSON lines, by number."""
+    found = [Result(**json.loads(line)) for line in file.read_text().splitlines()]
+    return sorted({each.number: each for each in found}.values(), key=lambda each: each.number)
+
+
+def table_of(results: Iterable[Result]) -> str:
+    """The table, in Markdown."""
+    lines = [
+        "| | what is broken | Dagster says so after | the check, and its words | the one action | whole again after "
+        "| messages, each once |",
+        "|--:|---|--:|---|---|--:|--:|",
+    ]
+    for each in results:
+        layer = each.asset.split("/")[0]
+        words = shortened(each.words)
+        said = f"`{each.check}` of {LAYERS.get(layer, layer)}: {words}"
+        lines.append(
+            f"| {each.number} | {each.title} | {each.detected_s:.0f} s | {said} | {each.action} "
+            f"| {each.mended_s:.0f} s | {each.messages:,} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+#: What the first part of an asset's key is called.
+LAYERS = {"processors": "the processor", "changelogs": "the changelog", "topics": "the source", "state": "the state"}
+WORDS_MAX = 240
+
+
+def shortened(words: str) -> str:
+    """The first of the words, on one line of a table."""
+    text = " ".join(words.split()).replace("|", "\\|")
+    return text if len(text) <= WORDS_MAX else text[: WORDS_MAX - 1].rsplit(" ", 1)[0] + " …"

@@ -1,0 +1,370 @@
+"""One drill under way: a processor that works, what is broken, what Dagster says, the one action, and what is left.
+
+Every moment is taken from Dagster's own events, never from when this looked.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from confluent_kafka import Producer
+
+from assets import keys
+from infra.kafka.reader import read_range
+from infra.kafka.records import Partition, TopicSpec
+from infra.kafka.topics import Topics
+from orchestration.resources import open_registry
+from processors.changelog.format import META_KEY, decode_value, split_key
+from processors.lifecycle.audit import fold_changelog
+from processors.lifecycle.requests import Deploy, Stop
+from processors.serving.client import ProcessorClient
+from tests.drills.dagster_answers import Evaluation
+from tests.drills.drill_results import Result
+from tests.drills.home import PARTITIONS, Home, Told
+from tests.drills.patience import PATIENCE_S, wait_for
+
+KEYS = 10
+#: Before anything is broken, so many messages are processed.
+BEFORE = 200
+#: Messages a second while the drill goes on.
+PACE = 20.0
+STORE = "counts"
+WORKING = "working"
+
+
+class Feeder:
+    """Feeds numbers at a steady pace until it is stopped; knows how many of each key the broker has taken."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.sent: Counter[str] = Counter()
+        self._topic = topic
+        self._ended = threading.Event()
+        self._idle = threading.Lock()
+        self._producer = Producer(
+            # what is sent while the broker is away is delivered, once, when it is back
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 900_000, "linger.ms": 5}
+        )
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+
+    def send(self, key: str, value: bytes = b"1", *, counted: bool = True) -> None:
+        def delivered(error: Any, _: Any) -> None:
+            assert error is None, error
+            self.sent[key] += counted
+
+        # keys stay on their partitions, whatever becomes of the topic
+        place = int(key[1:]) % PARTITIONS
+        self._producer.produce(self._topic, value, key.encode(), partition=place, on_delivery=delivered)
+
+    def flush(self) -> None:
+        assert self._producer.flush(PATIENCE_S) == 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, once everything is delivered."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE_S)
+        self.flush()
+
+    def pause(self) -> None:
+        """Feed nothing; what was fed is delivered."""
+        self._idle.acquire()
+        self.flush()
+
+    def resume(self) -> None:
+        """Feed on."""
+        self._idle.release()
+
+    def _feed(self) -> None:
+        number = 0
+        while not self._ended.wait(1 / PACE):
+            with self._idle:
+                self.send(f"k{number % KEYS}")
+                self._producer.poll(0)
+            number += 1
+
+
+@dataclass
+class Exercise:
+    """A processor that counts messages by key, in a home, and what is found out about it."""
+
+    home: Home
+    name: str
+    result: Result
+    #: Counts that are right beside the fed ones, by key.
+    beside: Counter[str] = field(default_factory=Counter)
+    _feeder: Feeder | None = None
+    _broke_at: float = 0.0
+    _red: tuple[dg.AssetKey, str, Evaluation] | None = None
+    _acted_at: float = 0.0
+    _acted: list[str] = field(default_factory=list)
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> Topics:
+        return self.home.topics
+
+    @property
+    def source(self) -> str:
+        return f"{self.name}-in"
+
+    @property
+    def sink(self) -> str:
+        return f"{self.name}-out"
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.name}-{STORE}-changelog"
+
+    @property
+    def processor_asset(self) -> dg.AssetKey:
+        return keys.processor_key(self.name)
+
+    @property
+    def changelog_asset(self) -> dg.AssetKey:
+        return keys.changelog_key(self.name, STORE)
+
+    @property
+    def state_asset(self) -> dg.AssetKey:
+        return keys.state_key(self.name, STORE)
+
+    @property
+    def source_asset(self) -> dg.AssetKey:
+        return keys.topic_key(self.source)
+
+    @property
+    def client(self) -> ProcessorClient:
+        return ProcessorClient(self.name, "0", self.home.settings.paths)
+
+    @property
+    def pid(self) -> int:
+        status = self.client.status()
+        assert status is not None, f"{self.name} does not answer"
+        return int(status.pid)
+
+    @property
+    def state_folder(self) -> Path:
+        """The folders of its tasks."""
+        return self.home.settings.paths.state / self.name / "0"
+
+    @property
+    def feeder(self) -> Feeder:
+        assert self._feeder is not None
+        return self._feeder
+
+    # -- the steps of a drill ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Have a working processor, with something behind it and something to do."""
+        self.topics.create(TopicSpec(self.source, PARTITIONS, 1))
+        self._feeder = Feeder(self.topics.bootstrap, self.source)
+        for number in range(BEFORE):
+            self._feeder.send(f"k{number % KEYS}")
+        self._feeder.flush()
+        with self.home.verbs() as verbs:
+            verbs.apply(verbs.plan(Deploy(self.name)), sure=True)
+        self.processed()
+        self._feeder.start()
+        self.green(self.processor_asset, WORKING)
+
+    def feed(self, key: str, count: int) -> None:
+        """Feed so many messages of one key, beside those that are fed all the time."""
+        for _ in range(count):
+            self.feeder.send(key)
+        self.feeder.flush()
+
+    def broken(self) -> None:
+        """From now on it is broken."""
+        self._broke_at = time.time()
+
+    def says(self, key: dg.AssetKey, check: str, *words: str) -> str:
+        """Wait until a check in Dagster's event log says so, in these words; all that it says."""
+        assert self._broke_at, "nothing was broken"
+
+        def red() -> Evaluation | None:
+            for told in self.home.dagster.evaluations(key, check):
+                if told.at >= self._broke_at and not told.passed and all(word in told.words for word in words):
+                    return told
+            return None
+
+        found = self._wait(red, f"{check} of {key.to_user_string()} to say {words}", key, check)
+        self._red = (key, check, found)
+        self._acted_at = found.at
+        words_shown = found.words.replace(str(self.home.settings.home), "HOME")
+        self.result.said(key.to_user_string(), check, words_shown, found.at - self._broke_at)
+        return found.words
+
+    def act(self, *words: str) -> Told:
+        """Do the one thing that mends it, on the command line."""
+        self._acted_at = self._acted_at if self._acted else time.time()
+        self._acted.append(f"`holdfast {' '.join(words)}`")
+        self.result.acted(", then ".join(self._acted))
+        return self.home.cli(*words)
+
+    def act_outside(self, what: str, act: Callable[[], object]) -> None:
+        """Do the one thing that mends it, outside of Holdfast."""
+        self._acted_at = time.time()
+        self.result.acted(what)
+        act()
+
+    @property
+    def broke_at(self) -> float:
+        """When it was broken, seconds since 1970."""
+        return self._broke_at
+
+    def launch(self, job: str, config: dict[str, Any], *assets: dg.AssetKey) -> None:
+        """Do the one thing that mends it, as a run in Dagster."""
+        self._acted_at = time.time()
+        named = f"materialise `{assets[0].to_user_string()}`" if assets else f"run `{job}`"
+        self.result.acted(f"{named} in Dagster")
+        run = self.home.dagster.launch(job, config, assets)
+        assert self.home.dagster.ended(run) == "SUCCESS", f"run {run} of {job} did not succeed"
+
+    def materialise(self, key: dg.AssetKey) -> str:
+        """Materialise an asset in Dagster, as a schedule does; how the run ended."""
+        return self.home.dagster.ended(self.home.dagster.launch("__ASSET_JOB", {}, [key]))
+
+    def mended(self) -> None:
+        """Wait until the same check is green again."""
+        assert self._red is not None
+        key, check, red = self._red
+
+        def green() -> Evaluation | None:
+            newest = self.home.dagster.evaluations(key, check)[0]
+            return newest if newest.passed and newest.at > red.at else None
+
+        found = self._wait(green, f"{check} of {key.to_user_string()} to be green again", key, check)
+        self.result.mended(found.at - self._acted_at)
+
+    def red_since(self, key: dg.AssetKey, check: str, moment: float, words: str = "") -> None:
+        """Wait until a check was red after a moment, in these words."""
+
+        def was_red() -> bool:
+            told = self.home.dagster.evaluations(key, check)
+            return any(not each.passed and each.at > moment and words in each.words for each in told)
+
+        self._wait(was_red, f"{check} of {key.to_user_string()} to be red", key, check)
+
+    def green(self, key: dg.AssetKey, check: str, since: float = 0.0) -> float:
+        """Wait until a check is green, and was told so after a moment; when it was told."""
+
+        def is_green() -> Evaluation | None:
+            told = self.home.dagster.evaluations(key, check)
+            return told[0] if told and told[0].passed and told[0].at > since else None
+
+        found = self._wait(is_green, f"{check} of {key.to_user_string()} to be green", key, check)
+        return float(found.at)
+
+    def exact(self, *, outputs: Callable[[dict[str, int]], None] | None = None) -> None:
+        """Stop feeding, and prove that each message took effect once: in state, changelog and outputs."""
+        self.feeder.stop()
+        self.processed()
+        expected = dict(self.feeder.sent + self.beside)
+        assert self.logged() == expected
+        (outputs or self.outputs_are)(expected)
+        with self.home.verbs() as verbs:
+            assert [each.differences for each in verbs.audit(self.name, (), {})] == [()]
+        self.result.exact(sum(expected.values()))
+
+    def outputs_are(self, expected: dict[str, int]) -> None:
+        """Each key's outputs are 1 to n, each once, in order."""
+        seen = self.sent()
+        wrong = {key: seen.get(key) for key, total in expected.items() if seen.get(key) != list(range(1, total + 1))}
+        assert not wrong, f"expected {expected}, seen {wrong}"
+        assert set(seen) == set(expected)
+
+    def outputs_begin_again(self, expected: dict[str, int]) -> None:
+        """State was built anew from all of the input: after what was sent before, each key's outputs are 1 to n."""
+        for key, seen in self.sent().items():
+            total = expected[key]
+            assert seen[-total:] == list(range(1, total + 1)), f"{key}: {seen}"
+            assert seen[:-total] == list(range(1, len(seen) - total + 1)), f"{key}: {seen}"
+
+    def end(self) -> None:
+        """Leave nothing running of it."""
+        if self._feeder is not None:
+            self._feeder.stop()
+        with self.home.verbs() as verbs:
+            verbs.apply(verbs.plan(Stop(self.name)), sure=True)
+
+    def works(self) -> bool:
+        """Whether its process answers that it runs."""
+        status = self.client.status()
+        return status is not None and status.phase == "running"
+
+    def sent(self) -> dict[str, list[int]]:
+        """The committed outputs by key."""
+        seen: dict[str, list[int]] = {}
+        for record in self.read(self.sink):
+            seen.setdefault((record.key or b"").decode(), []).append(json.loads(record.value or b"0"))
+        return seen
+
+    # -- what is looked at ------------------------------------------------------------------------
+
+    def processed(self) -> None:
+        """Wait until everything that was fed is committed."""
+
+        def committed() -> bool:
+            ends = self.topics.end_offsets(self.source, committed=True)
+            at = self.topics.committed_offsets(self.name)
+            return all(at.get(Partition(self.source, number), 0) >= end for number, end in ends.items())
+
+        wait_for(committed, f"{self.name} to process all of {self.source}")
+
+    def logged(self) -> dict[str, int]:
+        """The counts by key, as the changelog folds."""
+        found: dict[str, int] = {}
+        for number, end in self.topics.settled_end_offsets(self.changelog).items():
+            start = self.topics.start_offsets(self.changelog)[number]
+            records = read_range(self.topics.bootstrap, self.changelog, number, start, end)
+            for key, value in fold_changelog(records).items():
+                assert key != META_KEY
+                found[split_key(key)[0].decode()] = decode_value(value)
+        return found
+
+    def open_apply(self, stages: int = 0) -> Any:
+        """The apply that is not through yet, if so many of its stages are; None when there is none."""
+        registry = open_registry(self.home.settings)
+        try:
+            found = registry.journal.applies(1, processor=self.name, open_only=True)
+            return next((each for each in found if len(each.done) >= stages), None)
+        finally:
+            registry.close()
+
+    def incidents(self) -> list[Any]:
+        """Its incidents, newest first."""
+        registry = open_registry(self.home.settings)
+        try:
+            return list(registry.incidents(50, processor=self.name))
+        finally:
+            registry.close()
+
+    def read(self, topic: str) -> list[Any]:
+        starts = self.topics.start_offsets(topic)
+        ends = sorted(self.topics.settled_end_offsets(topic, PATIENCE_S).items())
+        return [
+            each
+            for number, end in ends
+            for each in read_range(self.topics.bootstrap, topic, number, starts[number], end)
+        ]
+
+    def _wait(self, condition: Callable[[], Any], what: str, key: dg.AssetKey, check: str) -> Any:
+        try:
+            return wait_for(condition, what)
+        except AssertionError as failed:
+            told = [
+                f"{one.at - self._broke_at:.1f} s {one.passed} {one.words!r}"
+                for one in self.home.dagster.evaluations(key, check)
+            ]
+            raise AssertionError(f"{failed}; it has said: {told}") from None

@@ -1,0 +1,155 @@
+"""One installation as an operator has it: broker, supervisor, Dagster's daemon, code server and webserver, in one home.
+
+It is started by the same command as on any machine (``holdfast up``), on free ports, with one processor for each drill
+that is defined and none that is deployed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from infra.java import Java
+from infra.kafka.broker import EmbeddedBroker
+from infra.kafka.topics import Topics
+from infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
+from orchestration.verbs import Verbs, open_verbs
+from tests.drills.dagster_answers import DagsterAnswers
+
+PARTITIONS = 2
+DEFINITION = """
+from processors import Application
+
+application = Application(
+    consumer_group="{name}", auto_offset_reset="earliest", commit_interval=0.2,
+    consumer_extra_config={{"session.timeout.ms": 6000}},
+)
+
+def count(value, state):
+    state.set("n", state.get("n", 0) + 1)
+    return state.get("n")
+
+frame = application.dataframe(application.topic("{name}-in"))
+frame = frame.apply(count, stateful=True, store="counts")
+frame.to_topic(application.topic("{name}-out"))
+"""
+
+
+@dataclass
+class Told:
+    """What a command printed, and how it ended."""
+
+    code: int
+    text: str
+
+
+@dataclass
+class Home:
+    """A started installation."""
+
+    settings: Settings
+    broker: EmbeddedBroker
+    definitions: Path
+    #: What its processes are started with, on top of the environment of the tests.
+    environment: Mapping[str, str]
+    #: What `holdfast up` printed.
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> Topics:
+        assert self.settings.kafka.bootstrap_servers is not None
+        return Topics(self.settings.kafka.bootstrap_servers)
+
+    @property
+    def dagster(self) -> DagsterAnswers:
+        return DagsterAnswers(self.addresses["dagster"])
+
+    def define(self, name: str, text: str) -> Path:
+        """Write the module that defines a processor."""
+        file = self.definitions / f"{module_of(name)}.py"
+        file.write_text(text)
+        return file
+
+    def cli(self, *words: str, check: bool = True) -> Told:
+        """Run ``holdfast`` as a person does."""
+        with self.started(*words) as process:
+            text, _ = process.communicate(timeout=300)
+        assert process.returncode == 0 or not check, (
+            f"holdfast {' '.join(words)} ended with {process.returncode}: {text}"
+        )
+        return Told(process.returncode, text)
+
+    def started(self, *words: str) -> subprocess.Popen[str]:
+        """``holdfast`` as a process that is under way."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestration.cli", *words],
+            cwd=PROJECT,
+            env={**os.environ, **self.environment, "COLUMNS": "200"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if "--json" in words else subprocess.STDOUT,
+            text=True,
+        )
+
+    @contextmanager
+    def verbs(self) -> Iterator[Verbs]:
+        """The verbs in this process: for what a drill needs, and is not about."""
+        with open_verbs(self.settings, who="a drill") as opened:
+            yield opened
+
+    def stop(self) -> None:
+        """End all that runs in it."""
+        self.cli("down", check=False)
+        self.broker.stop()
+        with suppress(ValueError):
+            sys.path.remove(str(self.definitions))
+
+
+def module_of(name: str) -> str:
+    """The module that defines a processor."""
+    return f"drill_{name.replace('-', '_')}"
+
+
+def start_home(folder: Path, definitions: Mapping[str, str], java: Java, jars: Sequence[Path]) -> Home:
+    """Start an installation with these processors (name -> the text of its module).
+
+    Args:
+        folder: Where all of it lies.
+        definitions: What is defined; nothing of it is deployed.
+        java: What runs the broker.
+        jars: Its class path.
+    """
+    code = folder / "definitions"
+    code.mkdir(parents=True)
+    broker = EmbeddedBroker(folder / "kafka", heap_mb=384, java=java, jars=jars)
+    home = folder / "home"
+    bootstrap = broker.start().bootstrap
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), str(code)]),
+        "HOLDFAST_HOME": str(home),
+        "HOLDFAST_CHECKPOINTS__URL": str(home / "checkpoint-store"),
+        "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS": bootstrap,
+        "HOLDFAST_PROCESSORS": json.dumps([f"{module_of(name)}:application" for name in definitions]),
+    }
+    settings = load_settings(
+        home=home,
+        kafka=KafkaSettings(bootstrap_servers=bootstrap),
+        checkpoints=CheckpointSettings(url=environment["HOLDFAST_CHECKPOINTS__URL"]),
+        processors=tuple(json.loads(environment["HOLDFAST_PROCESSORS"])),
+    )
+    sys.path.insert(0, str(code))
+    found = Home(settings, broker, code, environment)
+    try:
+        for name, text in definitions.items():
+            found.define(name, text)
+        found.addresses = dict(json.loads(found.cli("up", "--json").text))
+    except BaseException:
+        found.stop()
+        raise
+    return found

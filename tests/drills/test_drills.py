@@ -1,0 +1,61 @@
+"""The drills: break what runs, hear it from Dagster, do the one thing that mends it, and find nothing lost or doubled.
+
+``make drills`` runs all of them and writes the table in docs/drills.md; those that are quick run with all other tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.java import Java
+from tests.drills.all_drills import DRILLS, Drill
+from tests.drills.drill_results import Result
+from tests.drills.exercise import Exercise
+from tests.drills.home import Home, start_home
+
+#: The file that results are added to, one JSON line each. Read here: tests run without HOLDFAST_ settings.
+RESULTS = os.environ.get("HOLDFAST_DRILLS_RESULTS")
+DISK_MIB = 96
+
+
+def each_drill(*, alone: bool) -> list[object]:
+    return [
+        pytest.param(each, id=f"{each.number:02}-{each.name}", marks=() if each.quick else (pytest.mark.long_drill,))
+        for each in sorted(DRILLS.values(), key=lambda one: one.number)
+        if each.alone == alone
+    ]
+
+
+@pytest.mark.parametrize("drill", each_drill(alone=False))
+def test_it_is_told_and_mended_with_nothing_lost(drill: Drill, home: Home) -> None:
+    run(drill, home)
+
+
+@pytest.mark.parametrize("drill", each_drill(alone=True))
+def test_a_disk_of_its_own(drill: Drill, tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> None:
+    """Needs mounts of its own, as ``unshare -rm`` gives them: python -m tests.drills does so."""
+    state = tmp_path / "home" / "state"
+    state.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(state)], check=True)
+    home = start_home(tmp_path, {drill.name: drill.definition.format(name=drill.name)}, java, broker_jars)
+    try:
+        run(drill, home)
+    finally:
+        home.stop()
+
+
+def run(drill: Drill, home: Home) -> None:
+    result = Result(drill.number, drill.title)
+    it = Exercise(home, drill.name, result)
+    try:
+        drill.act(it)
+        result.passed = True
+    finally:
+        it.end()
+    if RESULTS is not None:
+        with Path(RESULTS).open("a") as file:
+            file.write(result.line() + "\n")

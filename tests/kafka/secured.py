@@ -1,0 +1,166 @@
+"""A broker behind TLS that asks for a user and a password, and lets nobody do what no rule allows."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from infra.java import Java
+from infra.kafka.broker import BrokerAddress, EmbeddedBroker
+
+ADMIN = ("admin", "admin-secret")
+MECHANISM = "SCRAM-SHA-512"
+_PARTS = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
+
+
+class SecuredBroker(EmbeddedBroker):
+    """One KRaft node with SASL_SSL, SCRAM and the standard authorizer; ``admin`` may do everything."""
+
+    def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
+        super().__init__(folder, heap_mb=384, java=java, jars=jars)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.ca, self._pem = folder / "ca.crt", folder / "broker.pem"
+        self._make_certificates()
+        self.bootstrap = ""
+
+    def config(self, user: str, password: str) -> dict[str, str]:
+        """librdkafka's settings of a user."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": MECHANISM,
+            "sasl.username": user,
+            "sasl.password": password,
+            "ssl.ca.location": str(self.ca),
+        }
+
+    def add_user(self, user: str, password: str) -> dict[str, str]:
+        """A new user without any right; the settings of its clients."""
+        credential = UserScramCredentialUpsertion(
+            user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
+        )
+        admin = self._admin()
+        for future in admin.alter_user_scram_credentials([credential]).values():
+            future.result(30)
+        return self.config(user, password)
+
+    def allow(self, user: str, operation: str, kind: str, name: str, *, prefixed: bool = False) -> None:
+        """Add a rule, as `kafka-acls.sh --add --allow-principal` does."""
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        kinds = {
+            "topic": ResourceType.TOPIC,
+            "group": ResourceType.GROUP,
+            "transactional-id": ResourceType.TRANSACTIONAL_ID,
+            "cluster": ResourceType.BROKER,
+        }
+        binding = AclBinding(
+            kinds[kind],
+            "kafka-cluster" if kind == "cluster" else name,
+            pattern,
+            f"User:{user}",
+            "*",
+            AclOperation[operation],
+            AclPermissionType.ALLOW,
+        )
+        admin = self._admin()
+        for future in admin.create_acls([binding]).values():
+            future.result(30)
+        wanted = AclBindingFilter(*(getattr(binding, name) for name in _PARTS))
+        deadline = time.monotonic() + 60
+        while not admin.describe_acls(wanted).result(30):  # the broker follows the controller a moment later
+            assert time.monotonic() < deadline, f"the rule did not come to hold: {binding}"
+            time.sleep(0.02)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, **self.config(*ADMIN), "log_level": 0})
+
+    def _make_certificates(self) -> None:
+        folder = self.ca.parent
+        key, request, certificate, extensions = (folder / name for name in ("b.key", "b.csr", "b.crt", "b.ext"))
+        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        sign = ["openssl", "x509", "-req", "-days", "7", "-in", request, "-CAcreateserial"]
+        new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"]
+        for command in (
+            [*new, "-x509", "-days", "7", "-subj", "/CN=test-ca", "-keyout", folder / "ca.key", "-out", self.ca],
+            [*new, "-subj", "/CN=localhost", "-keyout", key, "-out", request],
+            [*sign, "-CA", self.ca, "-CAkey", folder / "ca.key", "-extfile", extensions, "-out", certificate],
+        ):
+            subprocess.run(command, check=True, capture_output=True)
+        self._pem.write_text(key.read_text() + certificate.read_text())
+
+    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+        jaas = "sasl.jaas.config"
+        plain, scram = (
+            f"org.apache.kafka.common.security.{name}LoginModule required" for name in ("plain.Plain", "scram.Scram")
+        )
+        inside = 'username="ctl" password="ctl-secret" user_ctl="ctl-secret";'
+        user, password = ADMIN
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"SASL_SSL://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+            "inter.broker.listener.name": "SASL_SSL",
+            "sasl.enabled.mechanisms": MECHANISM,
+            "sasl.mechanism.inter.broker.protocol": MECHANISM,
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+            f"listener.name.controller.plain.{jaas}": f"{plain} {inside}",
+            f"listener.name.sasl_ssl.scram-sha-512.{jaas}": f'{scram} username="{user}" password="{password}";',
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._pem,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.ca,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:{user};User:ctl",
+            "log.dirs": self._folder / "data",
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 2,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 2,
+            "group.initial.rebalance.delay.ms": 0,
+            "log.cleaner.dedupe.buffer.size": 8 << 20,
+        }
+        properties = self._folder / "server.properties"
+        properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        cluster_id = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
+        subprocess.run(
+            [*self._java_command(), *tool, "--add-scram", f"{MECHANISM}=[name={user},password={password}]"],
+            capture_output=True,
+            timeout=90,
+            check=True,
+        )
+
+    def _await_answer(
+        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: float, timeout_s: float
+    ) -> None:
+        self.bootstrap = address.bootstrap
+        while True:
+            assert process.poll() is None, f"the broker ended: {self._last_words()}"
+            try:
+                self._admin().list_topics(timeout=3)
+                return
+            except KafkaException:
+                assert time.monotonic() < deadline, f"the broker did not answer: {self._last_words()}"

@@ -1,0 +1,79 @@
+"""A broker that freezes is waited for; one that is gone ends the worker, with a code of its own."""
+
+import os
+import signal
+import threading
+
+from infra.errors import EXIT_BROKER_UNAVAILABLE
+from infra.kafka.broker import EmbeddedBroker
+from processors.lifecycle import provision
+from tests.kafka.test_bad_world import committed, is_exact
+
+#: How long the broker is frozen; longer than the session lasts.
+AWAY_S = float(os.environ.get("HOLDFAST_TEST_AWAY_S", "8"))
+
+
+def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worker(
+    tmp_path, java, broker_jars, unique, worker_class, stream_class, waiting
+):
+    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    address = embedded.start()
+    stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")
+    one = worker_class(stream, tmp_path / "home")
+    try:
+        stream.create_source()
+        topology = stream.application().topology()
+        provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)
+        one.environment["TEST_BROKER_TIMEOUT"] = str(AWAY_S + 60)
+        stream.feed_numbers(500)
+        one.start()
+        one.waiting(lambda: committed(stream) == 500, "the first half")
+        _freeze(address.pid, lambda: feed_later(stream, 500))
+        one.waiting(lambda: committed(stream) == 1000, "the second half")
+        one.wait_running()
+        assert one.terminate() == 0
+        is_exact(stream, 100, 10)
+
+        one.environment["TEST_BROKER_TIMEOUT"] = "8"
+        one.start().wait_running()
+        os.kill(address.pid, signal.SIGKILL)
+        assert one.wait() == EXIT_BROKER_UNAVAILABLE, one.tail()
+        assert "Check" in one.tail()
+        failure = one.client.last_failure()
+        assert failure is not None
+        assert failure.error["type"] == "BrokerUnreachable"
+        waiting(lambda: embedded.running() is None, "the broker to be gone")
+        assert embedded.start().bootstrap == address.bootstrap
+        stream.feed_numbers(500)
+        one.environment["TEST_BROKER_TIMEOUT"] = "60"
+        one.start()
+        one.waiting(lambda: committed(stream) == 1500, "the rest")
+        one.wait_running()
+        assert one.terminate() == 0
+        is_exact(stream, 150, 10)
+    finally:
+        if one.process is not None and one.process.poll() is None:
+            one.kill()
+        embedded.stop()
+
+
+def _freeze(pid, meanwhile):
+    """Stop the broker for a time; ``meanwhile`` runs beside it and is waited for."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        beside = meanwhile()
+        threading.Event().wait(AWAY_S)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    beside.join(60)
+    assert not beside.is_alive()
+
+
+def feed_later(stream, count):
+    """Feed while the broker is frozen: what is fed arrives when it is back."""
+    beside = threading.Thread(target=stream.feed_numbers, args=(count,))
+    beside.start()
+    return beside
+
+
+# -- clocks and disks ------------------------------------------------------------------------------------------------

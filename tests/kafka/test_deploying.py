@@ -1,0 +1,350 @@
+"""Deploying versions of a processor: real broker, supervisor and worker; what fails is rolled back by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from infra.deploy.supervisord import Supervisord
+from infra.settings import Settings, load_settings
+from orchestration.resources import open_registry
+from orchestration.verbs import Verbs, open_verbs
+from processors.lifecycle.apply import ApplyInProgress, PlanRefused
+from processors.lifecycle.plan import NothingToDo, Plan, Refused
+from processors.lifecycle.requests import Deploy
+from processors.lifecycle.running import RollbackFailed, RolledBack
+from processors.registration import ProcessorUnknown
+from processors.serving.client import ProcessorClient
+from tests.kafka.conftest import Stream, wait_for
+
+HEAD = """
+import sys
+import time
+
+from processors import Application
+
+DEPLOYED = "--release" in sys.argv
+
+application = Application(
+    consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.1,
+    consumer_extra_config={{"session.timeout.ms": 6000}}, {options}
+)
+
+def count(value, state):
+    state.set("n", state.get("n", 0) + 1)
+    return state.get("n")
+"""
+COUNTS = """
+frame = application.dataframe(application.topic("{group}-in"))
+frame = frame.apply(count, stateful=True, store="{store}")
+frame.to_topic(application.topic("{group}-out"))
+"""
+POISONED = """
+def poison(value):
+    raise ValueError("no such field: speed")
+
+frame = application.dataframe(application.topic("{group}-in"))
+frame = frame.apply(poison).apply(count, stateful=True, store="{store}")
+frame.to_topic(application.topic("{group}-out"))
+"""
+EXITS = """
+if DEPLOYED:
+    print("speed.yaml is not there", flush=True)
+    sys.exit(64)
+"""
+NEVER_READY = """
+if DEPLOYED:
+    time.sleep(3600)
+"""
+TWO_STORES = (
+    COUNTS
+    + """
+def length(value, state):
+    state.set("length", state.get("length", 0) + 1)
+    return value
+
+frame.apply(length, stateful=True, store="lengths")
+"""
+)
+
+
+class Project:
+    """A user's project: one module, and the verbs as a new process would see them."""
+
+    def __init__(self, stream: Stream, folder: Path, settings: Settings) -> None:
+        self.stream, self.folder, self.settings = stream, folder, settings
+        self.module = f"definition_{stream.group.replace('-', '_')}"
+        self.path = folder / f"{self.module}.py"
+
+    def write(self, *parts: str, store: str = "counts", options: str = "") -> None:
+        text = "".join(part.format(group=self.stream.group, store=store, options=options) for part in parts)
+        self.path.write_text(text)
+        sys.modules.pop(self.module, None)
+
+    @contextmanager
+    def verbs(self) -> Iterator[Verbs]:
+        with open_verbs(self.settings, who="ada") as verbs:
+            yield verbs
+
+    def plan(self, **request: object) -> Plan:
+        with self.verbs() as verbs:
+            return verbs.plan(Deploy(self.stream.group, **request))  # type: ignore[arg-type]
+
+    def deploy(self, tell: Callable[[str], None] = lambda text: None, **request: object) -> str:
+        with self.verbs() as verbs:
+            plan = verbs.plan(Deploy(self.stream.group, **request))  # type: ignore[arg-type]
+            verbs.apply(plan, sure=True, tell=tell)
+            return verbs.definition(self.stream.group).topology.code_version
+
+    @property
+    def client(self) -> ProcessorClient:
+        return ProcessorClient(self.stream.group, "0", self.settings.paths)
+
+    def running_version(self) -> str:
+        status = self.client.status()
+        assert status is not None
+        assert status.phase == "running"
+        return status.code_version
+
+    def outcomes(self) -> list[str | None]:
+        registry = open_registry(self.settings)
+        try:
+            return [each.outcome for each in registry.journal.applies(processor=self.stream.group)]
+        finally:
+            registry.close()
+
+    def counted(self, expected: dict[bytes, int]) -> None:
+        """Every message was counted once, whatever happened between them."""
+        wait_for(lambda: self.stream.counts() == expected, f"counts of {expected}")
+        self.stream.outputs_are_exact(expected)
+
+
+@pytest.fixture
+def project(stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", stream.bootstrap)
+    made = f"definition_{stream.group.replace('-', '_')}"
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", json.dumps([f"{made}:application"]))
+    project = Project(stream, folder, load_settings())
+    project.write(HEAD, COUNTS)
+    yield project
+    if project.settings.paths.supervisor.is_dir():
+        Supervisord(project.settings.paths).stop()
+    sys.modules.pop(project.module, None)
+
+
+def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    version = project.deploy()
+    assert project.running_version() == version
+    (copied,) = (project.settings.paths.home / "releases" / project.stream.group).glob("*/*.py")
+    assert copied.read_text() == project.path.read_text()
+    assert copied.parent.name.startswith(version)
+    assert isinstance(project.plan().verdict, NothingToDo)
+    project.counted({b"k0": 10, b"k1": 10})
+
+    # The files are gone, and the processor is killed: it comes back from its copy.
+    registry = open_registry(project.settings)
+    (known,) = registry.releases.newest(project.stream.group)
+    registry.close()
+    assert (known.code_version, known.worked_at is not None) == (version, True)
+
+
+def test_helpers_that_changed_are_another_release_of_the_same_version(project: Project) -> None:
+    version = project.deploy()
+    project.path.write_text(project.path.read_text() + "\n# a comment\n")
+    sys.modules.pop(project.module, None)
+    assert project.plan().changes
+    assert project.deploy() == version
+    assert len(list((project.settings.paths.home / "releases" / project.stream.group).iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "words", "timeout_s"),
+    [
+        ((HEAD, POISONED), "no such field: speed", 60.0),
+        ((HEAD, EXITS, COUNTS), r"exit status 64(.|\n)*speed.yaml is not there", 60.0),
+        ((HEAD, NEVER_READY, COUNTS), "Not ready in time", 6.0),
+    ],
+    ids=["fails on its first message", "fails at its start", "never becomes ready"],
+)
+def test_a_version_that_fails_is_rolled_back(
+    project: Project, parts: tuple[str, ...], words: str, timeout_s: float
+) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    version = project.deploy()
+    project.counted({b"k0": 10, b"k1": 10})
+    project.write(*parts, "\n# changed\n" if parts[1] is not POISONED else "")
+    if parts[1] is not POISONED:
+        project.path.write_text(project.path.read_text().replace('state.get("n", 0) + 1', '1 + state.get("n", 0)'))
+    else:
+        with project.verbs() as verbs:
+            # Its first message comes while nobody works: it is there when the new version starts.
+            os.kill(project.client.status().pid, signal.SIGKILL)  # type: ignore[union-attr]
+            project.stream.feed_numbers(20, keys=2)
+            assert verbs.plan(Deploy(project.stream.group)).changes
+    with pytest.raises(RolledBack, match=words) as failed:
+        project.deploy(timeout_s=timeout_s)
+    assert f"Version {version} was started again" in failed.value.message
+    assert failed.value.fields["works"] == version
+    assert project.running_version() == version
+    assert project.outcomes() == ["failed", "done"]
+    registry = open_registry(project.settings)
+    deployment = registry.deployment(project.stream.group)
+    registry.close()
+    assert deployment is not None
+    assert (deployment.code_version, deployment.desired) == (version, "deployed")
+    if parts[1] is not POISONED:
+        project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 20, b"k1": 20})
+
+    # Mended, it is deployed, and goes on where the former one was.
+    project.write(HEAD, COUNTS.replace("frame.to_topic", "frame = frame.update(print)\nframe.to_topic"))
+    mended = project.deploy()
+    assert mended != version
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 30, b"k1": 30})
+
+
+def test_a_first_version_that_fails_has_nothing_to_go_back_to(project: Project) -> None:
+    project.write(HEAD, EXITS, COUNTS)
+    with pytest.raises(RollbackFailed, match="There is no former version") as failed:
+        project.deploy()
+    assert "holdfast apply stop" in failed.value.action
+    project.write(HEAD, COUNTS)
+    assert project.deploy() == project.running_version()
+
+
+def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    project.deploy()
+    project.counted({b"k0": 10, b"k1": 10})
+    project.write(HEAD, TWO_STORES)
+    plan = project.plan()
+    assert any("Store lengths is new and begins empty" in each for each in plan.findings)
+    assert any("--from topic" in each for each in plan.findings)
+    project.deploy()
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 20, b"k1": 20})
+
+    # It is known to its changelog from then on: no flag is needed to start again, not even with nothing on disk.
+    with project.verbs() as verbs:
+        from processors.lifecycle.requests import Stop
+
+        verbs.apply(verbs.plan(Stop(project.stream.group)))
+        shutil.rmtree(project.settings.paths.state)
+    project.deploy()
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 30, b"k1": 30})
+
+
+def test_a_new_store_is_known_even_before_there_is_input(project: Project) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    project.deploy()
+    project.counted({b"k0": 10, b"k1": 10})
+    project.write(HEAD, TWO_STORES)
+    project.deploy()
+    lengths = f"{project.stream.group}-lengths-changelog"
+    wait_for(lambda: all(end > 0 for end in project.stream.topics.end_offsets(lengths, committed=True).values()), "it")
+
+
+def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None:
+    project.write(HEAD, TWO_STORES)
+    project.stream.feed_numbers(20, keys=2)
+    project.deploy()
+    project.counted({b"k0": 10, b"k1": 10})
+    lengths = f"{project.stream.group}-lengths-changelog"
+    project.write(HEAD, COUNTS)
+    assert any("Store lengths is no longer used" in each for each in project.plan().findings)
+    project.deploy()
+    assert project.stream.topics.describe([lengths])
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 20, b"k1": 20})
+
+    # Wanted back, it does not fit what was read since.
+    project.write(HEAD, TWO_STORES)
+    plan = project.plan()
+    assert isinstance(plan.verdict, Refused)
+    assert "--drop lengths" in plan.verdict.action
+    assert project.plan(dropped=("lengths",)).destructive
+    project.deploy(dropped=("lengths",))
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 30, b"k1": 30})
+
+
+def test_a_renamed_store_keeps_its_state(project: Project) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    project.deploy()
+    project.counted({b"k0": 10, b"k1": 10})
+    project.write(HEAD, COUNTS, store="totals")
+    with pytest.raises(PlanRefused, match="its state would be left behind") as refused:
+        project.deploy()
+    assert "renamed_stores={'totals': 'counts'}" in refused.value.action
+    project.write(HEAD, COUNTS, store="totals", options="renamed_stores={'totals': 'counts'},")
+    project.deploy()
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 20, b"k1": 20})
+
+
+class Killed(BaseException):
+    """A process that ends in the middle."""
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_deployment_that_was_killed_ends_right_when_asked_for_again(project: Project, stage: int) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    project.deploy()
+    project.write(HEAD, TWO_STORES)
+
+    def die(text: str) -> None:
+        if text.startswith(f"stage {stage} of 3") or (stage == 3 and text.startswith(project.stream.group)):
+            raise Killed
+
+    with pytest.raises(Killed):
+        project.deploy(die)
+    version = project.deploy()
+    assert project.running_version() == version
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 20, b"k1": 20})
+
+
+def test_a_second_deployment_at_once_is_refused(project: Project) -> None:
+    with project.verbs() as verbs:
+        plan = verbs.plan(Deploy(project.stream.group))
+        registry = open_registry(project.settings)
+        from processors.lifecycle.plan import encode
+        from processors.lifecycle.ports import now_utc
+
+        registry.journal.begin_apply(
+            processor=plan.processor,
+            verb=plan.verb,
+            plan_hash=plan.hash,
+            plan=encode(plan),
+            who="grace",
+            holder="elsewhere/1/1",
+            now=now_utc(),
+        )
+        registry.close()
+        with pytest.raises(ApplyInProgress, match="begun by grace"):
+            verbs.apply(plan)
+
+
+def test_a_definition_that_can_not_be_imported_is_told_with_its_line(project: Project) -> None:
+    version = project.deploy()
+    project.write(HEAD, "\nimport no_such_library\n", COUNTS)
+    with pytest.raises(ProcessorUnknown, match=rf"{project.module}.py.*line 18(.|\n)*no_such_library"):
+        project.plan()
+    assert project.running_version() == version

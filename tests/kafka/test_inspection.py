@@ -1,0 +1,117 @@
+"""Sizes on disk and open transactions, as a real broker tells them."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from infra.kafka.errors import BrokerUnreachable
+from infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector, OpenTransaction, standing
+from infra.kafka.records import Partition, TopicSpec
+from infra.kafka.topics import Topics
+from tests.kafka.hanging import leave_hanging, unverified
+
+
+@pytest.fixture
+def topic(broker: str, unique: Callable[[str], str]) -> str:
+    name = unique("inspected")
+    Topics(broker).create(TopicSpec(name, 3, 1, {"cleanup.policy": "compact"}))
+    return name
+
+
+@pytest.fixture
+def inspector(broker: str) -> Iterator[Inspector]:
+    with Inspector(broker) as found:
+        yield found
+
+
+def open_transaction(bootstrap: str, topic: str, partition: int) -> Producer:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-writer", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"1", b"a", partition=partition)
+    assert producer.flush(30) == 0
+    return producer
+
+
+def test_a_partition_has_the_size_of_its_largest_copy(
+    broker: str, topic: str, inspector: Inspector, waiting: Callable[..., Any]
+) -> None:
+    empty = {0: 0, 1: 0, 2: 0}
+    waiting(lambda: inspector.sizes(topic, [0, 1, 2]) == empty, "folders for all partitions")
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(100):
+        producer.produce(topic, bytes(1000), b"%d" % number, partition=1)
+    assert producer.flush(30) == 0
+    sizes = inspector.sizes(topic, [0, 1, 2])
+    assert 100_000 < sizes[1] < 120_000
+    assert (sizes[0], sizes[2]) == (0, 0)
+    assert inspector.sizes(topic, [1]).keys() == {1}
+
+
+def test_an_open_transaction_is_told_with_its_owner_and_ends_with_it(
+    broker: str, topic: str, inspector: Inspector
+) -> None:
+    assert inspector.open_transactions(topic, range(3)) == ()
+    producer = open_transaction(broker, topic, 1)
+    (found,) = inspector.open_transactions(topic, range(3))
+    assert (found.partition, found.start_offset) == (Partition(topic, 1), 0)
+    assert (found.transactional_id, found.state, found.timeout_s) == (f"{topic}-writer", "Ongoing", 60.0)
+    assert standing(found) == "open"
+    assert "since offset 0" in found.sentence
+    assert f"of {topic}-writer" in found.sentence
+    producer.abort_transaction(30)
+    Topics(broker).settled_end_offsets(topic)  # the marks come a moment after the answer
+    assert inspector.open_transactions(topic, range(3)) == ()
+    assert not inspector.abort(found), "it is over"
+
+
+def test_one_that_no_coordinator_knows_hangs_and_is_aborted_alone(
+    broker: str, topic: str, inspector: Inspector
+) -> None:
+    producer = open_transaction(broker, topic, 0)
+    with unverified(broker):
+        leave_hanging(broker, topic, 1, producer_id=777_001, age_s=MAX_TIMEOUT_S + SLACK_S + 30)
+        leave_hanging(broker, topic, 2, producer_id=777_002, age_s=5)
+    found = {each.partition.number: each for each in inspector.open_transactions(topic, range(3))}
+    told = {number: standing(each, inspector.max_timeout_s()) for number, each in found.items()}
+    assert told == {0: "open", 1: "hanging", 2: "unexplained"}
+    hanging = found[1]
+    assert (hanging.producer_id, hanging.start_offset, hanging.transactional_id) == (777_001, 0, None)
+    assert hanging.open_for_s > MAX_TIMEOUT_S
+
+    topics = Topics(broker)
+    assert topics.end_offsets(topic, committed=True)[1] == 0
+    another = dataclasses.replace(hanging, producer_epoch=1)
+    assert not inspector.abort(another), "only the one that was named"
+    assert inspector.abort(hanging)
+    assert topics.settled_end_offsets(topic, 30, upto={1: 2})[1] == 2, "one record, one mark"
+    assert [each.partition.number for each in inspector.open_transactions(topic, range(3))] == [0, 2]
+    assert inspector.abort(found[2])
+    producer.abort_transaction(30)
+
+
+def test_the_brokers_tell_how_long_a_transaction_may_be(inspector: Inspector) -> None:
+    assert inspector.max_timeout_s() == 900.0
+
+
+def test_nobody_answering_is_told_in_time() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BrokerUnreachable, match=address):
+            Inspector(address, timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "since_write_s", "meaning"),
+    [("orders", 10_000, "open"), (None, 959, "unexplained"), (None, 961, "hanging"), (None, -5, "unexplained")],
+)
+def test_only_what_outlived_every_timeout_hangs(name: str | None, since_write_s: float, meaning: str) -> None:
+    place = Partition("t", 0)
+    assert standing(OpenTransaction(place, 1, 0, 5, since_write_s, transactional_id=name)) == meaning

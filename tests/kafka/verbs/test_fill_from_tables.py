@@ -1,0 +1,172 @@
+"""A store gets the rows of a table of the warehouse, where its messages' keys are; functions look them up."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from infra.errors import HoldfastError
+from infra.kafka.partitioners import CRC32, MURMUR2
+from infra.kafka.reader import read_range
+from processors.changelog.names import filling_topic
+from processors.lifecycle.plan import Refused
+from processors.lifecycle.requests import Backfill, Deploy
+from processors.lifecycle.stages import LoadTable
+from processors.lifecycle.table_rows import TableUnfit
+from tests.operating import Operated
+from tests.warehouse_tables import write_table
+
+KEYS = 25
+LOOKUP = """
+def look_up(value, state):
+    return {{"plane": state.get("row")}}
+
+frame.apply(look_up, stateful=True, store="planes").to_topic(application.topic("{group}-seen"))
+"""
+
+
+class Killed(BaseException):
+    """What carries a plan out ends here, as if it were killed."""
+
+
+def with_lookup(operated: Operated) -> None:
+    """The next version looks planes up in a store, which is new and empty."""
+    operated.bring_up()
+    (module,) = (each.target.partition(":")[0] for each in [operated.verbs.definition(operated.group)])
+    file = Path(str(sys.modules[module].__file__))
+    file.write_text(file.read_text() + LOOKUP.format(group=operated.group))
+    importlib.invalidate_caches()
+    sys.modules.pop(module)
+    operated.bring_up()
+
+
+def planes(operated: Operated, count: int = KEYS, **changed: Any) -> None:
+    columns = {
+        "tailnum": [f"key-{number}" for number in range(count)],
+        "year": [1990 + number for number in range(count)],
+        "model": [f"A{number}" for number in range(count)],
+        "speed": [None if number % 2 else 1.5 for number in range(count)],
+    }
+    write_table(operated.settings.paths, "reference.planes", {**columns, **changed})
+
+
+def fill(operated: Operated, **asked: Any) -> Backfill:
+    return Backfill(operated.group, "planes", "table", table="reference.planes", key="tailnum", **asked)
+
+
+def feed(operated: Operated, partitioner: str = "murmur2_random") -> None:
+    producer = Producer({"bootstrap.servers": operated.topics.bootstrap, "partitioner": partitioner})
+    for number in range(KEYS):
+        producer.produce(f"{operated.group}-in", b"1", f"key-{number}".encode())
+    assert producer.flush(30) == 0
+
+
+def seen(operated: Operated) -> dict[str, bytes]:
+    """What the lookups gave, the newest for each key."""
+    topic = f"{operated.group}-seen"
+    return {
+        record.key.decode(): record.value
+        for number, end in operated.topics.settled_end_offsets(topic).items()
+        for record in read_range(operated.topics.bootstrap, topic, number, 0, end)
+        if record.key is not None and record.value is not None
+    }
+
+
+@pytest.mark.parametrize(("partitioner", "named"), [("murmur2_random", MURMUR2), ("consistent_random", CRC32)])
+def test_functions_find_the_row_of_each_message_s_key_however_its_writer_spreads_keys(
+    operated: Operated, partitioner: str, named: str
+) -> None:
+    with_lookup(operated)
+    feed(operated, partitioner)
+    operated.processed(KEYS)
+    operated.wait_for(lambda: len(seen(operated)) == KEYS, "all looked up")
+    assert set(seen(operated).values()) == {b'{"plane":null}'}
+    planes(operated)
+    plan = operated.verbs.plan(fill(operated, columns=("year", "speed")))
+    assert next(stage for stage in plan.stages if isinstance(stage, LoadTable)).partitioner == named
+    assert 'state.get("row")' in operated.verbs.explain(plan)
+    done = operated.verbs.apply(plan, confirmed=plan.hash)
+    assert f"{KEYS} entries differed or were missing and are set, 0 were too many" in done.text
+    feed(operated, partitioner)
+    operated.processed(2 * KEYS)
+    expected = {
+        f"key-{number}": f'{{"plane":{{"year":{1990 + number},"speed":{"null" if number % 2 else 1.5}}}}}'.encode()
+        for number in range(KEYS)
+    }
+    operated.wait_for(lambda: seen(operated) == expected, "every message found its plane")
+    assert operated.logged() == {f"key-{number}": 2 for number in range(KEYS)}
+    assert filling_topic(operated.group, "planes") not in operated.topics.describe(
+        [filling_topic(operated.group, "planes")]
+    )
+
+
+def test_filled_again_it_has_what_the_table_has_now_and_kills_on_the_way_do_no_harm(operated: Operated) -> None:
+    with_lookup(operated)
+    feed(operated)
+    operated.processed(KEYS)
+    planes(operated)
+    operated.do(fill(operated))
+    planes(operated, 20, year=[2000 + number for number in range(20)])
+    plan = operated.verbs.plan(fill(operated))
+    struck: set[str] = set()
+
+    def strike(text: str) -> None:
+        mark = text.partition(":")[0] if text.startswith("stage ") else ""
+        if mark and mark not in struck:
+            struck.add(mark)
+            raise Killed(text)
+
+    record: Any = None
+    for _ in range(20):
+        try:
+            if record is None:
+                done = operated.verbs.apply(plan, confirmed=plan.hash, tell=strike)
+            else:
+                done = operated.verbs.resume(record.id, tell=strike)
+            break
+        except (Killed, HoldfastError) as broken:
+            print("broken off:", broken)
+            record = operated.verbs.begun(plan.request)
+            assert record is not None
+    else:
+        raise AssertionError("it came to no end")
+    assert "20 entries differed or were missing and are set, 5 were too many and are deleted" in done.text
+    feed(operated)
+    operated.processed(2 * KEYS)
+    operated.wait_for(lambda: sum(value == b'{"plane":null}' for value in seen(operated).values()) == 5, "5 are gone")
+    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+
+
+def test_what_can_t_be_a_store_s_content_is_refused_and_changes_nothing(operated: Operated) -> None:
+    with_lookup(operated)
+    feed(operated)
+    operated.processed(KEYS)
+
+    def refusal(**asked: Any) -> Refused:
+        named = {"table": "reference.planes", "key": "tailnum", **asked}
+        verdict = operated.verbs.plan(Backfill(operated.group, "planes", "table", **named)).verdict
+        assert isinstance(verdict, Refused)
+        return verdict
+
+    assert "no tables yet" in refusal().sentence
+    planes(operated)
+    assert "no table reference.trains" in refusal(table="reference.trains").sentence
+    assert "Did you mean tailnum?" in refusal(key="tailnumb").action
+    assert "message keys are text" in refusal(key="speed").sentence
+    assert "has no column 'colour'" in refusal(columns=("colour",)).sentence
+    planes(operated, tailnum=["twice"] * KEYS)
+    with pytest.raises(TableUnfit, match="two rows with tailnum 'twice'"):
+        operated.do(fill(operated))
+    planes(operated, tailnum=[None, *(f"key-{number}" for number in range(1, KEYS))])
+    assert "1 rows have no tailnum, and are left out" in operated.do(fill(operated)).text
+    producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
+    for number in range(KEYS):
+        producer.produce(f"{operated.group}-in", b"1", f"key-{number}".encode(), number % 2)
+    producer.flush(30)
+    assert "lie in other partitions" in refusal().sentence
+    operated.do(Deploy(operated.group))

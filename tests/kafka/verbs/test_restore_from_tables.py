@@ -1,0 +1,345 @@
+"""State comes back from the warehouse: whatever was lost, and whatever is killed, every message counts once in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from infra.deploy.supervisord import Supervisord
+from infra.errors import HoldfastError
+from infra.java import Java
+from infra.kafka.broker import EmbeddedBroker
+from infra.kafka.reader import read_range
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from infra.settings import load_settings
+from orchestration.verbs import open_verbs
+from processors.lifecycle.apply import PlanStale
+from processors.lifecycle.plan import NothingToDo, Ready, Refused
+from processors.lifecycle.requests import Deploy, Restore, Stop
+from processors.lifecycle.stages import MakeRelease
+from processors.lifecycle.table_rows import Loader, TableDamaged, TableUnfit
+from processors.snapshots.manifest import SnapshotManifest
+from tests.operating import PARTITIONS, Operated
+from tests.warehouse_tables import take_snapshot
+
+KEYS = 30
+
+
+class Killed(BaseException):
+    """What carries a plan out ends here, as if it were killed."""
+
+
+def snapshot(operated: Operated, **changes: Any) -> SnapshotManifest:
+    manifests = [operated.client.checkpoint()]
+    return take_snapshot(operated.settings.paths, manifests, operated.group, "counts", **changes)
+
+
+def begun(operated: Operated) -> SnapshotManifest:
+    """It works, a snapshot was taken when each key had come 20 times, and each has come 25 times by now."""
+    operated.bring_up()
+    operated.feed(KEYS, 20)
+    operated.processed(KEYS * 20)
+    taken = snapshot(operated)
+    operated.feed(KEYS, 5)
+    operated.processed(KEYS * 25)
+    return taken
+
+
+def counted(each: int) -> dict[str, int]:
+    return {f"key-{number}": each for number in range(KEYS)}
+
+
+def wipe(operated: Operated) -> None:
+    """Nothing of the processor is left in Kafka and on the disk but its inputs and what it was meant to be."""
+    operated.do(Stop(operated.group))
+    operated.wait_for(lambda: operated.topics.members(operated.group) == 0, "the group is empty")
+    operated.topics.delete(operated.changelog)
+    operated.topics.delete_group(operated.group)
+    shutil.rmtree(operated.settings.paths.state / operated.group)
+
+
+def counts_on(operated: Operated) -> None:
+    """It has counted every message once, takes in more, and its state is what its changelog says."""
+    operated.processed(KEYS * 25)
+    assert operated.logged() == counted(25)
+    operated.feed(KEYS, 2)
+    operated.processed(KEYS * 27)
+    assert operated.logged() == counted(27)
+    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+
+
+def restored(operated: Operated, **asked: Any) -> Any:
+    return operated.do(Restore(operated.group, at=asked.pop("at", "latest"), **asked))
+
+
+def refusal(operated: Operated, **asked: Any) -> Refused:
+    verdict = operated.verbs.plan(Restore(operated.group, at=asked.pop("at", "latest"), **asked)).verdict
+    assert isinstance(verdict, Refused), verdict
+    return verdict
+
+
+def test_a_running_processor_goes_back_to_a_point_in_time_and_counts_on_from_there(operated: Operated) -> None:
+    taken = begun(operated)
+    plan = operated.verbs.plan(Restore(operated.group, at=f"snap-{taken.snapshot_id}"))
+    assert plan.destructive
+    assert plan.keys == KEYS
+    said = operated.verbs.explain(plan)
+    again = f"{KEYS * 5} of them were processed before, and what they give is sent again to {operated.group}-out"
+    assert again in said
+    done = operated.verbs.apply(plan, confirmed=plan.hash)
+    assert "are as their manifests say" in done.text
+    counts_on(operated)
+
+
+def test_after_all_was_wiped_it_goes_on_as_if_nothing_had_happened(operated: Operated) -> None:
+    begun(operated)
+    wipe(operated)
+    restored(operated)
+    assert operated.logged() == counted(20)  # stopped, as it was found
+    operated.do(Deploy(operated.group))
+    counts_on(operated)
+
+
+def test_a_lost_changelog_comes_back_although_local_state_is_there(operated: Operated) -> None:
+    taken = begun(operated)
+    operated.do(Stop(operated.group))
+    operated.topics.delete(operated.changelog)
+    restored(operated, at=taken.snapshot_id)
+    operated.do(Deploy(operated.group))
+    counts_on(operated)
+
+
+def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
+    taken = begun(operated)
+    done = restored(operated, at=taken.snapshot_id, stores=("counts",), inputs="stay")
+    assert "is not in the state afterwards" in operated.verbs.explain(done.plan)
+    assert operated.logged() == counted(20)
+    operated.feed(KEYS, 1)
+    operated.processed(KEYS * 26)
+    operated.wait_for(lambda: operated.logged() == counted(21), "what came since is counted, and nothing twice")
+
+
+def test_killed_before_in_and_after_every_stage_it_ends_right(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(operated)
+    operated.do(Stop(operated.group))  # so that the processes that are killed are those that the restore starts
+    operated.do(Deploy(operated.group))
+    plan = operated.verbs.plan(Restore(operated.group, at="latest"))
+    struck: set[str] = set()
+    strike_within(operated, monkeypatch, struck)
+
+    def strike(text: str) -> None:
+        print(text)
+        mark = text.partition(":")[0] if text.startswith("stage ") else ""
+        if mark and mark not in struck:
+            struck.add(mark)
+            raise Killed(text)
+
+    record: Any = None
+    for _ in range(60):
+        try:
+            if record is None:
+                done = operated.verbs.apply(plan, confirmed=plan.hash, tell=strike)
+            else:
+                done = operated.verbs.resume(record.id, tell=strike)
+            break
+        except (Killed, HoldfastError) as broken:
+            print("broken off:", broken)
+            record = operated.verbs.begun(plan.request)
+            assert record is not None
+            if record.done and "load_changelog" in {note.stage for note in record.done}:
+                nobody_starts_on_half(operated, struck)
+    else:
+        raise AssertionError("it came to no end")
+    assert len(done.notes) == len(plan.stages)
+    assert len([mark for mark in struck if mark.startswith("stage ")]) == len(plan.stages)
+    assert {"after check_table", "after load_changelog", "after set_positions", "in load_changelog"} <= struck
+    counts_on(operated)
+
+
+def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: set[str]) -> None:
+    """Each stage is killed once after it took effect, before that is noted; loading also in the middle."""
+    execution = operated.verbs._execution
+    send = Loader.send
+
+    def killing_execution() -> Callable[..., Any]:
+        execute = execution()
+
+        def once(processor: str, stage: Any, tell: Any) -> Any:
+            done = execute(processor, stage, tell)
+            mark = f"after {type(stage).__struct_config__.tag}"
+            if mark not in struck:
+                struck.add(mark)
+                raise Killed(mark)
+            return done
+
+        return once
+
+    def killing_send(self: Loader, topic: str, partition: int, rows: Any) -> None:
+        send(self, topic, partition, rows)
+        if partition == PARTITIONS - 1 and "in load_changelog" not in struck:
+            struck.add("in load_changelog")
+            raise Killed("in load_changelog")
+
+    monkeypatch.setattr(operated.verbs, "_execution", killing_execution)
+    monkeypatch.setattr(Loader, "send", killing_send)
+
+
+def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
+    """Whoever starts a worker by hand on a changelog that is not whole is refused."""
+    if "by hand" in struck or "after set_positions" in struck:
+        return
+    struck.add("by hand")
+    project = Path(__file__).resolve().parents[3]
+    words = [sys.executable, "-m", "processors", "--processor", operated.group, "--slot", "7"]
+    environment = {**os.environ, "PYTHONPATH": f"{project}:{os.environ['PYTHONPATH']}"}
+    ended = subprocess.run(words, cwd=project, env=environment, capture_output=True, timeout=120, check=False)
+    assert ended.returncode != 0
+    assert b"is being written from the warehouse, and is not whole yet" in ended.stdout + ended.stderr
+
+
+def test_a_command_that_was_killed_while_it_loads_is_gone_on_with_by_the_same_words(operated: Operated) -> None:
+    begun(operated)
+    project = Path(__file__).resolve().parents[3]
+    words = ["apply", "restore", operated.group, "--at", "latest", "--yes"]
+
+    def command() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestration.cli", *words],
+            cwd=project,
+            env={**os.environ, "PYTHONPATH": f"{project}:{os.environ['PYTHONPATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    before = operated.topics.describe([operated.changelog])[operated.changelog].topic_id
+
+    def made_anew() -> bool:
+        now = operated.topics.describe([operated.changelog]).get(operated.changelog)
+        return process.poll() is not None or (now is not None and now.topic_id != before)
+
+    process = command()
+    operated.wait_for(made_anew, "the new changelog")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    process = command()
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    counts_on(operated)
+
+
+def test_a_plan_is_refused_when_the_world_changed_since_it_was_shown(operated: Operated) -> None:
+    begun(operated)
+    plan = operated.verbs.plan(Restore(operated.group, at="latest"))
+    newer = snapshot(operated)
+    with pytest.raises(PlanStale, match=f"snapshots counts was .* now it is {newer.snapshot_id}"):
+        operated.verbs.apply(plan, confirmed=plan.hash)
+    assert operated.logged() == counted(25)
+
+
+def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
+    begun(operated)
+    kept = snapshot(operated, changed=lambda manifest: manifest)
+    before = operated.topics.describe([operated.changelog])
+
+    def other_print(manifest: SnapshotManifest) -> SnapshotManifest:
+        first, *rest = manifest.partitions
+        return replace(manifest, partitions=(replace(first, fingerprint=replace(first.fingerprint, xor=1)), *rest))
+
+    damaged = snapshot(operated, changed=other_print)
+    with pytest.raises(TableDamaged, match=r"holds other rows of partition 0 than its manifest says"):
+        restored(operated, at=damaged.snapshot_id)
+    snapshot(operated, raw='{"version": 1, "snapshot_id"')
+    assert "there is no snapshot" in refusal(operated, at="no-such-tag").sentence
+    unreadable = operated.verbs.plan(Restore(operated.group, at="latest"))
+    assert damaged.snapshot_id in unreadable.verdict.sentence  # the newest whose manifest can be read
+    files = list((operated.settings.paths.warehouse / "data").rglob("*.parquet"))
+    for file in files:
+        file.unlink()
+    with pytest.raises(TableUnfit, match="can't be read"):
+        restored(operated, at=kept.snapshot_id)
+    assert operated.topics.describe([operated.changelog]) == before
+    assert operated.client.status() is not None
+    counts_on(operated)
+
+
+def test_input_that_is_gone_or_another_topic_is_refused_saying_from_where_on(operated: Operated) -> None:
+    begun(operated)
+    topic = f"{operated.group}-in"
+    admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
+    ends = operated.topics.end_offsets(topic, committed=True)
+    for future in admin.delete_records([TopicPartition(topic, 0, ends[0] - 1)]).values():
+        future.result(30)
+    said = refusal(operated)
+    assert f"that topic begins at {ends[0] - 1:,}".replace(",", "") in said.sentence
+    assert "records are gone" in said.sentence
+    operated.do(Stop(operated.group))
+    operated.topics.delete(topic)
+    assert f"Input topic {topic} is not there" in refusal(operated).sentence
+    operated.topics.create(TopicSpec(topic, PARTITIONS, 1))
+    said = refusal(operated)
+    assert "was made from another one" in said.sentence
+    assert "--input copied" in said.action
+    assert "that topic ends at 0" in refusal(operated, inputs="copied").sentence
+    operated.feed(KEYS, 3)
+    restored(operated, inputs="earliest")
+    operated.do(Deploy(operated.group))
+    operated.processed(KEYS * 3)
+    assert operated.logged() == counted(23)
+
+
+def test_on_a_new_broker_with_the_inputs_copied_it_goes_on_as_if_nothing_had_happened(
+    operated: Operated, tmp_path: Path, java: Java, broker_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(operated)
+    operated.do(Stop(operated.group))
+    topic = f"{operated.group}-in"
+    other = EmbeddedBroker(tmp_path / "other-kafka", heap_mb=256, java=java, jars=broker_jars)
+    bootstrap = other.start().bootstrap
+    home = tmp_path / "other-home"
+    (home / "warehouse").mkdir(parents=True)
+    shutil.copy(operated.settings.paths.catalog, home / "warehouse")
+    try:
+        copy_topic(operated.topics, topic, Topics(bootstrap))
+        monkeypatch.setenv("HOLDFAST_HOME", str(home))
+        monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", bootstrap)
+        settings = load_settings()
+        with open_verbs(settings, who="a test") as verbs:
+            there = Operated(operated.group, settings, verbs, Topics(bootstrap))
+            said = refusal(there)
+            assert "can't be known from here" in said.sentence
+            plan = verbs.plan(Restore(there.group, at="latest", inputs="copied"))
+            assert isinstance(plan.verdict, Ready)
+            assert any(isinstance(stage, MakeRelease) for stage in plan.stages)
+            assert "is taken on your word" in verbs.explain(plan)
+            verbs.apply(plan, confirmed=plan.hash)
+            counts_on(there)
+            assert isinstance(verbs.plan(Deploy(there.group)).verdict, NothingToDo)
+    finally:
+        Supervisord(load_settings().paths).stop()
+        other.stop(timeout_s=10)
+
+
+def copy_topic(source: Topics, topic: str, target: Topics) -> None:
+    """Each record gets the offset that it had."""
+    target.create(TopicSpec(topic, PARTITIONS, 1))
+    producer = Producer({"bootstrap.servers": target.bootstrap})
+    for number, end in source.end_offsets(topic, committed=True).items():
+        for record in read_range(source.bootstrap, topic, number, 0, end):
+            producer.produce(topic, record.value, record.key, number, timestamp=record.timestamp_ms)
+    assert producer.flush(30) == 0
+    assert target.end_offsets(topic, committed=True) == source.end_offsets(topic, committed=True)

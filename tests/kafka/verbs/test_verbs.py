@@ -1,0 +1,283 @@
+"""The verbs on a real processor: what explain said is what happened, and nothing comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S
+from orchestration.commands.status import describe
+from orchestration.verbs import open_verbs
+from processors.lifecycle.apply import ApplyInProgress, NotConfirmed, PlanRefused, PlanStale
+from processors.lifecycle.plan import NothingToDo, Refused
+from processors.lifecycle.requests import (
+    Backfill,
+    Clear,
+    Compact,
+    Deploy,
+    Everything,
+    Keys,
+    Prefix,
+    Provision,
+    Restore,
+    Stop,
+)
+from processors.registration import ProcessorUnknown
+from tests.kafka.hanging import leave_hanging, unverified
+from tests.operating import Operated
+
+PROJECT = Path(__file__).resolve().parents[3]
+ALL_THREE = {f"key-{number}": 4 for number in range(3)}
+
+
+def test_keys_are_cleared_while_it_runs_and_stay_cleared_through_a_cold_restore(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=30, each=2)
+    operated.processed(60)
+    request = Clear(operated.group, ("counts",), Keys(("key-1", "key-2", "nobody")))
+    plan = operated.verbs.plan(request)
+    assert plan.keys == 2
+    with pytest.raises(NotConfirmed):
+        operated.verbs.apply(plan)
+    done = operated.verbs.apply(plan, confirmed=plan.hash)
+    exported = Path(done.notes[0].text.rpartition(" ")[2])
+    assert {json.loads(line)["key"] for line in exported.read_text().splitlines()} == {"key-1", "key-2"}
+    left = {f"key-{number}": 2 for number in range(30) if number not in (1, 2)}
+    assert operated.logged() == left
+    assert isinstance(operated.verbs.plan(request).verdict, NothingToDo)
+
+    restored = operated.do(Restore(operated.group, source="changelog"))
+    assert [note.stage for note in restored.notes] == [
+        "stop_processor",
+        "set_state_aside",
+        "run_processor",
+        "delete_state_aside",
+    ]
+    assert not list(operated.settings.paths.state.rglob("*aside*"))
+    assert operated.client.count("counts", all=True)["keys"] == 28
+    operated.feed(keys=3, each=2)
+    operated.processed(66)
+    assert operated.logged() == {**left, "key-0": 4, "key-1": 2, "key-2": 2}
+
+
+def test_everything_is_cleared_and_built_anew_from_the_beginning_without_double_counting(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    request = Clear(operated.group, selection=Everything(), rewind="earliest")
+    refused = operated.verbs.plan(request)
+    assert isinstance(refused.verdict, Refused)
+    assert "are alive" in refused.verdict.sentence
+    with pytest.raises(PlanRefused):
+        operated.verbs.apply(refused, sure=True)
+    assert operated.logged() == ALL_THREE
+
+    operated.do(Stop(operated.group))
+    shown = operated.verbs.plan(request)
+    assert shown.keys == 3
+    with pytest.raises(PlanStale, match="shown here"):
+        operated.verbs.apply(shown, confirmed="000000000000")
+    operated.verbs.apply(shown, confirmed=shown.hash)
+    assert operated.logged() == {}
+    assert operated.client.status() is None
+    assert set(operated.topics.committed_offsets(operated.group).values()) == {0}
+
+    operated.do(Deploy(operated.group))
+    operated.processed(12)
+    assert operated.logged() == ALL_THREE
+    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+
+
+def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    operated.do(Stop(operated.group))
+    words = ["clear", operated.group, "--all", "--yes"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestration.cli", "apply", *words],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    operated.wait_for(lambda: operated.client.status() is not None or process.poll() is not None, "the paused worker")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (record,) = (each for each in operated.verbs.applies(operated.group) if each.finished_at is None)
+    assert len(record.done) < 4
+    told = describe(operated.settings)
+    assert [(each["id"], each["state"]) for each in told["applies"]] == [(record.id, "broken off")]
+    assert [(each["processor"], each["paused"]) for each in told["processors"]] == [(operated.group, True)]
+    with pytest.raises(ApplyInProgress, match="was broken off"):
+        operated.do(Restore(operated.group))
+    begun = operated.verbs.begun(Clear(operated.group))
+    assert begun is not None
+    assert begun.id == record.id
+    done = operated.verbs.resume(begun.id)
+    assert [note.stage for note in done.notes] == ["run_processor", "export_keys", "clear_keys", "stop_processor"]
+    assert operated.logged() == {}
+    assert operated.client.status() is None
+
+
+def test_the_command_line_says_what_the_plan_says(operated: Operated) -> None:
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestration.cli", *words],
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    group = operated.group
+    code, said = run("status", "--json")
+    assert [(each["processor"], each["diagnosis"]) for each in json.loads(said)["processors"]] == [
+        (group, "not-deployed")
+    ]
+    code, said = run("plan", "provision", group, "--json")
+    document = json.loads(said)
+    assert (code, document["changes"], document["destructive"]) == (2, True, False)
+    code, said = run("apply", "provision", group, "--plan", document["hash"], "--json")
+    assert (code, json.loads(said)["plan"]) == (0, document["hash"])
+    code, said = run("explain", "provision", group)
+    assert (code, "nothing to do" in said) == (0, True)
+    code, said = run("plan", "clear", group, "--store", "count", "--all")
+    assert (code, "Did you mean counts?" in said) == (3, True)
+    code, said = run("plan", "clear", group, "--store", "counts")
+    assert (code, "named in 0 ways" in said) == (64, True)
+    code, said = run("plan", "stop", "nobody")
+    assert (code, "There is no processor named 'nobody'" in said) == (64, True)
+    code, said = run("apply", "resume", "999")
+    assert (code, "999 is no apply" in said) == (64, True)
+    code, said = run("logs", group)
+    assert (code, "There is no log" in said) == (64, True)
+
+
+def test_a_processor_that_is_not_defined_is_named(operated: Operated) -> None:
+    with pytest.raises(ProcessorUnknown, match="There is no processor named 'nobody'"):
+        operated.verbs.plan(Clear("nobody", (), Prefix("a")))
+
+
+def test_provisioning_twice_and_compacting_and_deploying_twice_change_nothing(operated: Operated) -> None:
+    operated.bring_up()
+    status = operated.client.status()
+    assert status is not None
+    for request in (Provision(operated.group), Deploy(operated.group)):
+        assert isinstance(operated.verbs.plan(request).verdict, NothingToDo)
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    done = operated.do(Compact(operated.group))
+    assert "stores rewritten" in done.text
+    again = operated.client.status()
+    assert again is not None
+    assert again.pid == status.pid
+    assert operated.logged() == ALL_THREE
+
+
+def test_a_transaction_that_hangs_on_a_changelog_is_found_and_ended(operated: Operated) -> None:
+    operated.do(Provision(operated.group))
+    with unverified(operated.topics.bootstrap):
+        age_s = MAX_TIMEOUT_S + SLACK_S + 60
+        leave_hanging(operated.topics.bootstrap, operated.changelog, 1, producer_id=777_003, age_s=age_s)
+    request = Compact(operated.group)
+    plan = operated.verbs.plan(request)
+    assert [type(stage).__name__ for stage in plan.stages] == ["AbortTransaction"]
+    assert f"{operated.changelog}[1]" in plan.stages[0].says
+    done = operated.verbs.apply(plan, confirmed=plan.hash)
+    assert done.notes[0].text.endswith("ended")
+    assert operated.topics.settled_end_offsets(operated.changelog, 60, upto={1: 2})[1] == 2
+    assert isinstance(operated.verbs.plan(request).verdict, Refused)
+
+
+def test_a_changelog_that_lost_its_beginning_is_filled_from_local_state_and_restores_cold(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    operated.do(Stop(operated.group))
+    ends = operated.topics.settled_end_offsets(operated.changelog)
+    admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
+    cuts = [TopicPartition(operated.changelog, number, end) for number, end in ends.items() if end]
+    operated.topics.alter(operated.changelog, {"cleanup.policy": "compact,delete"})  # else nobody may cut it
+    for future in admin.delete_records(cuts).values():
+        future.result(30)
+    operated.topics.alter(operated.changelog, {"cleanup.policy": "compact"})
+    refused = operated.verbs.plan(Restore(operated.group, source="changelog"))
+    assert isinstance(refused.verdict, Refused)
+    assert "--from local" in refused.verdict.action
+    request = Backfill(operated.group, "counts", "local")
+    plan = operated.verbs.plan(request)
+    assert [type(stage).__name__ for stage in plan.stages] == [
+        "DeleteTopic",
+        "CreateTopic",
+        "RunProcessor",
+        "StopProcessor",
+    ]
+    operated.verbs.apply(plan, confirmed=plan.hash)
+    assert operated.logged() == ALL_THREE
+    assert isinstance(operated.verbs.plan(request).verdict, NothingToDo)
+    operated.do(Deploy(operated.group))
+    operated.do(Restore(operated.group, source="changelog"))
+    operated.feed(keys=3, each=1)
+    operated.processed(15)
+    assert operated.logged() == {key: count + 1 for key, count in ALL_THREE.items()}
+
+
+def test_where_changelog_and_local_state_are_lost_all_is_built_anew(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    operated.do(Stop(operated.group))
+    operated.topics.delete(operated.changelog)
+    shutil.rmtree(operated.settings.paths.state)
+    refused = operated.verbs.plan(Deploy(operated.group))
+    assert isinstance(refused.verdict, Refused)
+    assert "clear" in refused.verdict.action
+    operated.do(Clear(operated.group, rewind="earliest"))
+    operated.do(Deploy(operated.group))
+    operated.processed(12)
+    operated.wait_for(lambda: operated.logged() == ALL_THREE, "everything counted anew")
+    operated.do(Restore(operated.group, source="changelog"))
+    assert operated.client.count("counts", all=True)["keys"] == 3
+
+
+def test_looking_at_state_is_in_nobodys_way(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=30, each=4)
+    operated.processed(120)
+    done = threading.Event()
+    looked: list[Exception | None] = []
+
+    def look() -> None:
+        with open_verbs(operated.settings, who="a looker") as verbs:
+            while not done.is_set():
+                try:
+                    verbs.plan(Clear(operated.group))
+                    looked.append(None)
+                except Exception as failure:
+                    looked.append(failure)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(3):
+            operated.do(Restore(operated.group, source="changelog"))
+    finally:
+        done.set()
+        thread.join()
+    assert looked
+    assert set(looked) == {None}

@@ -1,0 +1,129 @@
+"""A processor under a supervisor on the real broker, and the lifecycle's verbs on it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from infra.deploy.supervisord import Supervisord
+from infra.kafka.reader import read_range
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
+from infra.settings import Settings, load_settings
+from orchestration.verbs import Verbs, open_verbs
+from processors.changelog.format import META_KEY, decode_value, split_key
+from processors.lifecycle.apply import Applied
+from processors.lifecycle.audit import fold_changelog
+from processors.lifecycle.requests import Deploy, Provision, Request
+from processors.serving.client import ProcessorClient
+
+PARTITIONS = 2
+#: How long is waited for what takes seconds on a quiet machine.
+PATIENCE_S = 120.0
+DEFINITION = """
+from processors import Application
+
+application = Application(
+    consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,
+    consumer_extra_config={{"session.timeout.ms": 6000}},
+)
+
+def count(value, state):
+    state.set("n", state.get("n", 0) + 1)
+    return state.get("n")
+
+frame = application.dataframe(application.topic("{group}-in"))
+frame = frame.apply(count, stateful=True, store="counts")
+frame.to_topic(application.topic("{group}-out"))
+"""
+
+
+@dataclass
+class Operated:
+    """One processor that counts messages by key, and the verbs on it."""
+
+    group: str
+    settings: Settings
+    verbs: Verbs
+    topics: Topics
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.group}-counts-changelog"
+
+    @property
+    def client(self) -> ProcessorClient:
+        return ProcessorClient(self.group, "0", self.settings.paths)
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until it is true."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {PATIENCE_S:g} s for: {what}"
+            time.sleep(0.05)
+
+    def bring_up(self) -> None:
+        self.do(Provision(self.group))
+        self.do(Deploy(self.group))
+
+    def do(self, request: Request) -> Applied:
+        """Plan, and carry out exactly that."""
+        plan = self.verbs.plan(request)
+        return self.verbs.apply(plan, confirmed=plan.hash)
+
+    def feed(self, keys: int, each: int, topic: str | None = None) -> None:
+        producer = Producer({"bootstrap.servers": self.topics.bootstrap})
+        for _ in range(each):
+            for number in range(keys):
+                producer.produce(topic or f"{self.group}-in", b"1", f"key-{number}".encode())
+        assert producer.flush(30) == 0
+
+    def processed(self, records: int) -> None:
+        """Wait until the group has committed so many records."""
+
+        def committed() -> bool:
+            return sum(self.topics.committed_offsets(self.group).values()) >= records
+
+        self.wait_for(committed, f"{records} records committed")
+
+    def logged(self) -> dict[str, int]:
+        """The counts by key, as the changelog folds."""
+        found: dict[str, int] = {}
+        for number, end in self.topics.settled_end_offsets(self.changelog).items():
+            start = self.topics.start_offsets(self.changelog)[number]
+            records = read_range(self.topics.bootstrap, self.changelog, number, start, end)
+            for key, value in fold_changelog(records).items():
+                assert key != META_KEY
+                found[split_key(key)[0].decode()] = decode_value(value)
+        return found
+
+
+@pytest.fixture
+def operated(
+    broker: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Operated]:
+    group = unique("operated")
+    module = f"definition_{group.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", f'["{module}:application"]')
+    settings = load_settings()
+    topics = Topics(broker)
+    topics.create(TopicSpec(f"{group}-in", PARTITIONS, 1))
+    with open_verbs(settings, who="a test") as verbs:
+        yield Operated(group, settings, verbs, topics)
+    if settings.paths.supervisor.is_dir():
+        Supervisord(settings.paths).stop()
+    sys.modules.pop(module, None)

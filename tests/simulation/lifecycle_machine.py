@@ -1,0 +1,338 @@
+"""What an operator reaches machine and cluster through: a supervisor, the wire to workers, Kafka, and time; simulated.
+
+Each use is a point, before and after what it does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from greenlet import getcurrent  # type: ignore[import-untyped]
+
+from infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
+from infra.kafka.records import Partition
+from processors.application import Application
+from processors.changelog.format import META_KEY
+from processors.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
+from processors.runtime.loop import Request as WorkerRequest
+from processors.runtime.loop import Worker
+from processors.serving.client import ProcessorClient
+from processors.serving.status import describe_worker
+from processors.state.database import Database, Databases
+from processors.state.errors import StateFolderTaken
+from processors.state.folder import StateFolder
+from processors.state.task_store import TaskMeta, items_of
+from processors.testing.cluster import InMemoryTopics
+from processors.testing.simulation import SimulatedProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.lifecycle_world import LifecycleWorld
+
+#: How often somebody who waits looks, in virtual seconds.
+LOOK_S = 0.05
+#: A worker that does not end so long after SIGTERM is killed.
+STOP_WAIT_S = 30.0
+
+
+class Program:
+    """One slot under the supervisor: what was asked of it, and its present or last process."""
+
+    def __init__(self, spec: ProgramSpec) -> None:
+        self.spec = spec
+        self.process: SimulatedProcess | None = None
+        self.app: Application | None = None
+        self.pid = 0
+        self.began = self.ended = 0.0
+        self.failure: Exception | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a process."""
+        return self.process is not None and not (self.process.ended or self.process.crashed)
+
+    @property
+    def worker(self) -> Worker | None:
+        """Who answers."""
+        return self.app._worker if self.alive and self.app is not None else None
+
+
+class Pointed:
+    """Something of the real world, each call of which is a point before and after."""
+
+    def __init__(self, of: Any, process: SimulatedProcess, name: str) -> None:
+        self._of = of
+        self._process = process
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(self._of, attribute)
+        name = f"{self._name}.{attribute}"
+        if not callable(value):
+            return Pointed(value, self._process, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._process.point(f"{name}:before")
+            result = value(*arguments, **named)
+            self._process.point(f"{name}:after")
+            return result
+
+        return call
+
+
+class OperatorsTopics(InMemoryTopics):
+    """What an operator asks of Kafka beyond what workers ask."""
+
+    def delete(self, name: str) -> None:
+        """Delete a topic; one that is not there is no error."""
+        self._await_answer("delete")
+        self._broker.delete(name)
+
+    def members(self, group: str) -> int:
+        """Live members, and those whose session lasts still."""
+        self._await_answer("members")
+        return len(self._broker.group(group).members)
+
+    def committed_offsets(self, group: str) -> Mapping[Partition, int]:
+        """The group's offsets, pending transactions waited for."""
+        self._await_answer("committed_offsets")
+        known = self._broker.group(group)
+        while known.pending:
+            self._process.sleep(LOOK_S)
+        return dict(known.committed)
+
+
+class SimulatedDeployer:
+    """A supervisor, as one operator sees it (``processors.lifecycle.ports.Deployer``)."""
+
+    def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
+        self._world = world
+        self._process = process
+
+    def start(self, timeout_s: float = 30.0) -> int:
+        self._process.point("deployer.start")
+        return 1
+
+    def running(self) -> bool:
+        return True
+
+    def apply(self, spec: ProgramSpec) -> bool:
+        """A changed program is left stopped."""
+        self._process.point("deployer.apply:before")
+        known = self._world.programs.get(spec.name)
+        if known is not None and known.spec == spec:
+            return False
+        if known is not None:
+            self.stop_program(spec.name)
+            known.spec = spec
+        else:
+            self._world.programs[spec.name] = Program(spec)
+        self._process.point("deployer.apply:after")
+        return True
+
+    def start_program(self, name: str) -> None:
+        self._process.point("deployer.start_program:before")
+        program = self._program(name)
+        if not program.alive:
+            self._world.launch(program)
+        self._process.point("deployer.start_program:after")
+
+    def stop_program(self, name: str) -> None:
+        self._process.point("deployer.stop_program:before")
+        program = self._program(name)
+        process = program.process
+        if process is not None and program.alive:
+            assert program.app is not None
+            program.app.stop()
+            # The supervisor sees it through, whatever becomes of who asked.
+            self._world.clock.call_later(STOP_WAIT_S, lambda: None if process.ended else self._world.kill(process))
+            while not (process.ended or process.crashed):
+                self._process.sleep(LOOK_S)
+        self._process.point("deployer.stop_program:after")
+
+    def kill_program(self, name: str) -> None:
+        self._process.point("deployer.kill_program")
+        process = self._program(name).process
+        if process is not None and self._program(name).alive:
+            self._world.kill(process)
+
+    def remove(self, name: str) -> None:
+        self.stop_program(name)
+        del self._world.programs[name]
+
+    def programs(self) -> dict[str, ProgramStatus]:
+        self._process.point("deployer.programs")
+        return {name: _seen(name, program) for name, program in self._world.programs.items()}
+
+    def log_tail(self, name: str, lines: int = 0) -> tuple[str, ...]:
+        failure = self._program(name).failure
+        return () if failure is None else (f"{type(failure).__name__}: {failure}",)
+
+    def _program(self, name: str) -> Program:
+        if name not in self._world.programs:
+            raise ProgramUnknown(f"There is no program {name}.")
+        return self._world.programs[name]
+
+
+def _seen(name: str, program: Program) -> ProgramStatus:
+    since = datetime.fromtimestamp(program.began if program.alive else program.ended, UTC)
+    killed = program.process is not None and program.process.crashed
+    return ProgramStatus(
+        name,
+        "RUNNING" if program.alive else "EXITED" if program.pid else "STOPPED",
+        program.pid if program.alive else None,
+        None if program.alive or killed or not program.pid else int(program.failure is not None),
+        since,
+        "SIGKILL" if killed else None,
+        datetime.fromtimestamp(program.began, UTC) if program.pid else None,
+    )
+
+
+class SimulatedClient(ProcessorClient):
+    """The production client of a worker, over a simulated wire: pages and commands as ``processors.serving.server``."""
+
+    def __init__(self, world: LifecycleWorld, process: SimulatedProcess, processor: str, slot: str) -> None:
+        super().__init__(processor, slot, world.paths)
+        self._world = world
+        self._process = process
+        self._name = world.paths.program(processor, slot)
+
+    def last_failure(self) -> None:
+        """Last words are for people only."""
+        return
+
+    def alive(self) -> bool:
+        program = self._world.programs.get(self._name)
+        return program is not None and program.alive
+
+    def _get(self, page: str, timeout_s: float) -> httpx.Response | None:
+        self._process.point(f"http:{page}")
+        program = self._world.programs.get(self._name)
+        worker = None if program is None else program.worker
+        if program is None or worker is None:
+            return None
+        pid, began = program.pid, worker.started_at
+
+        def status() -> dict[str, Any]:
+            return {**describe_worker(worker, self.processor, self.slot, None), "pid": pid, "started_at": began}
+
+        pages: dict[str, Callable[[], dict[str, Any]]] = {
+            "/status": status,
+            "/maintenance": lambda: {"commands": worker.maintenance.all_told()},
+        }
+        answer = self._done_by(worker, pages[page], timeout_s, only_reads=True)
+        return answer if answer is not None and answer.is_success else None
+
+    def _request(self, page: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+        self._process.point(f"http:{page}:before")
+        program = self._world.programs.get(self._name)
+        worker = None if program is None else program.worker
+        if worker is None:
+            raise self._silent(page, "it is not there")
+        try:
+            command = decode(page, body) if page in COMMANDS else None
+        except CommandWrong as wrong:
+            return _answer(400, wrong.as_dict())
+
+        def begin() -> dict[str, Any]:
+            return {"id": worker.maintenance.begin(command).id}
+
+        def compact() -> dict[str, Any]:
+            worker.commit_all()
+            for task in worker.assignment.tasks:  # as the worker does, but not beside its loop on a thread
+                assert task.store is not None
+                task.store._database.compact()
+            return {"bytes_before": 1, "bytes_after": 1, "seconds": 0.0}
+
+        work = begin if command is not None else {"/compact": compact}[page]
+        answer = self._done_by(worker, work, timeout_s, only_reads=False)
+        self._process.point(f"http:{page}:after")
+        if answer is None:
+            raise self._silent(page, "it did not answer")
+        return answer
+
+    def _done_by(
+        self, worker: Worker, work: Callable[[], dict[str, Any]], timeout_s: float, *, only_reads: bool
+    ) -> httpx.Response | None:
+        """What the worker's own thread answers; None when it does not in time."""
+        answers: list[httpx.Response] = []
+
+        def call() -> None:
+            try:
+                answers.append(_answer(200, work()))
+            except (CommandWrong, CommandRefused) as failure:
+                told = failure.as_dict()
+                body = {"error": told["message"], "action": told["action"], "fields": told.get("fields", {})}
+                answers.append(_answer(400 if isinstance(failure, CommandWrong) else 409, body))
+
+        worker.requests.append(WorkerRequest(call, only_reads=only_reads))
+        deadline = self._world.clock.monotonic() + timeout_s
+        while not answers:
+            if self._world.clock.monotonic() >= deadline or not self.alive():
+                return None
+            self._process.sleep(LOOK_S)
+        return answers[0]
+
+
+def _answer(code: int, document: Mapping[str, Any]) -> httpx.Response:
+    return httpx.Response(code, content=json.dumps(document, default=str).encode())
+
+
+class OperatorsTime:
+    """What ``time`` is to modules of the lifecycle: the virtual time of whoever runs now."""
+
+    def __init__(self, world: LifecycleWorld) -> None:
+        self._world = world
+
+    def monotonic(self) -> float:
+        return self._world.clock.monotonic()
+
+    def time(self) -> float:
+        return self._world.clock.time()
+
+    def sleep(self, seconds: float) -> None:
+        here = getcurrent()
+        process = next(each for each in self._world.simulation.processes if each._greenlet is here)
+        process.sleep(seconds)
+
+
+class PeekHolding:
+    """Looks at simulated state: every disk is one process' own, so that a slot's lock tells who has it."""
+
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    def in_use(self, slot: Path) -> bool:
+        try:
+            StateFolder(slot.parent.parent, slot.parent.name, slot.name).release()
+        except StateFolderTaken:
+            return True
+        return False
+
+    def exists(self, path: Path) -> bool:
+        return self._databases.exists(path)
+
+    def open(self, path: Path) -> _Opened:
+        return _Opened(self._databases.open(path))
+
+    def close(self, readable: Any) -> None:
+        readable.database.close()
+
+
+class _Opened:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def meta(self) -> TaskMeta | None:
+        raw = self.database.get(META_KEY)
+        return None if raw is None else TaskMeta.decode(raw)
+
+    def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
+        return items_of(self.database, store)
+
+    def size_bytes(self) -> int:
+        return self.database.size_bytes()

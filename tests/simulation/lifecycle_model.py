@@ -1,0 +1,186 @@
+"""What verbs are to come to, told by the input and by what they mean, in plain Python; and who dies meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from infra.kafka.records import Partition
+from processors.changelog.format import split_key
+from processors.lifecycle.requests import Clear, Everything, Keys, Prefix, Selection
+from processors.lifecycle.stages import ClearKeys
+from processors.testing.simulation import SimulatedProcess
+from tests.simulation.lifecycle_tables import Snapshot
+from tests.simulation.lifecycle_world import LifecycleWorld
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
+
+#: Where an operator likes to die, and a worker.
+OPERATORS_AIMS = (
+    "registry.journal.begin_apply:after",
+    "registry.journal.note_stage:before",
+    "registry.journal.note_stage:after",
+    "registry.journal.end_apply:before",
+    "registry.record_deployment",
+    "http:/state/clear:after",
+    "http:/state/export:after",
+    "http:/maintenance",
+    "deployer.apply:after",
+    "deployer.start_program:after",
+    "deployer.stop_program:before",
+    "disk:move",
+    "disk:delete",
+    "create",
+    "delete",
+    "flush:half",
+    "send_offsets:after",
+    "commit:sent",
+    "commit:after",
+    "",
+    "",
+)
+WORKERS_AIMS = ("commit:before", "commit:after", "disk:write", "disk:open", "replay", "disk:file", "", "")
+
+
+class Fault:
+    """Kills an operator, or a worker, at the n-th point whose name begins so."""
+
+    def __init__(self, world: LifecycleWorld) -> None:
+        random = world.random
+        self.who = random.choice(["op", "op", "w"])
+        self.aim = random.choice(OPERATORS_AIMS if self.who == "op" else WORKERS_AIMS)
+        self.left = random.randint(1, 3) if self.aim else int(random.choice([10, 50, 300]) * random.random()) + 1
+        self.struck = False
+
+    def __call__(self, process: SimulatedProcess, name: str) -> bool:
+        """Whether this process dies here."""
+        if self.struck or not process.name.startswith(self.who) or not name.startswith(self.aim):
+            return False
+        self.left -= 1
+        self.struck = self.left == 0
+        return self.struck
+
+
+class Model:
+    """What must be there, told by the input and by what verbs mean."""
+
+    def __init__(self, world: LifecycleWorld) -> None:
+        self._world = world
+        self._names = world.workload.names
+        self._partitions = range(world.schedule.partitions)
+        #: By store and partition, the messages that count.
+        self.effective: dict[tuple[str, int], list[Message]] = {
+            (store, number): [] for store in self._names for number in self._partitions
+        }
+        self._consumed = [0 for _ in self._partitions]
+        #: How often each message was processed.
+        self.reads: Counter[tuple[int, int]] = Counter()
+        #: Whether the processor is meant to be up.
+        self.up = False
+        #: The restore from the warehouse that is asked for: the snapshot, the stores that come from it, and where input
+        #: is to be read on.
+        self.restoring: tuple[Snapshot, tuple[str, ...], str] | None = None
+        self._armed: dict[Partition, int] | None = None
+        #: Whether the positions that were about to be set are known to be.
+        self.certain = False
+        world.setting_positions = self._arm
+
+    def catch_up(self) -> None:
+        """Count what was consumed meanwhile; a partition that stands before where it stood was cleared and rewound."""
+        group = self._world.cluster._broker.group(GROUP)
+        if self._armed is not None:
+            if group.pending:
+                return  # whether these positions are set is not decided yet, or nobody sees it yet
+            committed = self._world.cluster.committed_offsets(GROUP)
+            if self.certain or all(committed.get(place) == at for place, at in self._armed.items()):
+                self._restored(self._armed)
+        for number in self._partitions:
+            now = self._world.consumed(number)
+            if now < self._consumed[number]:
+                self._rewound(number)
+            for message in self._world.workload.messages[number][self._consumed[number] : now]:
+                self.reads[number, message.number] += 1
+                for store in self._names:
+                    self.effective[store, number].append(message)
+            self._consumed[number] = now
+
+    def cleared(self, stage: ClearKeys) -> None:
+        """A clear has come to its end.
+
+        Raises:
+            InvariantBroken: Input is not where it was to be read from.
+        """
+        self.catch_up()
+        undecided = self._world.cluster._broker.group(GROUP).pending  # answered, and its markers are on their way
+        for number in stage.positions.get(INPUT, {}):
+            if self._consumed[number] and not undecided:
+                raise InvariantBroken("state", f"{self._consumed[number]} messages of {number} are not read again")
+        for store in stage.stores:
+            for number in stage.partitions or self._partitions:
+                kept = [each for each in self.effective[store, number] if not selects(stage.selection, each.key)]
+                self.effective[store, number] = kept
+
+    def _restored(self, positions: Mapping[Partition, int]) -> None:
+        """What a snapshot has counts, and input is read on from the positions that were set."""
+        assert self.restoring is not None
+        taken, stores, _ = self.restoring
+        for place, at in positions.items():
+            self._consumed[place.number] = sum(offset < at for offset in self._world.offsets[place.number])
+            for store in stores:
+                self.effective[store, place.number] = list(taken.effective[store, place.number])
+        self._armed, self.certain = None, False
+
+    def _arm(self, offsets: Mapping[Partition, int]) -> None:
+        """These positions are about to be committed, with the snapshot's content; nobody consumes meanwhile.
+
+        Raises:
+            InvariantBroken: They are not those that were asked for.
+        """
+        assert self.restoring is not None
+        taken, _, inputs = self.restoring
+        committed = self._world.cluster.committed_offsets(GROUP)
+        for place, at in offsets.items():
+            wanted = {"stay": committed.get(place, 0), "earliest": 0}.get(inputs, taken.inputs.get(place.number, 0))
+            if at != wanted:
+                raise InvariantBroken("state", f"{place} is read on from {at}, not from {wanted} ({inputs})")
+        self._armed, self.certain = dict(offsets), False
+
+    def _rewound(self, number: int) -> None:
+        self._consumed[number] = 0
+        for store in self._names:
+            self.effective[store, number] = []
+
+    def expected(self) -> Expected:
+        """The states that the messages that count come to."""
+        found = Expected()
+        for store in self._names:
+            counted = tuple(tuple(self.effective[store, number]) for number in self._partitions)
+            states = expect(replace(self._world.workload, messages=counted)).states
+            found.states.update({place: state for place, state in states.items() if place[0] == store})
+        return found
+
+    def count(self, request: Clear) -> int:
+        """How many keys a clear takes, partition by partition."""
+        states = self.expected().states
+        return sum(
+            len({key for key in map(message_key, states[store, number]) if selects(request.selection, key)})
+            for store in request.stores or self._names
+            for number in request.partitions or self._partitions
+        )
+
+
+def selects(selection: Selection, key: bytes) -> bool:
+    """Whether a selection takes a message key."""
+    match selection:
+        case Keys(keys=keys):
+            return key.decode() in keys
+        case Prefix(prefix=prefix):
+            return key.startswith(prefix.encode())
+        case Everything():
+            return True
+
+
+def message_key(key: bytes) -> bytes:
+    """The message key of a changelog key."""
+    return split_key(key)[0]

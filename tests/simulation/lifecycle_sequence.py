@@ -1,0 +1,431 @@
+"""Random sequences of verbs, input, crashes and damage, and what must come of each.
+
+explain    what a plan names is what is gone, key for key; a plan that is refused, or has nothing to do, changes nothing
+state      after every verb: changelog = the owners' databases = what the input and the clears say, in plain Python
+resume     an apply whose operator or workers died, asked for again, ends with that same state
+restore    after full compaction, without checkpoints, a new disk restores the same
+outputs    every message was processed once, and again only where a clear had it read again
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from infra.errors import HoldfastError
+from infra.kafka.records import Partition
+from processors.changelog.format import META_KEY, decode_value, split_key
+from processors.changelog.names import changelog_topic
+from processors.lifecycle.explanation import explain
+from processors.lifecycle.plan import NothingToDo, Plan, Refused
+from processors.lifecycle.requests import (
+    Clear,
+    Compact,
+    Deploy,
+    Everything,
+    Keys,
+    Prefix,
+    Provision,
+    Request,
+    Restore,
+    Selection,
+    Stop,
+)
+from processors.lifecycle.stages import ClearKeys, SetPositions
+from processors.state.keys import store_prefix
+from processors.state.task_store import TaskMeta
+from processors.testing.disk import content_of
+from tests.simulation.lifecycle_model import Fault, Model
+from tests.simulation.lifecycle_world import LifecycleWorld, Operator, Shown
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP, INPUT, OUTPUT, expect
+
+#: So often a request is asked again before it counts as stuck; faults strike the first few times only.
+ATTEMPTS, FAULTY = 14, 4
+#: A settled world has consumed its input within so many virtual seconds.
+SETTLED_S = 400.0
+
+
+class Sequence:
+    """One seed's verbs, one after the other."""
+
+    def __init__(self, world: LifecycleWorld) -> None:
+        self.world = world
+        self.random = world.random
+        self.model = Model(world)
+        #: What happened, for people.
+        self.told: list[str] = []
+        self.struck = 0
+
+    def run(self) -> None:
+        """All of it.
+
+        Raises:
+            InvariantBroken: Something is wrong.
+        """
+        self.do(Provision(GROUP))
+        self.do(Deploy(GROUP))
+        for _ in range(self.random.randint(3, 8)):
+            self.step()
+        self.finish()
+
+    def step(self) -> None:
+        """Something happens."""
+        random, up = self.random, self.model.up
+        if random.random() < 0.8:
+            self.feed()
+        others = [self.clear, self.clear, self.restore, self.clean, lambda: self.do(Compact(GROUP))]
+        others += [self.snapshot, self.snapshot, self.restore_from_table, self.restore_from_table]
+        if up:
+            others += [lambda: self.do(Stop(GROUP)), lambda: self.do(Stop(GROUP)), lambda: self.do(Deploy(GROUP))]
+        else:
+            others += [self.clear, lambda: self.do(Deploy(GROUP)), lambda: self.do(Stop(GROUP)), self.lose, self.drift]
+        random.choice(others)()
+
+    def feed(self) -> None:
+        """Input arrives; who runs takes it in."""
+        for number, messages in enumerate(self.world.workload.messages):
+            self.world.feed(number, self.random.randint(self.world.sent[number], len(messages)))
+        self.settle()
+
+    def clear(self) -> None:
+        """Any clear; while the processor is up often one that is refused."""
+        random, workload = self.random, self.world.workload
+        keys = sorted({message.key.decode() for messages in workload.messages for message in messages})
+        selection: Selection = random.choice(
+            [
+                Keys(tuple(random.sample(keys, random.randint(1, len(keys))))),
+                Prefix(random.choice(["k", "k1", "k2", "x"])),
+                Everything(),
+            ]
+        )
+        if isinstance(selection, Everything) and random.random() < 0.5:
+            self.do(Clear(GROUP, rewind=random.choice(["stay", "earliest", "earliest"]), export=random.random() < 0.3))
+            return
+        stores = tuple(random.sample(workload.names, random.randint(0, len(workload.names))))
+        numbers = range(self.world.schedule.partitions)
+        partitions = tuple(random.sample(numbers, random.randint(0, len(numbers) - 1)))
+        self.do(Clear(GROUP, stores, selection, partitions, export=random.random() < 0.3))
+
+    def restore(self) -> None:
+        """Any restore."""
+        numbers = range(self.world.schedule.partitions)
+        partitions = tuple(self.random.sample(numbers, self.random.randint(0, len(numbers) - 1)))
+        self.do(Restore(GROUP, partitions, self.random.choice(["newest", "changelog"])))
+
+    def snapshot(self) -> None:
+        """All stores are written to the warehouse, as they are."""
+        contents = {(store, number): self.folded(place) for place, store, number in self.places()}
+        self.world.tables.take(contents, self.model.effective)
+        self.told.append(f"snapshot {len(self.world.tables.taken)}")
+
+    def restore_from_table(self) -> None:
+        """A snapshot comes back, in any of the ways."""
+        random, names = self.random, self.world.workload.names
+        if not self.world.tables.taken:
+            self.snapshot()
+        taken = random.choice(self.world.tables.taken)
+        newest = taken is self.world.tables.taken[-1] and random.random() < 0.5
+        inputs: Any = random.choice(["snapshot", "snapshot", "snapshot", "copied", "earliest", "stay"])
+        known = self.world.cluster.committed_offsets(GROUP)
+        if inputs == "stay" and len(known) < self.world.schedule.partitions:
+            inputs = "snapshot"  # where nothing was ever read, there is no place to stay at
+        stores = tuple(random.sample(names, random.randint(0, len(names))))
+        self.model.catch_up()
+        wanted = (stores or tuple(names)) if inputs == "stay" else tuple(names)
+        self.model.restoring = taken, wanted, inputs
+        self.do(Restore(GROUP, stores=stores, at="latest" if newest else f"s{taken.number}", inputs=inputs))
+        self.model.restoring = None
+
+    def clean(self) -> None:
+        """The log cleaner comes by; deletes stay."""
+        for place in self.changelogs():
+            self.world.cluster.compact(place, drop_tombstones=False)
+        self.told.append("cleaner")
+
+    def lose(self) -> None:
+        """The disk is lost, or the checkpoints are."""
+        if self.random.random() < 0.5:
+            self.world.disk.lose()
+        else:
+            self.world.store.objects.clear()
+        self.told.append("something is lost")
+
+    def drift(self) -> None:
+        """Somebody changes a changelog's configuration; provision repairs it."""
+        topic = changelog_topic(GROUP, self.random.choice(self.world.workload.names))
+        self.world.cluster._broker.topics[topic].config["cleanup.policy"] = "delete"
+        self.do(Provision(GROUP))
+        found = self.world.cluster._broker.topics[topic].config["cleanup.policy"]
+        if found != "compact":
+            raise InvariantBroken("provision", f"{topic} has cleanup.policy {found}")
+
+    def changelogs(self) -> list[Partition]:
+        """Every partition of every changelog."""
+        numbers = range(self.world.schedule.partitions)
+        return [Partition(changelog_topic(GROUP, store), at) for store in self.world.workload.names for at in numbers]
+
+    # -- one verb --------------------------------------------------------------------------------------------------
+
+    def do(self, request: Request) -> None:
+        """Ask for a verb, again and again while operators or workers die, until it is through; then check."""
+        before, calm = self.sight(), True
+        for attempt in range(ATTEMPTS):
+            fault = Fault(self.world) if attempt < FAULTY and self.random.random() < 0.5 else None
+            outcome = self.ask(request, fault, calm=calm)
+            struck = fault is not None and fault.struck
+            self.struck += struck
+            self.model.catch_up()
+            if isinstance(outcome, Shown) and not self.is_hasty(request, outcome) and not self.is_held():
+                self.note(request, attempt, outcome)
+                if outcome.applied is None and calm and not struck:
+                    self.check_untouched(request, before)
+                break
+            self.told.append(f"{request}: {outcome}, {fault.who + ' ' + fault.aim if fault and struck else 'no fault'}")
+            calm = False
+            if self.random.random() < 0.7:
+                self.recover()
+            self.world.rest(self.random.choice([0.5, 5.0, 20.0, 62.0]))
+            self.model.catch_up()
+        else:
+            raise InvariantBroken("resume", f"{request} is not through after {ATTEMPTS} tries: {self.told[-3:]}")
+        if isinstance(request, Deploy | Stop) and not isinstance(outcome.plan.verdict, Refused):
+            self.model.up = isinstance(request, Deploy)
+        self.check()
+
+    def ask(self, request: Request, fault: Fault | None, *, calm: bool) -> Shown | HoldfastError | None:
+        """Ask once; None when the operator died."""
+        outcome: list[Shown | HoldfastError] = []
+
+        def shown(plan: Plan) -> None:
+            explain(plan)
+            if calm and isinstance(request, Clear) and plan.keys is not None:
+                wanted = self.model.count(request)
+                if plan.keys != wanted:
+                    raise InvariantBroken("explain", f"{request}: {plan.keys} keys are named, there are {wanted}")
+            if isinstance(plan.verdict, NothingToDo) and isinstance(request, Clear) and self.model.count(request):
+                raise InvariantBroken("explain", f"{request}: {plan.verdict.sentence}")
+
+        def work(operator: Operator) -> None:
+            operator.on_stage = self.carried_out
+            try:
+                outcome.append(operator.ask(request, shown))
+            except HoldfastError as failure:
+                outcome.append(failure)
+
+        self.world.strike = fault
+        process = self.world.operate(work)
+        self.world.strike = None
+        if process.failure is not None:
+            if isinstance(process.failure, InvariantBroken):
+                raise process.failure
+            raise InvariantBroken("operator", f"{request}: {process.failure!r}") from process.failure
+        return outcome[0] if outcome and not process.crashed else None
+
+    def carried_out(self, stage: object) -> None:
+        """A stage has come to its end, and is about to be noted."""
+        if isinstance(stage, ClearKeys):
+            self.model.cleared(stage)
+        if isinstance(stage, SetPositions):
+            self.model.certain = True
+            self.model.catch_up()
+
+    def is_hasty(self, request: Request, outcome: Shown) -> bool:
+        """Whether a refusal is due to what dies away by itself: sessions of the dead, workers that restore."""
+        if not isinstance(outcome.plan.verdict, Refused):
+            return False
+        if isinstance(request, Clear) and self.model.up:
+            return not isinstance(request.selection, Everything)
+        return self.model.up or not isinstance(request, Compact)
+
+    def is_held(self) -> bool:
+        """Whether somebody who died holds an apply that was through: it is closed when he is silent for long."""
+        return bool(self.world.registry.journal.applies(1, open_only=True))
+
+    def note(self, request: Request, attempt: int, outcome: Shown) -> None:
+        """What came of it, for people; and what it must have come to."""
+        verdict = type(outcome.plan.verdict).__name__
+        self.told.append(f"{request}: {verdict} {'resumed' * outcome.resumed} after {attempt + 1} tries")
+        applied, plan = outcome.applied, outcome.plan
+        if applied is None or applied.id is None or outcome.resumed or not isinstance(request, Clear):
+            return
+        if plan.keys is None:
+            return
+        gone = sum(int(each.units) for each in applied.notes if each.stage == "clear_keys")
+        if gone != plan.keys:
+            raise InvariantBroken("explain", f"{request}: {plan.keys} keys were named, {gone} were deleted")
+
+    def recover(self) -> None:
+        """Recovery finds who died; what it starts takes in what there is."""
+        self.revive()
+        programs = list(self.world.programs.values())
+        if any(each.alive and "--paused" not in each.spec.command for each in programs):
+            self.world.clock.call_later(60.0, lambda: None)
+            until = self.world.clock.monotonic() + 60.0
+            self.world.until(
+                lambda: self.is_consumed() or self.world.clock.monotonic() >= until, 120.0, "what recovery started"
+            )
+
+    def revive(self) -> None:
+        """Recovery starts who is dead, if it may."""
+        failure = self.world.operate(lambda operator: operator.recover()).failure
+        if failure is not None:
+            raise InvariantBroken("operator", f"recovery failed: {failure!r}") from failure
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def is_consumed(self) -> bool:
+        """Whether all input is processed and committed."""
+        numbers = range(self.world.schedule.partitions)
+        return all(self.world.consumed(number) == self.world.sent[number] for number in numbers)
+
+    def settle(self) -> None:
+        """Who is meant to be up is, and has taken all input in; the last markers are written."""
+        if self.model.up:
+            if not all(program.alive for program in self.world.programs.values()):
+                self.revive()
+            self.world.clock.call_later(SETTLED_S, lambda: None)
+            self.world.until(self.is_consumed, SETTLED_S, f"the input is consumed: {self.told[-3:]}")
+        self.world.rest(2.0)
+        self.model.catch_up()
+
+    def check(self) -> None:
+        """Everything holds what the model says, and nothing is left over."""
+        self.settle()
+        found = self.world.registry.deployment(GROUP)
+        alive = [program.alive for program in self.world.programs.values()]
+        if found is not None and (found.desired != ("deployed" if self.model.up else "stopped") or self.is_odd(alive)):
+            raise InvariantBroken("deployment", f"up: {self.model.up}, recorded {found.desired}, processes {alive}")
+        if left := self.world.registry.journal.applies(open_only=True):
+            raise InvariantBroken("journal", f"open: {left}")
+        if left := [path for path in self.world.disk.paths if "aside" in path.name]:
+            raise InvariantBroken("explain", f"left over: {left}")
+        if self.changelogs()[0].topic not in self.world.cluster._broker.topics:
+            return
+        for place, store, number in self.places():
+            self.check_state(f"changelog {place}", store, number, self.folded(place))
+        if self.model.up:
+            self.world.clock.call_later(60.0, lambda: None)
+            self.world.until(
+                lambda: (
+                    len({number for _, number, _ in self.current()})
+                    == len(self.places()) // len(self.world.workload.names)
+                ),
+                60.0,
+                f"every partition has an owner's database: {self.told[-3:]}",
+            )
+        for path, number, content in self.current():
+            for store in self.world.workload.names:
+                prefix = store_prefix(store)
+                held = {key[len(prefix) :]: value for key, value in content.items() if key.startswith(prefix)}
+                self.check_state(f"database {path.parent.name}/{path.name}", store, number, held)
+
+    def is_odd(self, alive: list[bool]) -> bool:
+        """Whether processes are there that should not be, or not there that should."""
+        return not all(alive) if self.model.up else any(alive)
+
+    def places(self) -> list[tuple[Partition, str, int]]:
+        """Every changelog partition with its store."""
+        names, numbers = self.world.workload.names, range(self.world.schedule.partitions)
+        return [(Partition(changelog_topic(GROUP, store), at), store, at) for store in names for at in numbers]
+
+    def folded(self, place: Partition) -> dict[bytes, bytes]:
+        """The state that a changelog partition holds."""
+        records = [record for number, record in self.world.cluster.read(place.topic) if number == place.number]
+        latest = {record.key: record.value for record in records}
+        return {key: value for key, value in latest.items() if key not in (None, META_KEY) and value is not None}
+
+    def current(self) -> Iterator[tuple[Path, int, dict[bytes, bytes]]]:
+        """The databases that hold all that their changelogs have: path, partition, content."""
+        committed = self.world.cluster.committed_offsets(GROUP)
+        lasts: dict[Partition, int] = {}
+        for place, _, _ in self.places():
+            offsets = [at.offset for number, at in self.world.cluster.read(place.topic) if number == place.number]
+            lasts[place] = max(offsets, default=-1)
+        for path in self.world.disk.paths:
+            if path.parent.name.startswith(".") or not path.name.rpartition("-")[2].isdigit():
+                continue
+            content = self.world.disk.content(path)
+            raw = content.get(META_KEY)
+            meta = None if raw is None else TaskMeta.decode(raw)
+            number = int(path.name.rpartition("-")[2])
+            if meta is None or meta.restoring or meta.inputs.get(INPUT) != committed.get(Partition(INPUT, number)):
+                continue
+            own = [(place, meta.stores[store].offset) for place, store, at in self.places() if at == number]
+            if all(offset > lasts[place] for place, offset in own):
+                yield path, number, content
+
+    def check_state(self, where: str, store: str, number: int, held: dict[bytes, bytes]) -> None:
+        """Compare with the model."""
+        seen = {key: decode_value(value) for key, value in held.items()}
+        wanted = self.model.expected().states[store, number]
+        for key in sorted(seen.keys() | wanted.keys()):
+            if seen.get(key) != wanted.get(key):
+                raise InvariantBroken(
+                    "state",
+                    f"{where}: {split_key(key)} is {seen.get(key)!r}, not {wanted.get(key)!r}; {self.told[-4:]}",
+                )
+
+    def sight(self) -> dict[str, Any]:
+        """All that a plan that is refused must leave as it is."""
+        broker, found = self.world.cluster._broker, self.world.registry.deployment(GROUP)
+        seen: dict[str, Any] = {
+            "topics": {
+                name: (each.topic_id, dict(each.config), [(log.start, log.end) for log in each.logs])
+                for name, each in broker.topics.items()
+            },
+            "offsets": self.world.cluster.committed_offsets(GROUP),
+            "deployment": None if found is None else (found.desired, found.slots, found.generation),
+            "processes": {name: (each.pid, each.alive) for name, each in self.world.programs.items()},
+        }
+        if not any(program.alive for program in self.world.programs.values()):
+            whole = [path for path in self.world.disk.paths if not path.parent.name.startswith(".")]
+            seen["disk"] = {path: self.held(path) for path in whole}
+        return seen
+
+    def held(self, path: Path) -> dict[bytes, bytes]:
+        """What a database holds, also one that was fetched and not opened yet."""
+        files = self.world.disk._stored[path].files
+        return self.world.disk.content(path) if files is None else content_of(files)
+
+    def check_untouched(self, request: Request, before: dict[str, Any]) -> None:
+        """Nothing was changed."""
+        after = self.sight()
+        if changed := [name for name in before if before[name] != after.get(name)]:
+            raise InvariantBroken("explain", f"{request} was not to change anything; it changed {changed}")
+
+    def finish(self) -> None:
+        """The rest of the input; then a new disk, from changelogs that were compacted, without checkpoints."""
+        self.do(Deploy(GROUP))
+        for number, messages in enumerate(self.world.workload.messages):
+            self.world.feed(number, len(messages))
+        self.check()
+        self.check_outputs()
+        self.do(Stop(GROUP))
+        for place in self.changelogs():
+            self.world.cluster.compact(place, drop_tombstones=True)
+        self.world.disk.lose()
+        self.world.store.objects.clear()
+        self.do(Deploy(GROUP))
+        self.do(Stop(GROUP))
+
+    def check_outputs(self) -> None:
+        """Each message was processed as often as the model says."""
+        counts: Counter[tuple[int, int, str]] = Counter()
+        for _, record in self.world.cluster.read(OUTPUT):
+            counts[_named(record.value, record.key)] += 1
+        wanted = {name: self.model.reads[name[:2]] for name in expect(self.world.workload).outputs}
+        if counts != Counter(wanted):
+            wrong = {name: (counts[name], wanted.get(name, 0)) for name in counts if counts[name] != wanted.get(name)}
+            wrong |= {name: (0, often) for name, often in wanted.items() if name not in counts}
+            raise InvariantBroken("outputs", f"sent, expected: {dict(list(wrong.items())[:5])}; {self.told}")
+
+
+def _named(value: bytes | None, key: bytes | None) -> tuple[int, int, str]:
+    assert value is not None
+    assert key is not None
+    document = json.loads(value)
+    return document["p"], document["n"], key.decode()

@@ -1,0 +1,155 @@
+"""The warehouse of a simulated world: snapshots of all stores at a moment when all is settled, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from infra.kafka.records import GroupMetadata, Partition
+from processors.changelog.format import META_KEY
+from processors.checkpoints.manifest import STATE_FORMAT
+from processors.lifecycle.tables import NoTables, Rows, StoreTable, StoreVersion
+from processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
+from processors.snapshots.names import snapshot_tag, table_name
+from processors.state.fingerprint import Fingerprint, fingerprint_of
+from processors.state.keys import store_prefix
+from processors.state.task_store import TaskMeta
+from processors.testing.simulation import SimulatedProcess
+from tests.simulation.workload import GROUP, INPUT, Message
+
+if TYPE_CHECKING:
+    from tests.simulation.lifecycle_world import LifecycleWorld
+
+#: What stores hold: store and partition -> changelog keys and values.
+Contents = Mapping[tuple[str, int], Mapping[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All stores at one moment, and the messages that count in them, as the model had them."""
+
+    number: int
+    contents: Contents
+    inputs: Mapping[int, int]
+    effective: Mapping[tuple[str, int], Sequence[Message]]
+
+
+class SimulatedTables(NoTables):
+    """The snapshots that were taken (``processors.lifecycle.tables.Tables``)."""
+
+    def __init__(self, world: LifecycleWorld) -> None:
+        self._world = world
+        self.taken: list[Snapshot] = []
+
+    def take(self, contents: Contents, effective: Mapping[tuple[str, int], Sequence[Message]]) -> None:
+        """Keep what there is now; all is settled."""
+        committed = self._world.cluster.committed_offsets(GROUP)
+        inputs = {place.number: at for place, at in committed.items() if place.topic == INPUT}
+        kept = {place: tuple(messages) for place, messages in effective.items()}
+        self.taken.append(Snapshot(len(self.taken) + 1, contents, inputs, kept))
+
+    def store_table(self, processor: str, store: str) -> StoreTable:
+        """See ``Tables.store_table``."""
+        versions = []
+        for each in reversed(self.taken):
+            manifest = self._manifest(each, store)
+            tags = (snapshot_tag(manifest.snapshot_id),)
+            versions.append(StoreVersion(each.number, tags, each is self.taken[-1], 0.0, 1, manifest))
+        return StoreTable(table_name(processor, store), tuple(versions))
+
+    def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
+        """See ``Tables.store_rows``: a row at a time, so that loading has many places to die at."""
+        store = next(name for name in self._world.workload.names if table == table_name(GROUP, name))
+        for key, value in self.taken[version - 1].contents[store, partition].items():
+            yield [key], [value]
+
+    def _manifest(self, taken: Snapshot, store: str) -> SnapshotManifest:
+        source = self._world.cluster._broker.topics[INPUT].topic_id
+        parts = []
+        for number in range(self._world.schedule.partitions):
+            held = taken.contents[store, number]
+            parts.append(
+                PartitionManifest(
+                    partition=number,
+                    topic_id="",
+                    log_start=0,
+                    start=0,
+                    end=0,
+                    records=0,
+                    tombstones=0,
+                    live_keys=len(held),
+                    fingerprint=fingerprint_of(held.items()),
+                    inputs={INPUT: taken.inputs[number]} if number in taken.inputs else {},
+                    sources={INPUT: source},
+                )
+            )
+        return SnapshotManifest(
+            snapshot_id=f"s{taken.number}",
+            processor=GROUP,
+            store=store,
+            table=table_name(GROUP, store),
+            source=CHECKPOINT,
+            base=None,
+            why="",
+            taken_at=float(taken.number),
+            code_version="",
+            state_format=STATE_FORMAT,
+            schema_version=1,
+            topic="",
+            generation=1,
+            covers_from=0.0,
+            partitions=tuple(parts),
+        )
+
+
+class Loading:
+    """How an operator writes changelogs (``processors.lifecycle.from_tables.Loading``); tells which positions it set.
+
+    Args:
+        world: Where.
+        process: The operator.
+        setting: Told the offsets that are about to be committed.
+    """
+
+    def __init__(
+        self, world: LifecycleWorld, process: SimulatedProcess, setting: Callable[[Mapping[Partition, int]], None]
+    ) -> None:
+        self._cluster, self._broker = world.cluster.connect(process), world.cluster._broker
+        self._setting = setting
+
+    def producer(self, transactional_id: str | None) -> Any:
+        """A new producer."""
+        made, setting = self._cluster.producer(transactional_id), self._setting
+        send = made.send_offsets
+
+        def send_offsets(offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
+            send(offsets, metadata)
+            setting(offsets)
+
+        made.send_offsets = send_offsets  # type: ignore[method-assign]
+        return made
+
+    def outside_metadata(self, group: str) -> GroupMetadata:
+        """Nobody's."""
+        return self._broker.group(group), "", -1
+
+
+def held_by_owners(world: LifecycleWorld, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
+    """What the databases hold that belong to the changelogs that are there."""
+    ids = {name: each.topic_id for name, each in world.cluster._broker.topics.items()}
+    found: dict[str, dict[int, Fingerprint]] = {store: {} for store in stores}
+    for path in world.disk.paths:
+        if path.parent.name.startswith(".") or not path.name.rpartition("-")[2].isdigit():
+            continue
+        content = world.disk.content(path)
+        raw = content.get(META_KEY)
+        meta = None if raw is None else TaskMeta.decode(raw)
+        if meta is None or meta.restoring:
+            continue
+        for store in stores:
+            at, prefix = meta.stores.get(store), store_prefix(store)
+            if at is not None and ids.get(at.topic) == at.topic_id:
+                own = {key[len(prefix) :]: value for key, value in content.items() if key.startswith(prefix)}
+                found[store][int(path.name.rpartition("-")[2])] = fingerprint_of(own.items())
+    return found

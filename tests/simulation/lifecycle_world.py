@@ -1,0 +1,433 @@
+"""A simulated world in which an operator changes processors by plan: planning, applying and deploying as in production.
+
+Simulated are the machine's supervisor, disk and object store, Kafka, time, and the wire between an operator and a
+worker; the registry is a real one. Whatever an operator asks of any of them passes a point, where the operator, or a
+worker, may die.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from infra.database.registry import Registry
+from infra.errors import HoldfastError
+from infra.kafka.records import Partition
+from infra.paths import Paths
+from infra.settings import CheckpointSettings, Settings
+from processors.application import Application
+from processors.lifecycle import apply as applying
+from processors.lifecycle import deployment, noticing, running
+from processors.lifecycle import plan as plans
+from processors.lifecycle.apply import Applied, Done, Executor, Holder, Tell
+from processors.lifecycle.compatibility import Shape, shape_of
+from processors.lifecycle.deployment import Rollout
+from processors.lifecycle.execution import Execution
+from processors.lifecycle.from_tables import TableStages, TableWorld
+from processors.lifecycle.journal import BEAT_S
+from processors.lifecycle.local_state import LocalFolders
+from processors.lifecycle.owners import WorkingOwners
+from processors.lifecycle.plan import Plan, Refused
+from processors.lifecycle.planning import plan_for
+from processors.lifecycle.ports import World as Acting
+from processors.lifecycle.releases import Code
+from processors.lifecycle.requests import Request
+from processors.lifecycle.running import DeployedProcessors, rollout_of_release
+from processors.lifecycle.stages import Stage
+from processors.lifecycle.world_facts import WorldFacts
+from processors.runtime.options import Start
+from processors.serving import client as serving
+from processors.testing.clock import VirtualClock
+from processors.testing.cluster import InMemoryCluster
+from processors.testing.disk import SimulatedDisk
+from processors.testing.network import Network
+from processors.testing.objects import SimulatedObjects
+from processors.testing.simulation import SimulatedProcess, Simulation, Step
+from tests.simulation.lifecycle_machine import (
+    OperatorsTime,
+    OperatorsTopics,
+    PeekHolding,
+    Pointed,
+    Program,
+    SimulatedClient,
+    SimulatedDeployer,
+)
+from tests.simulation.lifecycle_tables import Loading, SimulatedTables, held_by_owners
+from tests.simulation.schedule import Schedule
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP, INPUT, OUTPUT, draw_workload
+
+#: Versions are not copied here: they are all the same.
+CODE = Code("tests.simulation.workload:application", None, why_not="it is a part of Holdfast")
+#: An operator who is not through after so long hangs.
+OPERATOR_S = 3_000.0
+
+
+class NothingHangs:
+    """The transactions of a cluster whose coordinators forget nothing."""
+
+    def hanging(self, partitions: object) -> tuple[()]:
+        return ()
+
+    def abort_hanging(self, stage: object) -> bool:
+        return False
+
+
+class LifecycleWorld:
+    """A machine with a supervisor, a cluster, and operators who come and go.
+
+    Args:
+        schedule: How processors run.
+        folder: For lock files, exports and the registry; empty.
+        template: A registry that was just made.
+    """
+
+    def __init__(self, schedule: Schedule, folder: Path, template: Path) -> None:
+        self.schedule = schedule
+        self.random = Random(f"lifecycle of {schedule.seed}")
+        self.clock = VirtualClock()
+        self.store = SimulatedObjects(self.clock)
+        self.store.step_s = schedule.store_step_s
+        self.network = Network()
+        self.network.marker_delay_s = schedule.marker_delay_s
+        self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
+        self.cluster.cooperative = schedule.cooperative
+        self.disk = SimulatedDisk()
+        self.slots = tuple(str(number) for number in range(min(schedule.processes, 2)))
+        self.programs: dict[str, Program] = {}
+        self.simulation = Simulation(self.clock, self.random, self._on_point)
+        #: Decides what becomes of a process at a point; None for nothing bad.
+        self.strike: Callable[[SimulatedProcess, str], bool] | None = None
+        self.broken: InvariantBroken | None = None
+        self.operators = 0
+        checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
+        self.paths = Paths(folder / "home")
+        self.settings = Settings(home=folder / "home").model_copy(update={"checkpoints": checkpoints})
+        self.state_dir = folder / "state"
+        self.state_dir.mkdir(parents=True)
+        shutil.copy(template, folder / "registry.db")
+        self.registry = Registry(f"sqlite:///{folder / 'registry.db'}")
+        drawn = draw_workload(self.random, schedule.partitions, schedule.stores, exactly_once=True, dead_letters=False)
+        self.workload = drawn
+        self.topology = self.application("0", Start()).topology()
+        self.tables = SimulatedTables(self)
+        #: Told the positions that a restore from the warehouse is about to commit.
+        self.setting_positions: Callable[[Mapping[Partition, int]], None] = lambda offsets: None
+        self.sent = [0] * schedule.partitions
+        #: By partition, the offset of each message that was sent.
+        self.offsets: list[list[int]] = [[] for _ in range(schedule.partitions)]
+        for topic in (INPUT, OUTPUT):
+            self.cluster.create_topic(topic, schedule.partitions)
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def application(self, slot: str, start: Start) -> Application:
+        """The processor as ``python -m processors`` runs it."""
+        made = self.workload.application(
+            state_dir=self.state_dir,
+            commit_every=self.schedule.commit_every,
+            commit_interval=self.schedule.commit_interval_s,
+            standby_replicas=0,
+        )
+        made.with_run_overrides(slot=slot, auto_create_topics=False, start=start)
+        return made
+
+    def launch(self, program: Program) -> None:
+        """Start a program's process."""
+        given = program.spec.command
+        slot = given[given.index("--slot") + 1]
+        start = Start(
+            paused="--paused" in given,
+            from_changelog="changelog" in given,
+            begin_empty=frozenset(given[at + 1] for at, word in enumerate(given) if word == "--begin-empty"),
+            reseed=frozenset(given[at + 1] for at, word in enumerate(given) if word == "--reseed"),
+        )
+        program.pid += 1
+        program.began, program.failure = self.clock.time(), None
+        program.app = app = self.application(slot, start)
+
+        def live(process: SimulatedProcess) -> None:
+            try:
+                app.run_on(
+                    self.cluster.connect(process),
+                    self.settings,
+                    databases=self.disk.attach(process),
+                    storage=self.store.attach(process),
+                )
+            except Exception as failure:
+                program.failure = failure
+                self.simulation.note(process.name, f"exit {type(failure).__name__}: {failure}")
+            finally:
+                program.ended = self.clock.time()
+
+        program.process = self.simulation.start(f"w{slot}.{program.pid}", live)
+
+    def kill(self, process: SimulatedProcess) -> None:
+        """SIGKILL, of the process alone: what it wrote is there, but for bulk writing."""
+        process.kill()
+        bulk = [path for path in self.disk.paths if self.disk._stored[path].holder is process]
+        self.disk.release(process)
+        for path in bulk:
+            if self.disk.in_bulk(path):
+                self.disk.lose_unsynced(path, self.random.randint(0, self.disk.unsynced(path)))
+        self.simulation.note(process.name, "KILLED")
+
+    def _on_point(self, process: SimulatedProcess, name: str) -> Step:
+        if self.strike is not None and self.strike(process, name):
+            self.kill(process)
+            return Step.CRASH
+        return Step.YIELD if self.random.random() < self.schedule.switching else Step.GO_ON
+
+    # -- input -----------------------------------------------------------------------------------------------------
+
+    def feed(self, partition: int, upto: int) -> None:
+        """More input arrives."""
+        for message in self.workload.messages[partition][self.sent[partition] : upto]:
+            offset = self.cluster.produce(INPUT, message.encode(partition), message.key, partition=partition)
+            self.offsets[partition].append(offset)
+        self.sent[partition] = max(self.sent[partition], upto)
+
+    def consumed(self, partition: int) -> int:
+        """How many messages of a partition the group has committed."""
+        committed = self.cluster.committed_offsets(GROUP).get(Partition(INPUT, partition), 0)
+        return sum(offset < committed for offset in self.offsets[partition])
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def until(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Let the world go on until it is so.
+
+        Raises:
+            InvariantBroken: It does not come about.
+        """
+        try:
+            self.simulation.run_until(done, timeout_s)
+        except HoldfastError as stuck:
+            raise InvariantBroken("liveness", f"{what}: {stuck.message} {stuck.fields}") from stuck
+
+    def rest(self, seconds: float) -> None:
+        """Let so much time go by."""
+        until = self.clock.monotonic() + seconds
+        self.clock.call_at(until, lambda: None)
+        self.until(lambda: self.clock.monotonic() >= until, seconds + 60.0, "time goes by")
+
+    def operate(self, work: Callable[[Operator], None]) -> SimulatedProcess:
+        """Have an operator do something in a process of his own; returns it, once it has ended or died."""
+        self.operators += 1
+        process = self.simulation.start(f"op{self.operators}", lambda alive: work(Operator(self, alive)))
+        self.clock.call_later(OPERATOR_S, lambda: None)
+        self.until(lambda: process.ended or process.crashed, OPERATOR_S, f"{process.name} ends")
+        return process
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+        self.simulation.end()
+        self.registry.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What came of asking for a request: its plan, and the apply, unless there was nothing to do or it was refused."""
+
+    plan: Plan
+    applied: Applied | None
+    resumed: bool
+
+
+class Operator:
+    """One run of an operator's program: what ``orchestration.verbs.Verbs`` is in production, on simulated parts."""
+
+    def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
+        self._world = world
+        self.process = process
+        self.topics = OperatorsTopics(world.cluster._broker, process, 20.0)
+        registry: Any = Pointed(world.registry, process, "registry")
+        self.acting = Acting(
+            deployer=SimulatedDeployer(world, process),
+            statuses=self._client,
+            registry=registry,
+            paths=world.paths,
+            clock=self._now,
+        )
+        self.journal = registry.journal
+        self.owners = WorkingOwners(self._client, self._slots, lambda name: world.schedule.partitions)
+        self.facts = WorldFacts(
+            self.topics,
+            self.acting,
+            self.journal,
+            self._folders,
+            self.owners,
+            lambda name: CODE,
+            NothingHangs(),
+            world.tables,
+        )
+        self.facts.ghosts_s = 0.0
+        self.holder = Holder(process.name, self._is_gone)
+        #: Told each stage that came to its end, before it is noted.
+        self.on_stage: Callable[[Stage], None] = lambda stage: None
+
+    def plan(self, request: Request) -> Plan:
+        """See ``Verbs.plan``."""
+        decided = plan_for(request, self.facts, self._world.topology)
+        self.journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), self._now())
+        return decided
+
+    def ask(self, request: Request, shown: Callable[[Plan], None]) -> Shown:
+        """What the command line does when a verb is asked for, or asked for again."""
+        for record in self.journal.applies(1, processor=request.processor, open_only=True):
+            begun = plans.decode(record.plan)
+            if begun.request == request and begun.after_kill == "go on":
+                with_clock = {"holder": self.holder, "clock": self._now}
+                return Shown(begun, applying.resume(record, self.execution(), self.journal, **with_clock), True)
+        plan = self.plan(request)
+        shown(plan)
+        if isinstance(plan.verdict, Refused):
+            return Shown(plan, None, False)
+        now = self.plan(request)
+        applying.check_shown(now, plan.hash, self.journal, sure=True)
+        done = applying.apply(
+            now, self.execution(), self.journal, who="ada", holder=self.holder, clock=self._now, tell=self._tell
+        )
+        return Shown(now, done, False)
+
+    def recover(self) -> None:
+        """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
+        found = self.acting.registry.deployment(GROUP)
+        if found is None or found.desired != "deployed" or noticing.is_applied(GROUP, self.acting, self._now()):
+            return
+        rollout = self._rollout(GROUP, None)
+        for slot in rollout.slots:
+            spec = rollout.program(slot, self.acting)
+            if not self._world.programs[spec.name].alive:
+                self.acting.deployer.apply(spec)
+                self.acting.deployer.start_program(spec.name)
+
+    def execution(self) -> Executor:
+        """See ``Verbs._execution``."""
+        execution = Execution(
+            topics=self.topics,
+            runner=DeployedProcessors(self.acting, self._rollout, "ada", lambda name: (CODE, self._shape())),
+            owners=self.owners,
+            local=_Folders(self._folders),
+            shadows=_no_shadows,
+            transactions=NothingHangs(),
+            tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
+        )
+
+        def execute(processor: str, stage: Stage, tell: Tell) -> Done:
+            done = execution(processor, stage, tell)
+            self.on_stage(stage)
+            return done
+
+        return execute
+
+    def _table_world(self) -> TableWorld:
+        world = self._world
+        return TableWorld(
+            tables=world.tables,
+            topics=self.topics,
+            cluster=lambda name: Loading(world, self.process, world.setting_positions),
+            topology=lambda name: world.topology,
+            held=lambda name, stores: held_by_owners(world, stores),
+            clock=OperatorsTime(world),
+        )
+
+    def _tell(self, text: str) -> None:
+        self._world.simulation.note(self.process.name, text)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._world.clock.time(), UTC)
+
+    def _is_gone(self, name: str) -> bool:
+        """Operators of even seeds are on one machine, and see each other's end at once."""
+        return self._world.schedule.seed % 2 == 0 and name != self.process.name
+
+    def _client(self, processor: str, slot: str) -> SimulatedClient:
+        return SimulatedClient(self._world, self.process, processor, slot)
+
+    def _slots(self, processor: str) -> tuple[str, ...]:
+        found = self.acting.registry.deployment(processor)
+        return () if found is None else found.slots
+
+    def _rollout(self, processor: str, release_id: str | None) -> Rollout:
+        world, book = self._world, self.acting.registry.releases
+        version = world.topology.code_version
+        release = book.of_version(processor, version) if release_id is None else book.find(processor, release_id)
+        if release is not None:
+            return rollout_of_release(release, self.topics, world.slots, {}, world.state_dir)
+        return Rollout(processor, version, world.slots, {INPUT: world.schedule.partitions}, {}, world.state_dir)
+
+    def _shape(self) -> Shape:
+        return shape_of(self._world.topology, {INPUT: self._world.schedule.partitions})
+
+    def _folders(self, processor: str) -> LocalFolders:
+        tasks = self._world.topology.tasks({INPUT: self._world.schedule.partitions})
+        databases = self._world.disk.attach(self.process)
+        return LocalFolders(databases, self._world.state_dir, processor, tasks, PeekHolding(databases))
+
+
+class _Folders:
+    """See ``orchestration.verbs._Folders``."""
+
+    def __init__(self, of: Callable[[str], LocalFolders]) -> None:
+        self._of = of
+
+    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+        return self._of(processor).set_aside(tasks, name)
+
+    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+        return self._of(processor).delete_aside(tasks, name)
+
+
+@contextmanager
+def _beating(
+    world: LifecycleWorld, apply_id: int, journal: Any, holder: Holder, clock: Callable[[], datetime]
+) -> Iterator[None]:
+    """As an operator's own thread does, for as long as he lives."""
+    process = next(each for each in world.simulation.processes if each.name == holder.name)
+    ended = False
+
+    def beat() -> None:
+        if not (ended or process.ended or process.frozen):
+            world.registry.journal.beat_apply(apply_id, holder.name, clock())
+            world.clock.call_later(BEAT_S, beat)
+
+    world.clock.call_later(BEAT_S, beat)
+    try:
+        yield
+    finally:
+        ended = True
+
+
+@contextmanager
+def virtual_time(world: LifecycleWorld) -> Iterator[None]:
+    """Who waits in the lifecycle's own modules waits in virtual time."""
+    modules: tuple[Any, ...] = (deployment, serving, applying, running)
+    former, beating = [module.time for module in modules], applying._beating
+    for module in modules:
+        module.time = OperatorsTime(world)
+    applying._beating = partial(_beating, world)
+    try:
+        yield
+    finally:
+        applying._beating = beating
+        for module, real in zip(modules, former, strict=True):
+            module.time = real
+
+
+def quiet(schedule: Schedule) -> Schedule:
+    """The same, as far as it says how processors run: faults come from elsewhere, and deletes stay."""
+    chosen: dict[str, Any] = {"exactly_once": True, "dead_letters": False, "aggregated": False, "faults": ()}
+    patience = {"retention_s": 86_400.0, "standby_replicas": 0, "store_step_s": min(schedule.store_step_s, 0.01)}
+    return replace(schedule, **chosen, **patience)
+
+
+def _no_shadows(processor: str, stage: Stage, tell: Tell) -> Done:
+    raise AssertionError(f"no operator here asks for {stage.says}")

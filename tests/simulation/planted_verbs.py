@@ -1,0 +1,215 @@
+"""Bugs to plant in the lifecycle: each a patch that the simulation of operators has to notice.
+
+python -m tests.simulation.planted_verbs       the table of the documentation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from processors.lifecycle import apply as applying
+from processors.lifecycle import from_tables
+from processors.lifecycle.execution import Execution
+from processors.lifecycle.from_tables import TableStages
+from processors.lifecycle.local_state import LocalFolders
+from processors.lifecycle.owners import WorkingOwners
+from processors.lifecycle.plan import Plan
+from processors.lifecycle.requests import Everything
+from processors.lifecycle.running import DeployedProcessors
+from processors.lifecycle.stages import ClearKeys, RunProcessor, SetPositions
+from processors.lifecycle.verbs import clear, restore, restore_table
+from processors.runtime import clearing
+from processors.runtime.sweep import Sweep
+from tests.simulation.lifecycle import lifecycle_runner
+from tests.simulation.lifecycle_world import Operator
+from tests.simulation.planted import print_table
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedVerb:
+    """A bug: what is wrong, and how to make it so."""
+
+    name: str
+    plant: Patch
+
+    @contextmanager
+    def growing(self) -> Iterator[None]:
+        """The lifecycle with the bug."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.plant(patch)
+            yield
+
+
+def _local_only(patch: pytest.MonkeyPatch) -> None:
+    """The first deletes of a clear go to the database alone."""
+
+    def commit_apart(worker: Any, task: Any, ticket: Any, writes: Any, inputs: Any) -> Any:
+        changes = [change for name, each in writes.items() for change in task.states[name].rocks_changes(each)]
+        task.store.write(changes, task.meta)
+        for name in writes:
+            task.states[name].forget()
+        yield from original(worker, task, ticket, {}, inputs)
+
+    original = clearing.commit_apart
+    patch.setattr(clearing, "commit_apart", commit_apart)
+
+
+def _first_owner_only(patch: pytest.MonkeyPatch) -> None:
+    """Only the first worker is asked."""
+    original = WorkingOwners._owners
+    patch.setattr(WorkingOwners, "_owners", lambda self, *of: original(self, *of)[:1])
+
+
+def _one_batch(patch: pytest.MonkeyPatch) -> None:
+    """A clear ends after its first batch."""
+    original = Sweep.batch
+
+    def batch(self: Sweep) -> Any:
+        found = original(self)
+        self.done = True
+        return found
+
+    patch.setattr(Sweep, "batch", batch)
+
+
+def _planned_anew(patch: pytest.MonkeyPatch) -> None:
+    """What was broken off is planned anew, and what was begun is forgotten."""
+    original = clear.plan
+
+    def plan(*arguments: Any) -> Plan:
+        return msgspec.structs.replace(original(*arguments), after_kill="plan anew")
+
+    patch.setattr(clear, "plan", plan)
+    aside = restore.plan
+    patch.setattr(restore, "plan", lambda *of: msgspec.structs.replace(aside(*of), after_kill="plan anew"))
+
+
+def _noted_early(patch: pytest.MonkeyPatch) -> None:
+    """A stage counts as done when it failed."""
+    original = Execution.__call__
+
+    def call(self: Execution, processor: str, stage: Any, tell: Any) -> Any:
+        try:
+            return original(self, processor, stage, tell)
+        except Exception as failure:
+            return applying.Done(str(failure))
+
+    patch.setattr(Execution, "__call__", call)
+
+
+def _set_aside_deletes(patch: pytest.MonkeyPatch) -> None:
+    """Local state is deleted where it is, and nothing set aside is ever deleted."""
+    patch.setattr(LocalFolders, "delete_aside", lambda self, tasks, name: 0)
+
+
+def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Workers are started for a clear as they usually run."""
+    original = DeployedProcessors.run
+
+    def run(self: DeployedProcessors, processor: str, stage: RunProcessor, tell: Any) -> Any:
+        return original(self, processor, msgspec.structs.replace(stage, paused=False), tell)
+
+    patch.setattr(DeployedProcessors, "run", run)
+
+
+def _all_partitions(patch: pytest.MonkeyPatch) -> None:
+    """A clear of one partition clears all."""
+    original = WorkingOwners.clear
+
+    def clears(self: WorkingOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
+        return original(self, processor, msgspec.structs.replace(stage, partitions=()), tell)
+
+    patch.setattr(WorkingOwners, "clear", clears)
+
+
+def _all_keys(patch: pytest.MonkeyPatch) -> None:
+    """A clear of some keys clears all."""
+    original = WorkingOwners.clear
+
+    def clears(self: WorkingOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
+        return original(self, processor, msgspec.structs.replace(stage, selection=Everything()), tell)
+
+    patch.setattr(WorkingOwners, "clear", clears)
+
+
+def _never_closed(patch: pytest.MonkeyPatch) -> None:
+    """What died after its work stays open."""
+    patch.setattr(applying, "_close_what_is_done", lambda *of: None)
+
+
+def _plan_acts(patch: pytest.MonkeyPatch) -> None:
+    """Planning a restore moves state already."""
+    original = Operator.plan
+
+    def plan(self: Operator, request: Any) -> Plan:
+        self.acting.registry.record_stopped(request.processor, self._now())
+        return original(self, request)
+
+    patch.setattr(Operator, "plan", plan)
+
+
+def _stale_positions(patch: pytest.MonkeyPatch) -> None:
+    """A restore from the warehouse leaves input where it stands."""
+
+    original = TableStages.set_positions
+
+    def set_positions(self: TableStages, processor: str, stage: SetPositions, tell: Any) -> Any:
+        return original(self, processor, msgspec.structs.replace(stage, positions={}), tell)
+
+    patch.setattr(TableStages, "set_positions", set_positions)
+
+
+def _rows_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Loading leaves the last row of a partition out, and nobody compares what was restored."""
+    original = from_tables.checked_rows
+
+    def rows(*of: Any) -> Any:
+        return iter([*original(*of)][:-1])
+
+    patch.setattr(from_tables, "checked_rows", rows)
+    patch.setattr(TableStages, "compare", lambda self, processor, stage, tell: applying.Done(""))
+
+
+def _one_snapshot_for_all(patch: pytest.MonkeyPatch) -> None:
+    """Stores of the same inputs are not brought back together."""
+    patch.setattr(restore_table, "affected", lambda request, topology: request.stores or _stores(topology))
+
+
+def _stores(topology: Any) -> tuple[str, ...]:
+    return tuple(store.name for store in topology.stores)
+
+
+BUGS: tuple[PlantedVerb, ...] = (
+    PlantedVerb("a clear deletes locally, and forgets the changelog", _local_only),
+    PlantedVerb("only the first of several owners is asked", _first_owner_only),
+    PlantedVerb("a clear ends after its first batch", _one_batch),
+    PlantedVerb("a clear or restore that was broken off is planned anew", _planned_anew),
+    PlantedVerb("a stage that failed is noted as done", _noted_early),
+    PlantedVerb("what was set aside is never deleted", _set_aside_deletes),
+    PlantedVerb("workers are not paused for a clear", _pause_forgotten),
+    PlantedVerb("a clear of some partitions clears all", _all_partitions),
+    PlantedVerb("a clear of some keys clears all", _all_keys),
+    PlantedVerb("an apply that died after its work stays open", _never_closed),
+    PlantedVerb("planning changes what it looks at", _plan_acts),
+    PlantedVerb("a restore from the warehouse leaves input where it stands", _stale_positions),
+    PlantedVerb("a row is not loaded, and nothing is compared", _rows_left_out),
+    PlantedVerb("stores of the same inputs come back one without the other", _one_snapshot_for_all),
+)
+
+
+def main() -> None:
+    """Print the table of the bugs of the lifecycle."""
+    with lifecycle_runner() as seeds:
+        print_table(seeds, BUGS, 60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Commands to owners under schedules of crashes, zombies, lost answers and rebalances: nothing comes back, or twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.simulation.owner_world import check_all, commanded, draw_command, owner_schedule
+from tests.simulation.run import runner
+from tests.simulation.verifier import InvariantBroken
+
+SEEDS = 150
+SHARE = 25
+
+
+def run(seed: int, folder: Path) -> int:
+    """One seed; returns how often a command had to be asked again."""
+    random = Random(f"commands of {seed}")
+    schedule = owner_schedule(seed, horizon_s=1.0)
+    with commanded(schedule, folder, entries_max=random.choice([1, 2, 3, 10_000])) as world:
+        done = 0
+        for _ in range(random.randint(1, 4)):
+            for partition, messages in enumerate(world.workload.messages):
+                world.feed_to(partition, random.randint(world._sent[partition], len(messages)))
+            world.settle()
+            for partition in range(schedule.partitions):
+                if random.random() < 0.7:
+                    draw_command(world, random, partition)()
+                    done += 1
+                    world.settle()
+        for partition, messages in enumerate(world.workload.messages):
+            world.feed_to(partition, len(messages))
+        check_all(world)
+        return world.asked - done
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+def test_what_is_cleared_stays_so_and_all_else_is_as_the_input_says(tmp_path: Path, first: int) -> None:
+    with runner():
+        for seed in range(first, first + SHARE):
+            try:
+                run(seed, tmp_path)
+            except InvariantBroken as broken:
+                raise AssertionError(f"seed {seed}: {broken}") from broken
+
+
+def test_commands_are_broken_off_and_asked_again_in_some_schedules(tmp_path: Path) -> None:
+    with runner():
+        assert sum(run(seed, tmp_path) for seed in range(25)) > 5

@@ -1,0 +1,152 @@
+"""A driver in a process of its own, told line by line what to do: one that a test may kill, or run in another world.
+
+``python -m tests.spark.driver BOOTSTRAP PROCESSOR`` reads requests from its input and answers each with a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.errors import HoldfastError
+from infra.kafka.records import TopicSpec
+from tests.spark.conftest import Changelog
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+class Attached(Changelog):
+    """A changelog that may be there already: another process writes to it, too."""
+
+    def create(self) -> None:
+        self.topics.create(TopicSpec(self.topic, self.partitions, 1, self.config))
+
+
+class Driver:
+    """The other end: starts such a process and talks with it."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        processor: str,
+        environment: Mapping[str, str],
+        log: Path,
+        mounts: str | None = None,
+    ) -> None:
+        command = [sys.executable, "-m", "tests.spark.driver", bootstrap, processor]
+        if mounts is not None:
+            command = ["unshare", "-rm", "sh", "-c", f'{mounts} && exec "$@"', "sh", *command]
+        self._log = log
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                env={**os.environ, "PYTHONPATH": str(PROJECT), **environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.pid = self._answer()["ready"]
+
+    def do(self, what: str, **arguments: Any) -> Any:
+        """What it answered; its own errors as {"error": ...}."""
+        self.ask(what, **arguments)
+        return self._answer()
+
+    def ask(self, what: str, **arguments: Any) -> None:
+        """Tell it, and do not wait."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def answered(self) -> Any:
+        """What it answers to what it was asked; None when it dies instead."""
+        try:
+            return self._answer()
+        except EOFError:
+            return None
+
+    def _answer(self) -> Any:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise EOFError(f"the driver ended: {self._log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        """End it as nothing can prevent."""
+        os.kill(self.pid, 9)
+        self.process.wait(60)
+
+    def end(self) -> int:
+        """Let it end by itself."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(60)
+
+
+def main(bootstrap: str, processor: str) -> None:
+    """Answer requests until the input ends."""
+    from infra.settings import load_settings
+    from infra.spark.session import spark_session, stop_spark
+
+    session = spark_session(load_settings(), app_name="driver")
+    changelog = Attached(bootstrap, processor, session)
+    _say({"ready": os.getpid()})
+    plans: dict[str, Any] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            _say({"answer": _do(changelog, plans, request)})
+        except HoldfastError as error:
+            _say({"error": error.as_dict()})
+        except Exception as error:
+            _say({"error": {"type": type(error).__name__, "message": str(error)[:3000], "action": ""}})
+    stop_spark(session)
+
+
+def _do(changelog: Any, plans: dict[str, Any], request: dict[str, Any]) -> Any:
+    match request:
+        case {"do": "write", "partition": partition, "entries": entries}:
+            changelog.write(partition, [(key.encode(), value) for key, value in entries])
+            return None
+        case {"do": "plan", "name": name}:
+            plans[name] = changelog.plan()
+            return plans[name].snapshot_id
+        case {"do": "snapshot", "name": name}:
+            result = changelog.snapshot(plans.setdefault(name, None) or changelog.plan())
+            manifest = result.manifest
+            return {"id": manifest.snapshot_id, "committed": result.committed, "rows": manifest.rows}
+        case {"do": "table", "tag": tag}:
+            return changelog.table(tag)
+        case {"do": "shell", "command": command}:
+            return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
+        case {"do": "workers"}:
+            frame = changelog.spark.range(4, numPartitions=2).mapInArrow(_where, "pid long, home string")
+            return sorted({(row["pid"], row["home"]) for row in frame.collect()})
+    raise ValueError(f"no such request: {request}")
+
+
+def _where(batches: Iterator[Any]) -> Iterator[Any]:
+    """In an executor's Python: our code is there, and so is what it needs."""
+    import pyarrow
+
+    import processors.state.fingerprint as fingerprint
+
+    for batch in batches:
+        count = batch.num_rows
+        yield pyarrow.RecordBatch.from_pydict({"pid": [os.getpid()] * count, "home": [fingerprint.__file__] * count})
+
+
+def _say(what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,91 @@
+"""Snapshots of a changelog whose cleaner really runs, and forgets deletions within a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assets.spark import history
+from infra.kafka.reader import read_range
+from processors.snapshots.plan import plan_snapshot
+from processors.state.checkpoint_reader import fingerprint_checkpoint
+from tests.spark.conftest import Changelog
+from tests.spark.test_random_snapshots import checkpoint
+
+PATIENCE_S = 180.0
+#: Every append a moment later begins another segment, and every segment but the newest is cleaned at once.
+CLEANED = {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+    "segment.ms": "200",
+}
+
+
+@pytest.fixture
+def cleaned(broker: str, unique: Callable[[str], str], spark: Any) -> Changelog:
+    return Changelog(broker, unique("cleaned"), spark, config=dict(CLEANED))
+
+
+def offsets(changelog: Changelog, partition: int) -> list[int]:
+    ends = changelog.ends()
+    return [record.offset for record in read_range(changelog.bootstrap, changelog.topic, partition, 0, ends[partition])]
+
+
+def from_checkpoint(changelog: Changelog, folder: Path) -> Any:
+    """A snapshot with the owner's checkpoint of this moment."""
+    paths = {part: str(checkpoint(changelog.model, part, folder / str(part))) for part in (0, 1)}
+    return changelog.snapshot(plan_snapshot(changelog.facts(changelog.ends(), paths)))
+
+
+def test_a_deletion_that_the_log_has_forgotten_is_not_missed(cleaned: Changelog, tmp_path: Path) -> None:
+    cleaned.write(0, [(b"a", 1), (b"b", 1)])
+    assert from_checkpoint(cleaned, tmp_path / "first").manifest.source == "checkpoint"
+    deleted_at = cleaned.ends()[0]
+    cleaned.write(0, [(b"b", None)])
+    deadline = time.monotonic() + PATIENCE_S
+    while deleted_at in offsets(cleaned, 0):
+        assert time.monotonic() < deadline, "the cleaner does not forget the deletion"
+        cleaned.write(0, [(b"x", 1)])
+    result = from_checkpoint(cleaned, tmp_path / "second")
+    assert result.manifest.source == "checkpoint"
+    assert "deletions are only sure to be in the changelog for" in result.manifest.why
+    assert cleaned.stored() == cleaned.model
+    assert cleaned.stored(history.live(history.fold(cleaned.history()))) == cleaned.model
+    assert result.corrections == 1, "the history was not told of the deletion either"
+
+
+def test_snapshots_are_exact_while_others_write_and_the_cleaner_runs(cleaned: Changelog, tmp_path: Path) -> None:
+    lock, ended = threading.Lock(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not ended.is_set():
+            with lock:
+                number += 1
+                for partition in (0, 1):
+                    cleaned.write(partition, [(b"k%d" % (number % 5), number), (b"k%d" % ((number + 2) % 5), None)])
+            ended.wait(0.05)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(3):
+            with lock:
+                model, ends = dict(cleaned.model), cleaned.ends()
+                paths = {part: str(checkpoint(model, part, tmp_path / f"{number}-{part}")) for part in (0, 1)}
+                facts = cleaned.facts(ends, paths)
+            stored = {part: fingerprint_checkpoint(Path(path), "s") for part, path in paths.items()}
+            result = cleaned.snapshot(plan_snapshot(facts), stored=stored)
+            assert cleaned.stored() == model, result.manifest.why
+            assert cleaned.stored(history.live(history.fold(cleaned.history()))) == model
+    finally:
+        ended.set()
+        writer.join()

@@ -1,0 +1,120 @@
+"""The views over a history: what held when, what changed, and the state at any moment, out of changes made by hand."""
+
+import datetime as dt
+
+import pytest
+from pydantic import BaseModel
+
+from assets.spark.tables import create_history, quoted
+from assets.spark.views import create_views, held_at
+from infra.warehouse.catalog import TableUnknown
+from processors.changelog.format import encode_value, key_prefix
+from processors.schema.models import schema_of
+from processors.snapshots.names import history_name
+
+T0 = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+class Counted(BaseModel):
+    n: int
+
+
+def at(minute):
+    return T0 + dt.timedelta(minutes=minute)
+
+
+#: (partition, generation, offset, minute, op, key, value)
+CHANGES = [
+    (0, 0, 0, 0, "put", "a", 1),
+    (0, 0, 1, 1, "put", "b", 1),
+    (0, 0, 2, 3, "put", "a", 2),
+    (0, 0, 3, 2, "put", "a", 3),  # a clock that went back
+    (0, 0, 4, 5, "delete", "b", None),
+    (0, 0, 4, 4, "base", "a", 3),  # as was known
+    (0, 0, 5, 6, "base", "c", 7),  # which no record told of
+    (0, 0, 5, 6, "base_delete", "b", None),  # as was known
+    (0, 0, 5, 7, "put", "c", 8),
+    (0, 0, 6, 8, "delete", "never", None),
+    (0, 1, 0, 9, "base_delete", "a", None),  # another topic, in which it is not
+    (0, 1, 0, 9, "base", "c", 8),
+    (1, 0, 0, 0, "put", "a", "bad"),  # another partition is another key
+]
+
+
+@pytest.fixture(scope="module")
+def processor(spark, unique):
+    name = unique("views").replace("-", "_")
+    history = history_name(name, "s")
+    create_history(spark, history)
+    rows = [
+        (
+            *(partition, generation, offset, at(minute), op, key_prefix(key.encode()) + b"n"),
+            None if value is None else encode_value({"n": value}, 1),
+            *(key, "n"),
+        )
+        for partition, generation, offset, minute, op, key, value in CHANGES
+    ]
+    frame = spark.createDataFrame(rows, spark.table(quoted(history)).schema)
+    frame.writeTo(quoted(history)).option("fanout-enabled", "true").append()
+    create_views(spark, name, "s", schema_of(Counted))
+    assert create_views(spark, name, "s", schema_of(Counted))
+    return name
+
+
+def minutes(moment):
+    return None if moment is None else round((moment.astimezone(dt.UTC) - T0).total_seconds() / 60)
+
+
+def test_each_value_has_the_time_that_it_held(spark, processor):
+    rows = spark.table(f"holdfast.{processor}.s_scd2").orderBy(
+        "store_partition", "message_key", "valid_from", "offset_from"
+    )
+    seen = [
+        (row.store_partition, row.message_key, row.n, minutes(row.valid_from), minutes(row.valid_to), row.exact)
+        for row in rows.collect()
+    ]
+    assert seen == [
+        (0, "a", 1, 0, 3, True),
+        (0, "a", 2, 3, 3, True),
+        (0, "a", 3, 3, 9, True),
+        (0, "b", 1, 1, 5, True),
+        (0, "c", 7, 6, 7, False),
+        (0, "c", 8, 7, None, True),
+        (1, "a", None, 0, None, True),
+    ]
+    now = spark.table(f"holdfast.{processor}.s_scd2").where("is_current").collect()
+    assert {(row.store_partition, row.message_key, row.json) for row in now} == {
+        (0, "c", '{"n":8}'),
+        (1, "a", '{"n":"bad"}'),
+    }
+    assert [row.why for row in now if row.store_partition == 1] == ["n is not bigint: bad"]
+
+
+def test_the_feed_tells_each_change_with_what_was_before(spark, processor):
+    rows = spark.table(f"holdfast.{processor}.s_feed").where("store_partition = 0").orderBy("generation", "offset")
+    seen = [(row.change, row.message_key, row.n, row.json_before, row.exact) for row in rows.collect()]
+    assert seen == [
+        ("insert", "a", 1, None, True),
+        ("insert", "b", 1, None, True),
+        ("update", "a", 2, '{"n":1}', True),
+        ("update", "a", 3, '{"n":2}', True),
+        ("delete", "b", None, '{"n":1}', True),
+        ("insert", "c", 7, None, False),
+        ("update", "c", 8, '{"n":7}', True),
+        ("delete", "a", None, '{"n":3}', False),
+    ] or sorted(seen[5:7], key=lambda row: row[2]) == [
+        ("insert", "c", 7, None, False),
+        ("update", "c", 8, '{"n":7}', True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("minute", "held"), [(0, {"a": 1}), (4, {"a": 3, "b": 1}), (6, {"a": 3, "c": 7}), (99, {"c": 8})]
+)
+def test_the_state_of_any_moment_can_be_asked_for(spark, processor, minute, held):
+    rows = held_at(spark, processor, "s", at(minute)).where("store_partition = 0").collect()
+    assert {row.message_key: row.n for row in rows} == held
+    one = held_at(spark, processor, "s", at(minute), key="a").where("store_partition = 0").collect()
+    assert [row.n for row in one] == [value for key, value in held.items() if key == "a"]
+    with pytest.raises(TableUnknown, match=f"{processor}.nothing_history"):
+        held_at(spark, processor, "nothing", at(minute))

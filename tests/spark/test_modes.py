@@ -1,0 +1,181 @@
+"""The same snapshot, unchanged, in a JVM of the run, on a standalone cluster, over Spark Connect: by setting alone."""
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from infra.java import find_java, spark_java_home
+from infra.process import is_running
+from infra.settings import load_settings
+from infra.spark.failures import SparkUnavailable
+from infra.spark.server import find_server, running_server, start_server, stop_server
+from infra.warehouse.catalog import read_table
+from tests.spark.driver import Driver
+
+PATIENCE_S = 240.0
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """A standalone cluster of one worker, from the installation that runs everything else."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.port, self._page = free_port(), free_port()
+        java = find_java()
+        self._environment = {
+            **os.environ,
+            "JAVA_HOME": str(spark_java_home(java, load_settings().cache)),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self._processes = []
+
+    @property
+    def url(self):
+        return f"spark://127.0.0.1:{self.port}"
+
+    def start(self):
+        page = ["--webui-port", str(self._page)]
+        self._run("master.Master", "--host", "127.0.0.1", "--port", str(self.port), *page)
+        self._wait(lambda told: told["status"] == "ALIVE")
+        work = ["--cores", "2", "--memory", "1g", "--webui-port", "0", "-d", str(self._folder / "work")]
+        self._run("worker.Worker", "--host", "127.0.0.1", *work, self.url)
+        self._wait(lambda told: told["aliveworkers"] == 1)
+        return self
+
+    def stop(self):
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait(30)
+
+    def _run(self, name, *arguments):
+        command = Path(find_spec("pyspark").origin).parent / "bin" / "spark-class"
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [str(command), f"org.apache.spark.deploy.{name}", *arguments],
+                    env=self._environment,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self._folder,
+                )
+            )
+
+    def _wait(self, fits):
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
+                    if fits(json.load(answer)):
+                        return
+            except OSError:
+                pass
+            logs = " ".join(path.read_text()[-1000:] for path in self._folder.glob("*.log"))
+            assert all(process.poll() is None for process in self._processes), logs
+            assert time.monotonic() < deadline, logs
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    (tmp_path / "cluster").mkdir()
+    made = Cluster(tmp_path / "cluster")
+    yield made.start()
+    made.stop()
+
+
+def takes_snapshots(driver, settings, processor, drivers_jvms):
+    assert driver.do("write", partition=0, entries=[["a", 1], ["b", 2]])["answer"] is None
+    first = driver.do("snapshot", name="first")
+    assert first["answer"]["committed"], first
+    driver.do("write", partition=1, entries=[["c", {"x": 1}]])
+    driver.do("write", partition=0, entries=[["a", None]])
+    second = driver.do("snapshot", name="second")
+    assert second["answer"]["rows"] == 2, second
+    assert driver.do("table", tag=None)["answer"] == {"b": "2", "c": '{"x":1}'}
+    assert driver.do("table", tag=f"snap-{first['answer']['id']}")["answer"] == {"a": "1", "b": "2"}
+    assert sorted(read_table(settings, processor, "s")["message_key"].to_pylist()) == ["b", "c"]
+    workers = driver.do("workers")["answer"]
+    assert {home.partition("/processors/")[0] for _, home in workers} == {str(Path.cwd())}
+    assert len(jvms_of(driver.pid)) == drivers_jvms
+    missing = driver.do("table", tag="nothing")["error"]
+    assert "nothing" in missing["message"]
+
+
+def jvms_of(pid):
+    """The JVMs that a process has started."""
+    listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [line for line in listed.stdout.splitlines() if line.split()[1] == "java"]
+
+
+def home_of(tmp_path, **spark):
+    settings = load_settings(home=tmp_path / "home", spark=spark)
+    variables = {f"HOLDFAST_SPARK__{name.upper()}": value for name, value in spark.items() if name != "conf"}
+    variables["HOLDFAST_SPARK__CONF"] = json.dumps(spark.get("conf", {}))
+    return settings, {**variables, "HOLDFAST_HOME": str(settings.home)}
+
+
+def test_on_a_standalone_cluster(cluster, broker, unique, tmp_path):
+    settings, environment = home_of(tmp_path, master=cluster.url, conf={"spark.executor.memory": "512m"})
+    processor = unique("cluster")
+    driver = Driver(broker, processor, environment, tmp_path / "driver.log")
+    takes_snapshots(driver, settings, processor, drivers_jvms=1)
+    assert driver.end() == 0
+
+
+@pytest.fixture
+def warm(tmp_path):
+    """Settings and environment of a home whose Spark is warm, once it is started; it is ended afterwards."""
+    made = home_of(tmp_path, master="warm")
+    yield made
+    stop_server(made[0])
+
+
+def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique, tmp_path, warm):
+    settings, environment = warm
+    with pytest.raises(SparkUnavailable, match="no warm Spark runs"):
+        running_server(settings)
+    server = start_server(settings)
+    assert start_server(settings) == server
+    assert (settings.paths.spark / "warm.json").stat().st_mode & 0o777 == 0o600
+    assert server.token not in Path(f"/proc/{server.pid}/cmdline").read_text()
+    assert not list(settings.paths.spark.glob("warm*.properties"))
+    processor = unique("connect")
+    driver = Driver(broker, processor, environment, tmp_path / "driver.log")
+    takes_snapshots(driver, settings, processor, drivers_jvms=0)
+    assert driver.end() == 0
+    assert is_running(server.pid, server.mark)
+
+    url = {**environment, "HOLDFAST_SPARK__MASTER": server.url, "HOLDFAST_SPARK__TOKEN": server.token}
+    again = Driver(broker, processor, url, tmp_path / "again.log")
+    assert again.do("table", tag=None)["answer"] == {"b": "2", "c": '{"x":1}'}
+    again.do("write", partition=0, entries=[["d", 4]])
+    assert stop_server(settings)
+    assert find_server(settings) is None
+    assert not is_running(server.pid, server.mark)
+    gone = again.do("snapshot", name="third")["error"]
+    assert gone["type"] == "SparkUnavailable", gone
+    again.kill()
+
+    with pytest.raises(EOFError, match="What to do: See to it that the Spark of HOLDFAST_SPARK__MASTER runs"):
+        Driver(broker, processor, url, tmp_path / "away.log")
+
+
+def test_a_wrong_token_is_told(tmp_path, broker, unique, warm):
+    settings, environment = warm
+    wrong = {**environment, "HOLDFAST_SPARK__MASTER": start_server(settings).url}
+    with pytest.raises(EOFError, match="HOLDFAST_SPARK__TOKEN"):
+        Driver(broker, unique("token"), {**wrong, "HOLDFAST_SPARK__TOKEN": "none of its tokens"}, tmp_path / "log")

@@ -1,0 +1,92 @@
+"""Moments of the past: of one key, of a whole store, as tagged versions; and what is not known is refused."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from assets.spark import past, versions
+from assets.spark.changelog import READABLE
+from infra.warehouse.catalog import TableUnknown
+from processors.changelog.format import decode_value
+from processors.snapshots.coverage import NotCovered
+from processors.snapshots.names import time_tag
+from processors.snapshots.plan import Wanted
+
+
+@pytest.fixture
+def lived(changelog: Any) -> tuple[Any, list[tuple[float, dict[tuple[int, bytes], bytes]]]]:
+    """A store with moments that are known: (when, what it held)."""
+    moments = []
+    changelog.write(0, [(b"a", 1), (b"b", 1)])
+    changelog.snapshot()
+    for number, entries in enumerate([[(b"a", 2)], [(b"b", None), (b"c", 3)], [(b"a", None)]]):
+        changelog.write(0, entries)
+        changelog.write(1, [(b"d%d" % number, number)])
+        moments.append((time.time(), dict(changelog.model)))
+        while time.time() < moments[-1][0] + 0.002:
+            pass  # records have milliseconds: what is written next is to be later
+        if number == 1:
+            changelog.snapshot()
+    changelog.write(0, [(b"a", 9)])
+    changelog.snapshot(changelog.plan(wanted=Wanted.CHANGELOG))
+    return changelog, moments
+
+
+def test_a_store_as_it_was_at_any_moment_since_the_first_snapshot(lived: Any) -> None:
+    changelog, moments = lived
+    for at, model in moments:
+        assert changelog.stored(past.state_at(changelog.spark, changelog.processor, "s", at)) == model
+
+
+def test_one_key_as_it_was(lived: Any) -> None:
+    changelog, moments = lived
+    seen = []
+    for at, _ in moments:
+        (state,) = past.key_at(changelog.spark, changelog.processor, "s", b"a", at)
+        seen.append(None if state.value is None else decode_value(state.value))
+        assert (state.store_partition, state.state_key) == (0, "n")
+        assert state.since is not None
+        assert state.since <= at
+    assert seen == [2, 2, None]
+    moment = datetime.fromtimestamp(moments[0][0] + 0.001, UTC)
+    assert past.key_at(changelog.spark, changelog.processor, "s", "a", moment)[0].value is not None
+    with pytest.raises(TableUnknown, match=f"{changelog.processor}.nothing"):
+        past.key_at(changelog.spark, changelog.processor, "nothing", "a", moment)
+    assert past.key_at(changelog.spark, changelog.processor, "s", b"nobody", moments[0][0]) == []
+
+
+def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> None:
+    changelog, moments = lived
+    spark, processor, table = changelog.spark, changelog.processor, f"holdfast.{changelog.processor}.s"
+    head = versions.Versions.of(spark, table).head()
+    for number, (at, model) in enumerate(moments):
+        key = f"2026-01-0{number + 1}-10:00"
+        made = past.write_past(spark, processor, "s", key, at)
+        assert (made.tag, made.made) == (f"at-2026-01-0{number + 1}-10-00", True)
+        assert changelog.stored(versions.at_version(spark, table, time_tag(key))) == model
+        assert (made.manifest.source, made.manifest.rows) == ("history", len(model))
+        again = past.write_past(spark, processor, "s", key, at)
+        assert (again.version, again.made) == (made.version, False)
+    seen = versions.Versions.of(spark, table)
+    assert seen.head() == head
+    assert seen.branches("") == ["main"]
+    recorded = spark.table(f"holdfast.`{processor}`._snapshots").where("source = 'history'")
+    assert recorded.select("snapshot_id").distinct().count() == len(moments)
+
+
+def test_what_the_history_does_not_cover_is_refused_with_from_when_on_it_does(lived: Any) -> None:
+    changelog, moments = lived
+    spark, processor = changelog.spark, changelog.processor
+    with pytest.raises(NotCovered, match="it reaches back to"):
+        past.write_past(spark, processor, "s", "2025-12-31", moments[0][0] - 3600)
+    with pytest.raises(NotCovered, match="it reaches up to"):
+        past.state_at(spark, processor, "s", time.time() + 60)
+
+
+def test_everything_in_a_history_is_readable(lived: Any) -> None:
+    changelog, _ = lived
+    assert changelog.history().where(f"NOT ({READABLE})").count() == 0

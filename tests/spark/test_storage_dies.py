@@ -1,0 +1,185 @@
+"""Stores, disks and drivers that die under a snapshot: the published table is unharmed, and a re-run goes on."""
+
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+from infra.settings import load_settings
+from infra.spark.failures import WarehouseFailed
+from infra.warehouse.catalog import open_catalog, read_table
+from processors.snapshots.names import table_name
+from tests.spark.driver import Attached, Driver
+
+PATIENCE_S = 240.0
+
+
+def private_mounts():
+    """Whether a process can be given mounts of its own here."""
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return (
+        shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
+
+
+needs_mounts = pytest.mark.skipif(not private_mounts(), reason="no process here may mount")
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited for: {what}"
+        time.sleep(0.005)
+    return found
+
+
+def published(settings, processor):
+    """What readers get, without Spark."""
+    arrow = read_table(settings, *table_name(processor, "s").split(".", 2)[1:])
+    return dict(zip(arrow["message_key"].to_pylist(), arrow["json"].to_pylist(), strict=True))
+
+
+def can_be_read(settings, processor):
+    """Whether readers get anything."""
+    try:
+        return bool(published(settings, processor))
+    except OSError:  # a store that has just started answers requests before it knows its own parts
+        return False
+
+
+@pytest.fixture
+def local_settings(tmp_path):
+    return load_settings(home=tmp_path / "home")
+
+
+def test_an_object_store_that_goes_away_in_mid_write(remote_settings, s3, session_for, broker, unique):
+    remote = Attached(broker, unique("gone"), session_for(remote_settings))
+    remote.write(0, [(b"a", 1), (b"b", 2)])
+    remote.snapshot()
+    remote.write(0, [(b"a", 3)])
+    pointer = open_catalog(remote_settings)
+    name = tuple(table_name(remote.processor, "s").split(".", 2)[1:])
+    before = pointer.load_table(name).metadata_location
+    failures = []
+
+    def write():
+        try:
+            remote.snapshot(plan)
+        except Exception as failure:
+            failures.append(failure)
+
+    plan = remote.plan()
+    writing = threading.Thread(target=write)
+    writing.start()
+    # its first commit: the snapshot's own branch; what it writes comes after that
+    wait_for(lambda: pointer.load_table(name).metadata_location != before, "the first commit")
+    s3.stop()
+    writing.join(PATIENCE_S * 4)
+    assert len(failures) == 1
+    assert isinstance(failures[0], WarehouseFailed), failures
+    assert "object store run" in failures[0].action
+    s3.start()
+    wait_for(lambda: can_be_read(remote_settings, remote.processor), "the store to answer again")
+    assert published(remote_settings, remote.processor) == {"a": "1", "b": "2"}
+    remote.spark = session_for(remote_settings)
+    remote.snapshot(plan)
+    assert published(remote_settings, remote.processor) == {"a": "3", "b": "2"}
+
+
+@pytest.fixture
+def mounted(broker, unique, tmp_path):
+    """A driver whose warehouse is a file system of its own, of 64 MiB, with one snapshot; and a shell in its world."""
+    folder = tmp_path / "home" / "warehouse"
+    folder.mkdir(parents=True)
+    environment = {"HOLDFAST_HOME": str(tmp_path / "home"), "HOLDFAST_SPARK__MASTER": "local[2]"}
+    mounts = f"mount -t tmpfs -o size=64m tmpfs {folder}"
+    driver = Driver(broker, unique("mounted"), environment, tmp_path / "log", mounts)
+    driver.do("write", partition=0, entries=[["a", 1], ["b", 2]])
+    assert driver.do("snapshot", name="first")["answer"]["committed"]
+    driver.do("write", partition=0, entries=[["a", 3]])
+
+    def shell(command):
+        assert "answer" in (told := driver.do("shell", command=command)), told
+
+    yield driver, folder, shell
+    assert driver.end() == 0, (tmp_path / "log").read_text()[-3000:]
+
+
+@needs_mounts
+def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mounted):
+    driver, folder, shell = mounted
+    driver.do("plan", name="second")
+    # over the other one, which files are open for writing in
+    shell(f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
+    told = driver.do("snapshot", name="second")["error"]
+    assert told["type"] == "WarehouseFailed", told
+    assert "Let this user write" in told["action"], told
+    shell(f"umount {folder}")
+    assert driver.do("table", tag=None)["answer"] == {"a": "1", "b": "2"}
+    assert driver.do("snapshot", name="second")["answer"]["rows"] == 2
+    assert driver.do("table", tag=None)["answer"] == {"a": "3", "b": "2"}
+
+    driver.do("write", partition=0, entries=[["c", 4]])
+    driver.do("plan", name="third")
+    filler, failed = folder / "filler", 0
+    # from no room at all to room for everything: files, manifests and metadata each run out of it
+    for kibibytes in (0, 12, 32, 64, 128):
+        shell(f"rm -f {filler}; dd if=/dev/zero of={filler} bs=4k 2>/dev/null || true")
+        shell(f"truncate -s -{kibibytes}K {filler}")
+        told = driver.do("snapshot", name="third")
+        if "answer" in told:
+            break
+        failed += 1
+        assert told["error"]["type"] == "WarehouseFailed", told
+        assert "Make room" in told["error"]["action"], told
+        assert driver.do("table", tag=None)["answer"] == {"a": "3", "b": "2"}
+    assert failed
+    shell(f"rm -f {filler}")
+    assert driver.do("snapshot", name="third")["answer"]["rows"] == 3
+    assert driver.do("table", tag=None)["answer"] == {"a": "3", "b": "2", "c": "4"}
+
+
+@pytest.mark.parametrize("commits", [0, 2, 3])  # of the table: before anything, written, published
+def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_path, session_for):
+    settings = load_settings(home=tmp_path / "home")
+    processor = unique("killed")
+    environment = {"HOLDFAST_HOME": str(settings.home), "HOLDFAST_SPARK__MASTER": "local[2]"}
+    own = Attached(broker, processor, session_for(settings))
+    own.write(0, [(b"a", 1), (b"b", 2)])
+    own.snapshot()
+    driver = Driver(broker, processor, environment, tmp_path / "log")
+    driver.do("write", partition=0, entries=[["a", 3]])
+    driver.do("plan", name="second")
+    catalog = open_catalog(settings)
+    name = tuple(table_name(processor, "s").split(".", 2)[1:])
+    seen = [catalog.load_table(name).metadata_location]
+
+    def enough():
+        now = catalog.load_table(name).metadata_location
+        if now != seen[-1]:
+            seen.append(now)
+        return len(seen) > commits or (driver.process.poll() is not None)
+
+    driver.ask("snapshot", name="second")
+    wait_for(enough, f"commit {commits}")
+    driver.kill()
+    # the table is the former version or the new one, whole
+    assert published(settings, processor) in ({"a": "1", "b": "2"}, {"a": "3", "b": "2"})
+    own = Attached(broker, processor, session_for(settings))
+    own.snapshot()
+    assert own.table() == {"a": "3", "b": "2"}
+    assert not own.snapshot().committed
+
+
+def test_a_session_of_a_jvm_that_was_killed_says_so_and_is_ended(local_settings, broker, unique, tmp_path):
+    environment = {"HOLDFAST_HOME": str(local_settings.home), "HOLDFAST_SPARK__MASTER": "local[2]"}
+    driver = Driver(broker, unique("jvm"), environment, tmp_path / "log")
+    driver.do("write", partition=0, entries=[["a", 1]])
+    listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(driver.pid)], capture_output=True, text=True)
+    jvm = next(int(line.split()[0]) for line in listed.stdout.splitlines() if line.split()[1] == "java")
+    subprocess.run(["kill", "-9", str(jvm)], check=True)
+    told = driver.do("snapshot", name="first")["error"]
+    assert told["type"] == "SparkUnavailable", told
+    assert driver.end() == 0

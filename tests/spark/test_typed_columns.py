@@ -1,0 +1,289 @@
+"""Typed columns on real Spark and Iceberg: read as the model says, else quarantined; tables follow."""
+
+import datetime as dt
+import enum
+import json
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
+
+from assets.spark.quarantine import write_quarantine
+from assets.spark.tables import create_table, quoted
+from assets.spark.typed import SchemaChangeRefused, evolve_table, resolve_schema, type_rows, typed_columns, typed_query
+from infra.spark.session import short_errors
+from processors import Count, Max, Mean, Sum
+from processors.changelog.format import encode_bytes, encode_value, key_prefix
+from processors.dataframe.aggregation import Aggregation
+from processors.schema.aggregates import aggregate_schema
+from processors.schema.models import schema_of
+from processors.schema.types import INFERRED
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Leg(BaseModel):
+    to: str
+    cost: Annotated[Decimal, Field(max_digits=8, decimal_places=2)] = Decimal(0)
+
+
+class Aircraft(BaseModel):
+    flights: int
+    share: float = 0.0
+    active: bool = True
+    seen: dt.datetime | None = None
+    local: NaiveDatetime | None = None
+    day: dt.date | None = None
+    price: Annotated[Decimal, Field(max_digits=12, decimal_places=2)] = Decimal(0)
+    colour: Colour | None = None
+    legs: list[Leg] = []
+    by_day: dict[str, list[int]] = {}
+    first: Leg | None = None
+    note: Any = None
+
+
+def rows(spark, values, state_keys=None):
+    """A DataFrame as the full snapshot has it before it is typed."""
+    data = []
+    for number, value in enumerate(values):
+        state_key = state_keys[number] if state_keys else "n"
+        key = key_prefix(b"k%d" % number) + state_key.encode()
+        stored = value if isinstance(value, bytes | None) else encode_value(json.loads(value), 1)
+        text = None if stored is None or stored[1:2] != b"\x01" else stored[10:].decode(errors="replace")
+        data.append((number % 2, key, stored, f"k{number}", state_key, text, number))
+    shape = "store_partition int, key binary, value binary, message_key string, state_key string, json string, "
+    return spark.createDataFrame(data, shape + "offset bigint")
+
+
+def typed(spark, model, values, state_keys=None):
+    schema = schema_of(model)
+    names = [name for name, _, _ in typed_columns(schema)]
+    frame = type_rows(rows(spark, values, state_keys), schema).orderBy("offset")
+    return [({name: row[name] for name in names}, row["why"]) for row in frame.collect()]
+
+
+def test_values_are_read_as_the_model_says(spark):
+    whole = Aircraft(
+        flights=3,
+        share=0.5,
+        active=False,
+        seen=dt.datetime(2013, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+        local=dt.datetime.fromisoformat("2013-01-01T12:00:00.000250"),
+        day=dt.date(2013, 1, 1),
+        price=Decimal("12345.60"),
+        colour=Colour.BLUE,
+        legs=[Leg(to="JFK", cost=Decimal("1.25")), Leg(to="LGA")],
+        by_day={"mon": [1, 2]},
+        first=Leg(to="EWR"),
+        note={"x": [1]},
+    )
+    ((read, why), (least, why_least)) = typed(spark, Aircraft, [whole.model_dump_json(), '{"flights": 1}'])
+    assert (why, why_least) == (None, None)
+    assert read["seen"].astimezone(dt.UTC) == dt.datetime(2013, 1, 1, 10, tzinfo=dt.UTC)
+    assert read["local"] == dt.datetime.fromisoformat("2013-01-01T12:00:00.000250")
+    assert (read["day"], read["price"], read["colour"]) == (dt.date(2013, 1, 1), Decimal("12345.60"), "blue")
+    assert [leg.asDict() for leg in read["legs"]] == [
+        {"to": "JFK", "cost": Decimal("1.25")},
+        {"to": "LGA", "cost": Decimal("0.00")},
+    ]
+    assert (read["by_day"], read["first"]["to"], read["note"]) == ({"mon": [1, 2]}, "EWR", '{"x":[1]}')
+    assert (read["flights"], read["share"], read["active"]) == (3, 0.5, False)
+    assert least["flights"] == 1
+    assert {name for name, value in least.items() if value is not None} == {"flights"}
+
+
+MISFITS = [
+    ('{"flights": "three"}', "flights is not bigint: three"),
+    ('{"flights": 3.5}', "flights is not bigint: 3.5"),
+    ('{"flights": 99999999999999999999}', "flights is not bigint: 99999999999999999999"),
+    ("{}", "flights is missing or null"),
+    ('{"flights": null}', "flights is missing or null"),
+    ('{"flights": 1, "share": "x"}', "share is not double: x"),
+    ('{"flights": 1, "active": 1}', "active is not boolean: 1"),
+    ('{"flights": 1, "seen": 5}', "seen is no timestamp"),
+    ('{"flights": 1, "seen": "2013-13-45T00:00:00"}', "seen is no timestamp"),
+    ('{"flights": 1, "day": "2013-02-30"}', "day is no date"),
+    ('{"flights": 1, "price": "x"}', "price is no decimal(12,2)"),
+    ('{"flights": 1, "price": "12345678901.5"}', "price is no decimal(12,2)"),
+    ('{"flights": 1, "price": "1.239"}', "price is no decimal(12,2)"),
+    ('{"flights": 1, "colour": "green"}', "colour is none of red, blue"),
+    ('{"flights": 1, "legs": [{"to": "A"}, {"cost": "1"}]}', "legs[].to is missing or null"),
+    ('{"flights": 1, "legs": [{"to": "A", "cost": "1.001"}]}', "legs[].cost is no decimal(8,2)"),
+    ('{"flights": 1, "legs": 5}', "legs is not array<struct<`to`:string,`cost`:decimal(8,2)>>: 5"),
+    ('{"flights": 1, "by_day": {"mon": ["x"]}}', 'by_day is not map<string,array<bigint>>: {"mon":["x"]}'),
+    ('{"flights": 1, "first": {"cost": "1"}}', "first.to is missing or null"),
+    ("3", "it is not what the model says: 3"),
+    ("null", "it is null"),
+    ('[{"flights": 1}]', 'it is not what the model says: [{"flights":1}]'),
+    (encode_bytes(b"raw", 1), "it is bytes, no JSON"),
+    (b"\x01\x01" + bytes(8) + b"{no", "it is no JSON: {no"),
+    (b"\x01\x01" + bytes(8) + b'{"flights": 1} x', 'it is no JSON: {"flights": 1} x'),
+    (b"\x02\x01" + bytes(8) + b"{}", "its format version is 02, expected 01"),
+    (b"\x01\x09" + bytes(8) + b"{}", "its codec is 09, which is unknown"),
+    (None, None),
+]
+
+
+def test_what_does_not_fit_says_why_and_has_no_typed_column(spark):
+    read = typed(spark, Aircraft, [value for value, _ in MISFITS])
+    assert [why for _, why in read] == [why for _, why in MISFITS]
+    assert {value for each, _ in read for value in each.values()} == {None}
+
+
+def test_state_keys_have_models_of_their_own(spark):
+    model = {"open": Leg, "count": int, "names": list[str], "*": str}
+    values = ['{"to": "A"}', "5", '["x"]', '"text"', '"five"', "null"]
+    read = typed(spark, model, values, ["open", "count", "names", "2013-01-01", "count", "names"])
+    assert [why for _, why in read] == [None, None, None, None, 'it is not what the model says: "five"', "it is null"]
+    assert read[0][0]["open"]["to"] == "A"
+    assert (read[1][0]["count"], read[2][0]["names"], read[3][0]["others"]) == (5, ["x"], "text")
+    assert [sum(value is not None for value in each.values()) for each, _ in read] == [1, 1, 1, 1, 0, 0]
+    ((_, why),) = typed(spark, {"open": Leg}, ["5"], ["shut"])
+    assert why == "its state key shut is none of the model"
+
+
+def test_a_value_that_is_no_object_is_one_column(spark):
+    assert typed(spark, int | None, ["5", "null", '"x"']) == [
+        ({"content": 5}, None),
+        ({"content": None}, None),
+        ({"content": None}, 'it is not what the model says: "x"'),
+    ]
+
+
+def test_an_aggregation_has_the_columns_that_it_is_made_of(spark):
+    made = Aggregation({"orders": Count(), "total": Sum("a"), "average": Mean("a"), "top": Max("b")})
+    schema = aggregate_schema(made)
+    values = [
+        '{"format": 1, "count": {"orders": 3}, "sum": {"total": 4.5}, "mean": {"average": {"sum": 9, "count": 2}}}',
+        '{"format": 1, "max": {"top": "z"}}',
+        '{"format": 2, "count": {"orders": 3}}',
+    ]
+    frame = type_rows(rows(spark, values, ["aggregate"] * 3), schema).orderBy("offset")
+    assert [tuple(row)[-5:] for row in frame.collect()] == [
+        (3, 4.5, 4.5, None, None),
+        (None, None, None, "z", None),
+        (None, None, None, None, "its format is 2, expected 1"),
+    ]
+
+
+def test_a_view_says_the_same_as_the_dataframe(spark):
+    frame = rows(spark, ['{"flights": 1, "legs": [{"to": "A"}]}', "{}", '{"flights": "x"}'])
+    schema = schema_of(Aircraft)
+    frame.createOrReplaceTempView("typed_rows_view")
+    viewed = spark.sql(typed_query("SELECT * FROM typed_rows_view", schema))
+    names = type_rows(frame, schema).columns
+    assert sorted(viewed.columns) == sorted(names)
+    assert viewed.select(*names).orderBy("offset").collect() == type_rows(frame, schema).orderBy("offset").collect()
+
+
+@pytest.fixture
+def table(spark, unique):
+    name = f"holdfast.{unique('typed').replace('-', '_')}.s"
+    create_table(spark, name)
+    return name
+
+
+def publish(spark, table, model, values):
+    """A full snapshot, without what makes it safe."""
+    declared = schema_of(model) if model is not None else None
+    fresh = rows(spark, values)
+    schema = resolve_schema(spark, table, declared, fresh)
+    version = evolve_table(spark, table, schema)
+    frame = type_rows(fresh, schema)
+    found = write_quarantine(spark, f"{table}_quarantine", frame, f"snap{version}")
+    names = {*spark.table(quoted(table)).columns} & {*frame.columns}
+    missing = [f"CAST(NULL AS timestamp) AS {name}" for name in ("changelog_timestamp", "event_timestamp")]
+    frame.selectExpr(*(f"`{name}`" for name in names), *missing).writeTo(quoted(table)).overwritePartitions()
+    return version, found
+
+
+class First(BaseModel):
+    flights: int
+    base_airport: str = ""
+    gone: int = 0
+    price: Annotated[Decimal, Field(max_digits=8, decimal_places=2)] = Decimal(0)
+    leg: Leg | None = None
+
+
+class LaterLeg(BaseModel):
+    destination: str = Field(validation_alias=AliasChoices("destination", "to"))
+
+
+class Second(BaseModel):
+    flights: float
+    home: str = Field(default="", validation_alias=AliasChoices("home", "base_airport"))
+    price: Annotated[Decimal, Field(max_digits=12, decimal_places=2)] = Decimal(0)
+    leg: LaterLeg | None = None
+    fresh: list[str] = []
+
+
+def test_a_table_follows_its_model_and_older_versions_read_as_they_were(spark, table):
+    value = '{"flights": 3, "base_airport": "JFK", "gone": 7, "price": "1.25", "leg": {"to": "A"}}'
+    assert publish(spark, table, First, [value]) == (1, {})
+    assert publish(spark, table, First, [value]) == (1, {})
+    spark.sql(f"ALTER TABLE {quoted(table)} CREATE TAG before")
+    newer = '{"flights": 3.5, "home": "LGA", "fresh": ["x"]}'
+    assert publish(spark, table, Second, [value, newer]) == (2, {})
+    read = spark.table(quoted(table)).orderBy("offset").collect()
+    assert [(row.flights, row.home, row.price, row.fresh) for row in read] == [
+        (3.0, "JFK", Decimal("1.25"), None),
+        (3.5, "LGA", None, ["x"]),
+    ]
+    assert read[0].leg.asDict() == {"destination": "A"}
+    before = spark.sql(f"SELECT * FROM {quoted(table)} VERSION AS OF 'before'").collect()[0]
+    assert (before.flights, before.base_airport, before.gone, before.leg.to) == (3, "JFK", 7, "A")
+    assert publish(spark, table, None, [value])[0] == 3
+    assert "home" not in spark.table(quoted(table)).columns
+    comments = {row["col_name"]: row["comment"] for row in spark.sql(f"DESCRIBE {quoted(table)}").collect()}
+    assert comments["json"] == "the value, when it is JSON"
+
+
+class Incompatible(BaseModel):
+    flights: str
+    leg: int
+
+
+def test_an_incompatible_change_is_refused_and_the_table_stays_as_it_was(spark, table):
+    publish(spark, table, First, ['{"flights": 3}'])
+    before = spark.table(quoted(table)).schema
+    with pytest.raises(SchemaChangeRefused) as refused, short_errors("evolve"):
+        evolve_table(spark, table, schema_of(Incompatible))
+    assert f"Column flights of {table} is bigint, the store's model says string" in str(refused.value)
+    assert "1 more columns are concerned" in str(refused.value)
+    assert "give it a new name: flights then stays in versions that have it" in str(refused.value)
+    assert spark.table(quoted(table)).schema == before
+
+
+def test_columns_are_found_in_the_values_and_widen_with_them(spark, table):
+    assert publish(spark, table, "infer", ['{"a": 1, "b": {"c": "x"}}', '{"a": 2, "n": null}']) == (1, {})
+    assert [(row.a, row.b) for row in spark.table(quoted(table)).orderBy("offset").collect()] == [
+        (1, ("x",)),
+        (2, None),
+    ]
+    assert publish(spark, table, "infer", ['{"a": 1.5, "b": {"d": true}, "w v": [1]}']) == (2, {})
+    (row,) = [each for each in spark.table(quoted(table)).collect() if each.offset == 0 and each.a == 1.5]
+    assert (row.b.asDict(), row.w_v) == ({"c": None, "d": True}, [1])
+    with pytest.raises(SchemaChangeRefused, match="is double, the store's model says string"):
+        publish(spark, table, "infer", ['{"a": "text"}'])
+    assert INFERRED.columns == ()
+
+
+def test_unreadable_values_are_in_quarantine_with_the_reason_and_counted(spark, table):
+    quarantine = f"{table}_quarantine"
+    bad = ['{"flights": 1}', '{"flights": "x"}', "{}", '{"flights": "y"}']
+    assert publish(spark, table, First, bad) == (1, {1: 2, 0: 1})
+    assert publish(spark, table, First, bad) == (1, {1: 2, 0: 1})
+    kept = spark.table(quoted(quarantine)).orderBy("offset").collect()
+    assert [(row.offset, row.why, row.snapshot_id) for row in kept] == [
+        (1, "flights is not bigint: x", "snap1"),
+        (2, "flights is missing or null", "snap1"),
+        (3, "flights is not bigint: y", "snap1"),
+    ]
+    assert all(row.value[:1] == b"\x01" for row in kept)
+    assert spark.table(quoted(table)).count() == len(bad)
+    assert publish(spark, table, First, ['{"flights": 1}']) == (1, {})
+    assert spark.table(quoted(quarantine)).isEmpty()

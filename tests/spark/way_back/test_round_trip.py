@@ -1,0 +1,103 @@
+"""Snapshots as Spark writes them, and the way back: all of a processor is wiped, and it ends as if nothing had been."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+from assets.spark.changelog import ChangelogSource
+from assets.spark.planning import look_at_table
+from assets.spark.snapshot import write_snapshot
+from infra.settings import Settings
+from processors.checkpoints.manifest import STATE_FORMAT
+from processors.lifecycle.requests import Clear, Deploy, Keys, Restore, Stop
+from processors.snapshots.facts import SnapshotFacts, points_of
+from processors.snapshots.gathering import changelog_now
+from processors.snapshots.manifest import CHECKPOINT, INCREMENTAL, SnapshotManifest
+from processors.snapshots.plan import Wanted, plan_snapshot
+from tests.operating import Operated
+
+KEYS = 40
+
+
+class Claims:
+    """Nobody else takes snapshots here."""
+
+    def claim_snapshot(self, *told: Any) -> bool:
+        return True
+
+    def finish_snapshot(self, *told: Any) -> bool:
+        return True
+
+
+def snapshot(session: Any, operated: Operated) -> SnapshotManifest:
+    points = points_of([operated.client.checkpoint()], "counts")
+
+    def now() -> Any:
+        return changelog_now(operated.topics, operated.changelog, {each.partition: each.end for each in points})
+
+    facts = SnapshotFacts(
+        processor=operated.group,
+        store="counts",
+        points=points,
+        changelog=now(),
+        table=look_at_table(session, operated.group, "counts"),
+        code_version=operated.verbs.definition(operated.group).topology.code_version,
+        state_format=STATE_FORMAT,
+        schema_version=1,
+        now=time.time(),
+    )
+    source = ChangelogSource(operated.topics.bootstrap, {}, now)
+    return write_snapshot(session, plan_snapshot(facts, Wanted.AUTO), source, Claims()).manifest
+
+
+def wipe(operated: Operated) -> None:
+    """Nothing of the processor is left in Kafka and on the disk but its inputs."""
+    operated.do(Stop(operated.group))
+    operated.wait_for(lambda: operated.topics.members(operated.group) == 0, "the group is empty")
+    operated.topics.delete(operated.changelog)
+    operated.topics.delete_group(operated.group)
+    shutil.rmtree(operated.settings.paths.state / operated.group)
+
+
+def counted(each: int, but: int = 0) -> dict[str, int]:
+    """Each key so often; the first few were cleared when they had come 15 times."""
+    return {f"key-{number}": each - (15 if number < but else 0) for number in range(KEYS)}
+
+
+def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_nothing_had_been(
+    operated: Operated, session_for: Callable[[Settings], Any]
+) -> None:
+    session = session_for(operated.settings)
+    operated.bring_up()
+    operated.feed(KEYS, 10)
+    operated.processed(KEYS * 10)
+    full = snapshot(session, operated)
+    operated.feed(KEYS, 5)
+    operated.processed(KEYS * 15)
+    operated.do(Clear(operated.group, ("counts",), Keys(tuple(f"key-{number}" for number in range(7)))))
+    merged = snapshot(session, operated)
+    assert (full.source, merged.source) == (CHECKPOINT, INCREMENTAL)
+    operated.feed(KEYS, 3)
+    operated.processed(KEYS * 18)
+
+    wipe(operated)
+    operated.do(Restore(operated.group, at="latest"))
+    before = counted(15)
+    assert operated.logged() == {key: before[key] for key in list(before)[7:]}
+    operated.do(Deploy(operated.group))
+    operated.processed(KEYS * 18)
+    assert operated.logged() == counted(18, but=7)
+
+    again = snapshot(session, operated)  # of another changelog now
+    assert again.rows == KEYS
+    operated.do(Restore(operated.group, at=f"snap-{full.snapshot_id}"))
+    operated.processed(KEYS * 18)
+    assert operated.logged() == counted(18)
+    operated.do(Restore(operated.group, at=again.snapshot_id))
+    operated.feed(KEYS, 2)
+    operated.processed(KEYS * 20)
+    assert operated.logged() == counted(20, but=7)
+    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()

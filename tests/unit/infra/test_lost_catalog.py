@@ -1,0 +1,43 @@
+"""A catalog that is gone, or begun anew, beside a warehouse that holds tables, is never called an empty warehouse."""
+
+import pytest
+
+from infra.settings import load_settings
+from infra.warehouse.catalog import open_catalog, read_table
+from infra.warehouse.errors import CatalogLost, TableUnknown
+from infra.warehouse.stored_tables import StoredTables, existing_catalog
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return load_settings(home=tmp_path)
+
+
+def hold_a_table(settings):
+    """What a table leaves on the disk."""
+    metadata = settings.paths.warehouse / "data" / "fleet" / "aircraft" / "metadata"
+    metadata.mkdir(parents=True)
+    (metadata / "00001-0.metadata.json").write_text("{}")
+
+
+@pytest.mark.parametrize("begun_anew", [False, True], ids=["gone", "begun anew"])
+def test_a_lost_catalog_is_named_with_the_way_to_have_it_again(settings, begun_anew):
+    hold_a_table(settings)
+    if begun_anew:
+        open_catalog(settings)
+    for read in (
+        lambda: read_table(settings, "fleet", "aircraft"),
+        lambda: StoredTables(lambda: existing_catalog(settings)).versions("fleet", "aircraft"),
+    ):
+        with pytest.raises(CatalogLost, match=r"fleet\.aircraft") as lost:
+            read()
+        assert "holdfast warehouse register" in lost.value.action
+
+
+def test_a_warehouse_without_tables_has_none(settings):
+    for read in (
+        lambda: read_table(settings, "fleet", "aircraft"),
+        lambda: StoredTables(lambda: existing_catalog(settings)).versions("fleet", "aircraft"),
+    ):
+        with pytest.raises(TableUnknown):
+            read()

@@ -1,0 +1,54 @@
+"""Dagster's own configuration, wrong in ways that people get it wrong: file and line are said."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from infra.settings import PROJECT
+from orchestration.dagster_config import DagsterConfigInvalid, check_dagster_config
+
+WORKSPACE = PROJECT / "workspace.yaml"
+OURS = (files("infra") / "dagster" / "local.yaml").read_text()
+
+
+def write(home: Path, text: str) -> Path:
+    (home / "dagster.yaml").write_text(text)
+    return home
+
+
+def test_what_is_written_for_a_new_home_is_right(tmp_path: Path) -> None:
+    check_dagster_config(write(tmp_path, OURS), WORKSPACE)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("telemetry: {enabled: false}\nsensors: {use_threads: true\nschedules: 1\n", 3, "expected ',' or '}'"),
+        (OURS.replace("max_concurrent_runs: 4", "max_concurrent_run: 4"), 11, "max_concurrent_run"),
+        (OURS.replace("poll_interval_seconds: 30", "poll_interval_seconds: often"), 30, "often"),
+        (OURS + "\nruncoordinator: {}\n", OURS.count("\n") + 2, "runcoordinator"),
+    ],
+    ids=["no yaml", "unknown entry", "wrong kind", "unknown section"],
+)
+def test_the_line_is_said(tmp_path: Path, text: str, line: int, words: str) -> None:
+    with pytest.raises(DagsterConfigInvalid) as seen:
+        check_dagster_config(write(tmp_path, text), WORKSPACE)
+    assert words in seen.value.message
+    assert seen.value.fields == {"file": str(tmp_path / "dagster.yaml"), "line": line}
+    assert f"line {line}: " in seen.value.message
+
+
+def test_a_class_that_is_not_there_is_said(tmp_path: Path) -> None:
+    text = OURS.replace("class: QueuedRunCoordinator", "class: NoSuchCoordinator")
+    with pytest.raises(DagsterConfigInvalid, match="NoSuchCoordinator"):
+        check_dagster_config(write(tmp_path, text), WORKSPACE)
+
+
+def test_a_workspace_that_is_no_yaml_is_said(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace.yaml"
+    workspace.write_text("load_from:\n  - python_module: [\n")
+    with pytest.raises(DagsterConfigInvalid, match="workspace.yaml, line 3"):
+        check_dagster_config(write(tmp_path, OURS), workspace)

@@ -1,0 +1,225 @@
+"""Applying a plan: in order, recorded, gone on with after a kill, by one run at a time. On a real registry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from infra.database.registry import Registry
+from infra.errors import HoldfastError
+from processors.lifecycle import apply as applying
+from processors.lifecycle.apply import (
+    ApplyInProgress,
+    ApplyLost,
+    Done,
+    Holder,
+    NotConfirmed,
+    PlanRefused,
+    PlanStale,
+    abandon,
+    apply,
+    check_shown,
+    resume,
+)
+from processors.lifecycle.journal import SILENT_S, Journal
+from processors.lifecycle.plan import Plan, encode
+from processors.lifecycle.planning import decide
+from processors.lifecycle.requests import Clear, Keys, Prefix, Restore, Stop
+from processors.lifecycle.stages import Stage
+from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
+
+TOPOLOGY = orders_topology()
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+ME, OTHER = Holder("me"), Holder("other")
+STOP = Stop("orders")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Doing:
+    """Carries stages out by noting them; dies or fails in one of them when told to."""
+
+    def __init__(self, *, dies_in: int | None = None, fails_in: int | None = None) -> None:
+        self.done: list[str] = []
+        self.dies_in, self.fails_in = dies_in, fails_in
+
+    def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
+        number = len(self.done) + 1
+        self.done.append(type(stage).__name__)
+        if number == self.dies_in:
+            raise Killed
+        if number == self.fails_in:
+            raise HoldfastError("the disk is full.", action="Make room.")
+        return Done(f"did {type(stage).__name__}", 7_000.0)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    registry = Registry(f"sqlite:///{tmp_path}/registry.db")
+    registry.migrate()
+    yield registry.journal
+    registry.close()
+
+
+def clearing() -> Plan:
+    return decide(Clear("orders"), stopped(TOPOLOGY), TOPOLOGY)
+
+
+def test_stages_are_done_in_order_and_recorded(journal: Journal) -> None:
+    doing = Doing()
+    done = apply(clearing(), doing, journal, who="ada", holder=ME, clock=lambda: NOW)
+    assert doing.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
+    (record,) = journal.applies()
+    assert (record.outcome, record.who, record.plan_hash) == ("done", "ada", clearing().hash)
+    assert [note.stage for note in record.done] == ["run_processor", "export_keys", "clear_keys", "stop_processor"]
+    assert done.id == record.id
+    assert "3. did ClearKeys" in done.text
+    assert journal.stage_rates("orders")["clear_keys"][0] == 7_000.0
+
+
+@pytest.mark.parametrize("dies_in", [1, 2, 3, 4])
+def test_a_killed_apply_goes_on_with_its_own_plan_from_the_stage_it_was_at(journal: Journal, dies_in: int) -> None:
+    first = Doing(dies_in=dies_in)
+    with pytest.raises(Killed):
+        apply(clearing(), first, journal, who="ada", holder=ME, clock=lambda: NOW)
+    again = Doing()
+    gone = Holder("other", is_gone=lambda name: name == "me")
+    done = apply(clearing(), again, journal, who="bob", holder=gone, clock=lambda: NOW)
+    whole = ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
+    assert first.done == whole[:dies_in]
+    paused_again = ["RunProcessor"] if dies_in > 1 else []  # the paused worker may have ended meanwhile
+    assert again.done == paused_again + whole[dies_in - 1 :]
+    assert [note.number for note in done.notes] == [1, 2, 3, 4]
+    (record,) = journal.applies()
+    assert (record.outcome, record.who) == ("done", "ada")
+
+
+def test_a_live_run_keeps_others_out(journal: Journal) -> None:
+    with pytest.raises(Killed):
+        apply(clearing(), Doing(dies_in=2), journal, who="ada", holder=ME, clock=lambda: NOW)
+    with pytest.raises(ApplyInProgress, match="is being carried out by me; stage 1 of 4 is through") as seen:
+        apply(clearing(), Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW)
+    assert (seen.value.fields["done"], seen.value.fields["stages"]) == (1, 4)
+
+
+def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(journal: Journal) -> None:
+    late = NOW + timedelta(seconds=SILENT_S + 1)
+    other = Doing()
+
+    class Frozen(Doing):
+        def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
+            if len(self.done) == 1:  # it wakes up when another run has done everything
+                apply(clearing(), other, journal, who="bob", holder=OTHER, clock=lambda: late)
+            return super().__call__(processor, stage, tell)
+
+    frozen = Frozen()
+    with pytest.raises(ApplyLost):
+        apply(clearing(), frozen, journal, who="ada", holder=ME, clock=lambda: NOW)
+    assert frozen.done == ["RunProcessor", "ExportKeys"]
+    assert other.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
+
+
+def test_another_verb_waits_for_the_one_that_was_broken_off(journal: Journal) -> None:
+    with pytest.raises(HoldfastError, match="the disk is full"):
+        apply(clearing(), Doing(fails_in=3), journal, who="ada", holder=ME, clock=lambda: NOW)
+    restoring = decide(Restore("orders"), stopped(TOPOLOGY), TOPOLOGY)
+    with pytest.raises(ApplyInProgress, match=r"stage 2 of 4.*It stopped because: stage 3: the disk is full") as seen:
+        apply(restoring, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW)
+    (record,) = journal.applies(open_only=True)
+    assert f"holdfast apply resume {record.id}" in seen.value.action
+    assert record.holder is None
+    rest = Doing()
+    resume(record, rest, journal, holder=OTHER, clock=lambda: NOW)
+    assert rest.done == ["RunProcessor", "ClearKeys", "StopProcessor"]
+    assert apply(restoring, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW).id is not None
+
+
+def test_an_apply_that_is_given_up_is_out_of_the_way(journal: Journal) -> None:
+    with pytest.raises(HoldfastError):
+        apply(clearing(), Doing(fails_in=1), journal, who="ada", holder=ME, clock=lambda: NOW)
+    (record,) = journal.applies(open_only=True)
+    assert abandon(record, journal, holder=OTHER, now=NOW, reason="bob: not needed")
+    assert not abandon(record, journal, holder=OTHER, now=NOW, reason="again")
+    (ended,) = journal.applies()
+    assert (ended.outcome, ended.reason) == ("abandoned", "bob: not needed")
+
+
+def test_a_verb_that_plans_anew_replaces_what_was_broken_off(journal: Journal) -> None:
+    stopping = decide(Stop("orders"), world_of(TOPOLOGY), TOPOLOGY)
+    with pytest.raises(HoldfastError):
+        apply(stopping, Doing(fails_in=1), journal, who="ada", holder=ME, clock=lambda: NOW)
+    apply(stopping, Doing(), journal, who="ada", holder=ME, clock=lambda: NOW)
+    assert [record.outcome for record in journal.applies()] == ["done", "superseded"]
+
+
+def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(journal: Journal) -> None:
+    with pytest.raises(Killed):
+        apply(
+            decide(STOP, world_of(TOPOLOGY), TOPOLOGY),
+            Doing(dies_in=1),
+            journal,
+            who="ada",
+            holder=ME,
+            clock=lambda: NOW,
+        )
+    nothing = decide(STOP, stopped(TOPOLOGY), TOPOLOGY)
+    apply(nothing, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW)
+    assert journal.applies(open_only=True)  # it may live still
+    apply(nothing, Doing(), journal, who="bob", holder=Holder("other", is_gone=lambda name: True), clock=lambda: NOW)
+    (record,) = journal.applies()
+    assert (record.outcome, record.reason) == ("done", "It is down, as it is meant to be.")
+
+
+def test_nothing_to_do_leaves_no_record(journal: Journal) -> None:
+    plan = decide(Stop("orders"), stopped(TOPOLOGY), TOPOLOGY)
+    assert apply(plan, Doing(), journal, who="ada", holder=ME).id is None
+    assert journal.applies() == ()
+
+
+def test_a_plan_that_no_longer_fits_is_refused_and_says_what_changed(journal: Journal) -> None:
+    request = Clear("orders", ("totals",), Keys(("a",)))
+    shown = decide(request, world_of(TOPOLOGY), TOPOLOGY)
+    journal.remember_plan(shown.hash, "orders", "clear", encode(shown), NOW)
+    now = decide(request, stopped(TOPOLOGY), TOPOLOGY)
+    with pytest.raises(PlanStale, match="alive 0 was yes, now it is no"):
+        check_shown(now, shown.hash, journal, sure=True)
+    with pytest.raises(PlanStale, match="No plan 0000 was shown here"):
+        check_shown(now, "0000", journal, sure=True)
+
+
+def test_what_deletes_has_to_be_confirmed(journal: Journal) -> None:
+    plan = decide(Clear("orders", (), Prefix("a")), world_of(TOPOLOGY), TOPOLOGY)
+    with pytest.raises(NotConfirmed, match="was not confirmed") as seen:
+        check_shown(plan, plan.hash, journal, sure=False)
+    assert seen.value.fields["plan"] == plan.hash
+    check_shown(plan, plan.hash, journal, sure=True)
+
+
+def test_a_refused_plan_is_not_carried_out(journal: Journal) -> None:
+    plan = decide(Clear("orders"), world_of(TOPOLOGY), TOPOLOGY)
+    with pytest.raises(PlanRefused, match="are alive") as seen:
+        check_shown(plan, plan.hash, journal, sure=True)
+    assert seen.value.exit_code == 3
+    assert seen.value.fields["members"] == 1
+
+
+def test_a_long_stage_that_tells_nothing_keeps_its_hold(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "BEAT_S", 0.01)
+    moments = iter(NOW + timedelta(seconds=second) for second in range(1_000_000))
+
+    class Long(Doing):
+        def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
+            (record,) = journal.applies()
+            deadline = time.monotonic() + 60.0
+            while journal.applies()[0].beat_at == record.beat_at:
+                assert time.monotonic() < deadline
+            return super().__call__(processor, stage, tell)
+
+    done = apply(clearing(), Long(), journal, who="ada", holder=ME, clock=lambda: next(moments))
+    assert len(done.notes) == 4

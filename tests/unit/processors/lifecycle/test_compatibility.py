@@ -1,0 +1,212 @@
+"""Whether a version can go on with the state of another: every verdict, from shapes alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from processors import Application, State
+from processors.dataframe.aggregation import Count, Sum
+from processors.lifecycle import compatibility
+from processors.lifecycle.compatibility import (
+    Changed,
+    ChangelogMoved,
+    ChangelogOff,
+    ChangelogOn,
+    InputsChanged,
+    LooksRenamed,
+    New,
+    Regrouped,
+    Removed,
+    Repartitioned,
+    Same,
+    Shape,
+    Verdict,
+    as_document,
+    compare,
+    from_document,
+    shape_of,
+)
+from processors.topology import StoreSpec, Topology
+
+NOW = 1_800_000_000.0
+
+
+def keep(value: Any, state: State) -> Any:
+    state.set("last", value)
+    return value
+
+
+def topology(*stores: str, changelogs: bool = True, renamed: dict[str, str] | None = None) -> Topology:
+    application = Application(consumer_group="orders", use_changelog_topics=changelogs, renamed_stores=renamed)
+    frame = application.dataframe(application.topic("placed"))
+    for store in stores:
+        frame = frame.apply(keep, stateful=True, store=store)
+    return application.topology()
+
+
+def totals(*columns: str) -> Topology:
+    application = Application(consumer_group="orders")
+    frame = application.dataframe(application.topic("placed"))
+    known = {"orders": Count(), "sum": Sum("amount"), "fees": Sum("fee")}
+    frame.aggregate({name: known[name] for name in columns}, store="totals")
+    return application.topology()
+
+
+def shape(made: Topology, partitions: int = 4) -> Shape:
+    return shape_of(made, {spec.name: partitions for spec in made.inputs})
+
+
+def verdicts(before: Shape, after: Shape, *, dropped: tuple[str, ...] = (), left: int = 0) -> tuple[Verdict, ...]:
+    held = {store.changelog or "": left for store in after.stores}
+    return compare("orders", before, after, dropped=dropped, left=held, now=NOW)
+
+
+def test_the_same_stores_go_on() -> None:
+    assert verdicts(shape(topology("a", "b")), shape(topology("a", "b"))) == (Same("a"), Same("b"))
+
+
+def test_a_shape_goes_through_json_unchanged() -> None:
+    made = shape(totals("orders", "sum"))
+    assert from_document(as_document(made)) == made
+
+
+def test_a_new_store_begins_empty_and_is_offered_a_backfill() -> None:
+    same, new = verdicts(shape(topology("a")), shape(topology("a", "b")))
+    assert same == Same("a")
+    assert isinstance(new, New)
+    assert not new.refused
+    assert new.backfill == "holdfast apply backfill orders --store b --from topic"
+
+
+def test_a_new_store_whose_changelog_holds_former_state_is_refused_until_that_is_dropped() -> None:
+    before, after = shape(topology("a")), shape(topology("a", "b"))
+    _, new = verdicts(before, after, left=12)
+    assert new.refused
+    assert "up to 12 record(s)" in new.sentence
+    assert isinstance(new, New)
+    assert "--drop b" in new.action
+    assert not verdicts(before, after, left=12, dropped=("b",))[1].refused
+
+
+def test_a_store_that_goes_is_kept_for_a_time_of_grace() -> None:
+    _, gone = verdicts(shape(topology("a", "b")), shape(topology("a")))
+    assert gone == Removed("orders", "b", "orders-b-changelog", NOW + compatibility.GRACE_S, False)
+    assert "--drop b" in gone.sentence
+    _, dropped = verdicts(shape(topology("a", "b")), shape(topology("a")), dropped=("b",))
+    assert "is deleted" in dropped.sentence
+
+
+def test_a_store_that_looks_renamed_is_refused_with_both_ways_out() -> None:
+    before, after = shape(topology("a")), shape(topology("b"))
+    found = verdicts(before, after)
+    assert isinstance(found[0], LooksRenamed)
+    assert "renamed_stores={'b': 'a'}" in found[0].action
+    assert "--drop a" in found[0].action
+    new, gone = verdicts(before, after, dropped=("a",))
+    assert (type(new), type(gone), new.refused) == (New, Removed, False)
+
+
+def test_a_store_that_is_declared_as_renamed_is_the_same() -> None:
+    assert verdicts(shape(topology("a")), shape(topology("b", renamed={"b": "a"}))) == (Same("a"),)
+
+
+def test_other_columns_under_the_same_name_are_refused() -> None:
+    (changed,) = verdicts(shape(totals("orders", "sum")), shape(totals("orders", "fees")))
+    assert isinstance(changed, Changed)
+    assert "columns was" in changed.sentence
+    assert "totals-2" in changed.action
+
+
+def test_another_kind_under_the_same_name_is_refused() -> None:
+    (changed,) = verdicts(shape(totals("orders")), shape(topology("totals")))
+    assert isinstance(changed, Changed)
+    assert "kind was aggregation, now key-value" in changed.sentence
+
+
+@pytest.mark.parametrize("change", [{"codec": "msgpack"}, {"format_version": 2}])
+def test_another_codec_or_format_is_refused(change: dict[str, Any]) -> None:
+    made = topology("a")
+    other = replace(made, stores=tuple(replace(store, **change) for store in made.stores))
+    (changed,) = verdicts(shape(made), shape(other))
+    assert isinstance(changed, Changed)
+    assert changed.refused
+
+
+def test_other_inputs_are_refused() -> None:
+    made = topology("a")
+    other = replace(made, stores=(replace(made.stores[0], inputs=("placed", "paid")),))
+    (changed,) = verdicts(shape(made), shape(other))
+    assert changed == InputsChanged("orders", "a", ("placed",), ("paid", "placed"))
+    assert changed.refused
+
+
+def test_another_number_of_partitions_is_refused() -> None:
+    made = topology("a")
+    (changed,) = verdicts(shape(made, 4), shape(made, 6))
+    assert changed == Repartitioned("a", "placed", 4, 6)
+    assert "keys go to other partitions" in changed.sentence
+
+
+def test_changelogs_that_are_turned_off_on_or_moved_are_refused() -> None:
+    logged, bare = shape(topology("a")), shape(topology("a", changelogs=False))
+    assert verdicts(logged, bare) == (ChangelogOff("a", "orders-a-changelog"),)
+    (on,) = verdicts(bare, logged)
+    assert isinstance(on, ChangelogOn)
+    assert on.refused is not compatibility.CAN_RESEED
+    made = topology("a")
+    spec = made.changelogs[0]
+    moved = replace(made, changelogs=(replace(spec, topic=replace(spec.topic, name="elsewhere")),))
+    assert verdicts(logged, shape(moved)) == (ChangelogMoved("a", "orders-a-changelog", "elsewhere"),)
+
+
+def test_tasks_of_another_name_are_restored_from_the_changelog_or_refused() -> None:
+    def joined(*, changelogs: bool) -> Topology:
+        application = Application(consumer_group="orders", use_changelog_topics=changelogs)
+        for topic in ("placed", "paid"):
+            frame = application.dataframe(application.topic(topic))
+            frame.apply(keep, stateful=True, store="both")
+            frame.apply(keep, stateful=True, store=f"of-{topic}")
+        return application.topology()
+
+    def parted(made: Topology) -> Shape:
+        found = shape(made)
+        stores = tuple(
+            msgspec.structs.replace(store, task_group=store.inputs[0]) if store.name != "both" else store
+            for store in found.stores
+        )
+        return Shape(found.code_version, found.inputs, found.outputs, stores)
+
+    found = {each.store: each for each in verdicts(parted(joined(changelogs=True)), shape(joined(changelogs=True)))}
+    assert isinstance(found["of-placed"], Regrouped)
+    assert not found["of-placed"].refused
+    bare = {each.store: each for each in verdicts(parted(joined(changelogs=False)), shape(joined(changelogs=False)))}
+    assert bare["of-placed"].refused
+
+
+def test_every_refusal_says_what_to_do_instead() -> None:
+    made = [
+        New("p", "s", "c", 3, False),
+        LooksRenamed("p", "s", "t"),
+        Changed("p", "s", (("kind", "a", "b"),)),
+        InputsChanged("p", "s", ("a",), ("b",)),
+        Repartitioned("s", "t", 1, 2),
+        ChangelogOff("s", "c"),
+        ChangelogMoved("s", "c", "d"),
+        ChangelogOn("s", "c", False),
+        Regrouped("s", "a", "b", None),
+    ]
+    for each in made:
+        assert each.refused
+        assert each.action
+        assert not each.sentence.endswith(".")
+
+
+def test_a_store_spec_is_described_whole() -> None:
+    """A field that is added to stores has to be compared, too."""
+    known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
+    known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
+    assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]

@@ -1,0 +1,149 @@
+"""Plans of deployments, from facts alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from infra.kafka.records import TopicFacts
+from processors import Application
+from processors.lifecycle.compatibility import shape_of
+from processors.lifecycle.explanation import explain
+from processors.lifecycle.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
+from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused, decode, encode
+from processors.lifecycle.planning import decide
+from processors.lifecycle.requests import Deploy
+from processors.lifecycle.stages import CreateTopic, DeleteTopic, MakeRelease, RunProcessor
+from processors.topology import Topology
+from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, orders_topology, world_of
+
+FORMER = orders_topology()
+COPIED = ReleaseFacts(
+    f"{FORMER.code_version}-aaaa", FORMER.code_version, True, shape_of(FORMER, {"placed": PARTITIONS})
+)
+
+
+def orders(*stores: str) -> Topology:
+    application = Application(consumer_group="orders")
+    frame = application.dataframe(application.topic("placed"))
+    for store in stores:
+        frame.apply(count, stateful=True, store=store)
+    return application.topology()
+
+
+def facts_of(topology: Topology, **changes: Any) -> Facts:
+    """The former version works; this one is defined, its changelogs empty where they are new."""
+    old = {spec.topic.name for spec in FORMER.changelogs}
+    facts = world_of(
+        topology,
+        deployment=DeploymentFacts(FORMER.code_version, ("0",), "deployed", 3),
+        instances=(InstanceFacts("0", True, "running", FORMER.code_version),),
+        released=COPIED,
+        code=CodeFacts(f"{topology.code_version}-bbbb", "orders:application"),
+    )
+    new = {spec.topic.name for spec in topology.changelogs} - old
+    facts = msgspec.structs.replace(
+        facts,
+        topics={name: each for name, each in facts.topics.items() if name not in new},
+        ends={name: each for name, each in facts.ends.items() if name not in new},
+    )
+    return msgspec.structs.replace(facts, **changes)
+
+
+def plan_of(topology: Topology, *, dropped: tuple[str, ...] = (), **changes: Any) -> Plan:
+    made = decide(Deploy("orders", dropped=dropped), facts_of(topology, **changes), topology)
+    assert decode(encode(made)).hash == made.hash
+    return made
+
+
+def running(plan: Plan) -> RunProcessor:
+    (stage,) = (stage for stage in plan.stages if isinstance(stage, RunProcessor))
+    return stage
+
+
+def test_another_version_is_recorded_run_watched_and_goes_back_when_it_fails() -> None:
+    topology = orders("seen", "totals")
+    plan = plan_of(topology)
+    assert [type(stage) for stage in plan.stages] == [MakeRelease, RunProcessor]
+    stage = running(plan)
+    assert (stage.release_id, stage.back_to, stage.begin_empty) == (
+        f"{topology.code_version}-bbbb",
+        COPIED.release_id,
+        (),
+    )
+    assert stage.settle_s > 0
+    assert f"if it fails, go back to {FORMER.code_version}" in explain(plan)
+    assert not plan.destructive
+
+
+def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
+    same = CodeFacts(COPIED.release_id, "orders:application")
+    assert isinstance(plan_of(FORMER, code=same).verdict, NothingToDo)
+    other = plan_of(FORMER, code=CodeFacts("other", "orders:application"))
+    assert isinstance(other.verdict, Ready)
+    assert running(other).back_to == COPIED.release_id
+
+
+def test_a_new_store_gets_its_changelog_first_and_begins_empty() -> None:
+    plan = plan_of(orders("totals", "seen", "late"))
+    assert [type(stage) for stage in plan.stages] == [CreateTopic, MakeRelease, RunProcessor]
+    assert running(plan).begin_empty == ("late",)
+    assert any("holdfast apply backfill orders --store late --from topic" in each for each in plan.findings)
+
+
+def test_a_new_store_over_former_state_deletes_only_what_is_dropped() -> None:
+    topology = orders("totals", "seen", "late")
+    name = "orders-late-changelog"
+    there = {
+        "topics": {**facts_of(topology).topics, name: TopicFacts(name, "old-id", PARTITIONS, 1, {})},
+        "ends": {**facts_of(topology).ends, name: {0: 7, 1: 0}},
+    }
+    refused = plan_of(topology, **there)
+    assert isinstance(refused.verdict, Refused)
+    assert "up to 7 record(s)" in refused.verdict.sentence
+    assert not refused.stages
+    plan = plan_of(topology, dropped=("late",), **there)
+    assert [type(stage) for stage in plan.stages] == [DeleteTopic, CreateTopic, MakeRelease, RunProcessor]
+    assert plan.destructive
+    assert plan.deleted == (f"changelog {name} with up to 7 record(s), and so the state of its store",)
+
+
+def test_a_dropped_store_is_deleted_once_the_new_version_works() -> None:
+    topology = orders("totals")
+    name = "orders-seen-changelog"
+    there = {"topics": {**facts_of(topology).topics, name: TopicFacts(name, "an-id", PARTITIONS, 1, {})}}
+    plan = plan_of(topology, dropped=("seen",), **there)
+    assert [type(stage) for stage in plan.stages] == [MakeRelease, RunProcessor, DeleteTopic]
+    kept = plan_of(topology, **there)
+    assert not kept.destructive
+    assert "store seen of version" in kept.undo
+
+
+def test_what_can_not_be_dropped_is_told() -> None:
+    for store, words in (("totals", "is in use"), ("never-was", "neither version has it")):
+        verdict = plan_of(orders("totals", "seen"), dropped=(store,)).verdict
+        assert isinstance(verdict, Refused)
+        assert words in verdict.sentence
+
+
+def test_without_a_copy_there_is_no_going_back_and_the_plan_says_so() -> None:
+    topology = orders("seen", "totals")
+    bare = msgspec.structs.replace(COPIED, copied=False)
+    plan = plan_of(topology, released=bare, code=CodeFacts(topology.code_version, "o:a", "o is a part of Holdfast"))
+    assert running(plan).back_to is None
+    assert any("there is no going back by itself" in each for each in plan.findings)
+    assert any("o is a part of Holdfast" in each for each in plan.findings)
+
+
+def test_a_version_of_which_nothing_was_recorded_is_replaced_with_a_warning() -> None:
+    plan = plan_of(orders("other"), released=None)
+    assert isinstance(plan.verdict, Ready)
+    assert any("was not recorded" in each for each in plan.findings)
+
+
+def test_a_refused_plan_changes_with_nothing_but_the_facts() -> None:
+    plan = plan_of(orders("totals", "renamed"))
+    assert isinstance(plan.verdict, Refused)
+    assert "its state would be left behind" in plan.verdict.sentence
+    assert not plan.stages

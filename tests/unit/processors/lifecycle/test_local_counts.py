@@ -1,0 +1,91 @@
+"""How much local state holds: as the furthest copy of each task says, and not at all where none has everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.kafka.records import Partition
+from processors.changelog.format import META_KEY, encode_value, key_prefix
+from processors.lifecycle.facts import Counted, read_facts
+from processors.lifecycle.local_state import LocalFolders
+from processors.lifecycle.requests import Everything
+from processors.state.keys import store_prefix
+from processors.state.task_store import StoreOffset, TaskMeta
+from processors.testing.clock import VirtualClock
+from processors.testing.disk import SimulatedDisk
+from processors.testing.process import InlineProcess
+from tests.simulation.lifecycle_machine import PeekHolding
+from tests.unit.processors.lifecycle.worlds import orders_topology
+
+TOPOLOGY = orders_topology()
+TASKS = TOPOLOGY.tasks({"placed": 2})
+
+
+class Machine:
+    """A disk with the state of slots that nobody holds; and the facts that the rest of the world gives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.databases = SimulatedDisk().attach(InlineProcess(VirtualClock()))
+        self.committed = {Partition("placed", number): 10 for number in range(2)}
+
+    def has(self, slot: str, task: str, keys: list[bytes], *, offset: int, read: int = 10) -> None:
+        path = self.folder / "orders" / slot / task
+        path.parent.mkdir(parents=True, exist_ok=True)
+        database = self.databases.open(path)
+        prefix = store_prefix("totals")
+        database.write([(prefix + key_prefix(key) + b"n", encode_value(1, 0)) for key in keys])
+        at = StoreOffset("orders-totals-changelog", "id", offset)
+        meta = TaskMeta(stores={"totals": at}, inputs={"placed": read})
+        database.write([(META_KEY, meta.encode())])
+        database.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Facts that don't matter here: nothing is deployed, and there are no topics."""
+        return lambda *_, **__: {"now": 0.0, "members": 0, "deployment": None}.get(name, {})
+
+    def committed_offsets(self, group: str) -> Mapping[Partition, int]:
+        return self.committed
+
+    def local_tasks(self, processor: str) -> Any:
+        return LocalFolders(self.databases, self.folder, processor, TASKS, PeekHolding(self.databases)).local_tasks()
+
+    def count(self, processor: str, store: str, selection: Any, partitions: tuple[int, ...]) -> Counted | None:
+        return LocalFolders(self.databases, self.folder, processor, TASKS, PeekHolding(self.databases)).count(
+            store, selection, partitions
+        )
+
+    def counted(self, *partitions: int) -> int | None:
+        found = read_facts(TOPOLOGY, self, count=(("totals",), Everything(), partitions)).counted.get("totals")
+        return None if found is None else found.keys
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_key_of_two_partitions_is_two_keys(machine: Machine) -> None:
+    machine.has("0", TASKS[0], [b"a", b"b"], offset=5)
+    machine.has("0", TASKS[1], [b"a"], offset=5)
+    assert machine.counted() == 3
+    assert machine.counted(1) == 1
+
+
+def test_of_several_copies_the_furthest_counts(machine: Machine) -> None:
+    machine.has("0", TASKS[0], [b"a", b"b", b"gone"], offset=5, read=8)
+    machine.has("1", TASKS[0], [b"a"], offset=9)
+    machine.has("1", TASKS[1], [], offset=5)
+    assert machine.counted() == 1
+
+
+def test_state_that_lacks_something_counts_for_nothing(machine: Machine) -> None:
+    machine.has("0", TASKS[0], [b"a"], offset=5)
+    assert machine.counted() is None
+    assert machine.counted(0) == 1
+    machine.has("0", TASKS[1], [b"a"], offset=5, read=9)
+    assert machine.counted() is None

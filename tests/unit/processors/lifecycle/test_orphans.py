@@ -1,0 +1,117 @@
+"""What nobody owns any more, from what is there and who is registered: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from processors.changelog.names import filling_topic, shadow_group
+from processors.lifecycle.orphans import Found, Known, Owner, StateEntry, find_orphans
+
+FLEET = Owner(
+    "fleet",
+    frozenset({"counts"}),
+    frozenset({"fleet-counts-changelog"}),
+    frozenset({"0"}),
+    frozenset({"flights-0", "flights-1"}),
+)
+SHADOW, FILLING = shadow_group("fleet", "counts"), filling_topic("fleet", "counts")
+
+
+def known(**other: Any) -> Known:
+    return Known(**{"owners": (FLEET,), "names": frozenset({"fleet", "gone"}), **other})
+
+
+def names(found: Found, **other: Any) -> list[str]:
+    return [each.name for each in find_orphans(known(**other), found)]
+
+
+def entry(name: str, group: str = "fleet", slot: str = "0", *, in_use: bool = False) -> StateEntry:
+    return StateEntry(group, slot, name, f"/state/{group}/{slot}/{name}", 10, in_use)
+
+
+def test_what_is_registered_or_was_never_ours_has_an_owner() -> None:
+    found = Found(
+        topics=("fleet-counts-changelog", "fleet-orders", "flights", "streams-app-store-changelog", "gone-out"),
+        groups=("fleet", "console-consumer-17"),
+        state=(entry("flights-0"), entry("lock"), entry("identity.json")),
+        checkpoints={("fleet", ""): 5, ("fleet", "flights-1"): 5},
+        tables=(
+            "holdfast.fleet.counts",
+            "holdfast.fleet.counts_history",
+            "holdfast.fleet._snapshots",
+            "holdfast.hr.pay",
+        ),
+    )
+    assert find_orphans(known(), found) == ()
+
+
+def test_what_a_dropped_store_and_a_processor_that_is_gone_left_is_found_with_its_reason() -> None:
+    found = Found(
+        topics=("fleet-old-changelog", "gone-counts-changelog"),
+        groups=("gone",),
+        state=(entry("others-0"), entry("flights-0", "gone")),
+        checkpoints={("fleet", "others-0"): 7, ("gone", ""): 5},
+        tables=("holdfast.fleet.old", "holdfast.gone.counts"),
+    )
+    assert {(each.kind, each.name): each.why for each in find_orphans(known(), found)} == {
+        ("topic", "fleet-old-changelog"): "no store of fleet has this changelog",
+        ("topic", "gone-counts-changelog"): "gone is neither defined nor deployed",
+        ("group", "gone"): "gone is neither defined nor deployed",
+        ("state", "/state/fleet/0/others-0"): "fleet has no such task",
+        ("state", "/state/gone/0/flights-0"): "gone is neither defined nor deployed",
+        ("checkpoint", "fleet/others-0"): "fleet has no such task",
+        ("checkpoint", "gone"): "gone is neither defined nor deployed",
+        ("table", "holdfast.fleet.old"): "no store of fleet has this table",
+        ("table", "holdfast.gone.counts"): "gone is neither defined nor deployed",
+    }
+
+
+def test_state_that_was_set_aside_and_a_slot_that_is_no_more_are_found() -> None:
+    aside, slot = entry("flights-0.corrupt"), entry("flights-1", slot="7")
+    found = find_orphans(known(), Found(state=(aside, slot)))
+    assert {each.name: each.why for each in found} == {
+        aside.path: "it was set aside, and flights-0 does not need it",
+        slot.path: "fleet has no slot 7",
+    }
+
+
+def test_what_a_live_process_has_is_no_orphan() -> None:
+    in_use = (entry("flights-0", "gone", in_use=True), entry("flights-1", slot="7", in_use=True))
+    assert names(Found(state=in_use)) == []
+
+
+LEFT = Found(
+    topics=(f"{SHADOW}-counts-changelog", FILLING),
+    groups=(SHADOW,),
+    state=(entry("flights-0", SHADOW),),
+)
+
+
+def test_what_a_backfill_left_is_found_once_no_apply_is_open() -> None:
+    assert names(LEFT, names=frozenset({"fleet", SHADOW})) == [
+        SHADOW,
+        f"/state/{SHADOW}/0/flights-0",
+        FILLING,
+        f"{SHADOW}-counts-changelog",
+    ]
+    assert names(LEFT, names=frozenset({"fleet", SHADOW}), busy=frozenset({"fleet"})) == []
+
+
+def test_a_definition_that_cannot_be_imported_may_own_what_nobody_else_does() -> None:
+    found = Found(topics=("gone-counts-changelog", "fleet-old-changelog"), groups=("gone",))
+    assert names(found, doubtful=True) == ["fleet-old-changelog"]
+
+
+@pytest.mark.parametrize("longer", ["fleet-old", "fleet-old-changelog"])
+def test_a_longer_name_is_not_taken_for_a_store_of_a_shorter_one(longer: str) -> None:
+    owner = Owner(longer, frozenset({"counts"}), frozenset({f"{longer}-counts-changelog"}))
+    found = Found(topics=(f"{longer}-counts-changelog",), groups=(longer,))
+    assert find_orphans(known(owners=(FLEET, owner)), found) == ()
+
+
+def test_where_slots_and_tasks_are_not_known_all_are_owned() -> None:
+    vague = Owner("fleet", frozenset(), frozenset())
+    found = Found(state=(entry("anything", slot="9"),), checkpoints={("fleet", "anything"): 1})
+    assert find_orphans(known(owners=(vague,)), found) == ()

@@ -1,0 +1,164 @@
+"""Releases: which code is copied, that a copy is whole and never changes, and which copies are kept."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from infra.database.registry import Registry
+from infra.paths import Paths
+from processors.lifecycle.compatibility import Shape, from_document
+from processors.lifecycle.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SHAPE = Shape("v1", {"orders": 2}, (), ())
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    registry = Registry(f"sqlite:///{tmp_path / 'registry.db'}")
+    registry.migrate()
+    yield registry
+    registry.close()
+
+
+@pytest.fixture
+def folders(registry: Registry, tmp_path: Path) -> ReleaseFolders:
+    return ReleaseFolders(registry.releases, Paths(tmp_path / "home"))
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's package with a definition."""
+    place = tmp_path / "mine" / "shop_of_mine"
+    (place / "streams").mkdir(parents=True)
+    (place / "__init__.py").write_text("")
+    (place / "streams" / "__init__.py").write_text("")
+    (place / "streams" / "orders.py").write_text("application = None\n")
+    (place / "rates.json").write_text("{}")
+    (place / "__pycache__").mkdir()
+    (place / "__pycache__" / "old.pyc").write_bytes(b"")
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    yield place
+    sys.modules.pop("shop_of_mine", None)
+
+
+def make(folders: ReleaseFolders, code: Code, version: str = "v1", now: datetime = NOW) -> Path:
+    shape = Shape(version, {"orders": 2}, (), ())
+    made = folders.make("orders", release_id(version, code.digest), code, shape, now)
+    assert made.folder is not None
+    return Path(made.folder)
+
+
+def test_a_package_is_copied_whole_without_what_python_made(
+    package: Path, folders: ReleaseFolders, registry: Registry
+) -> None:
+    code = code_of("shop_of_mine.streams.orders:application")
+    folder = make(folders, code)
+    copied = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    assert copied == [
+        "shop_of_mine/__init__.py",
+        "shop_of_mine/rates.json",
+        "shop_of_mine/streams/__init__.py",
+        "shop_of_mine/streams/orders.py",
+    ]
+    (known,) = registry.releases.newest("orders")
+    assert (known.target, from_document(known.shape)) == ("shop_of_mine.streams.orders:application", SHAPE)
+
+
+def test_one_module_file_is_copied_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: ReleaseFolders
+) -> None:
+    (tmp_path / "lonely_orders.py").write_text("application = None\n")
+    (tmp_path / "secrets.txt").write_text("not for copies")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = make(folders, code_of("lonely_orders:application"))
+    assert [path.name for path in folder.iterdir()] == ["lonely_orders.py"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("processors.definitions.fleet:application", "part of Holdfast"),
+        ("msgspec:application", "installed package"),
+        ("json:application", "installed package"),
+        ("sys:application", "no file"),
+        ("nowhere_to_be_found:application", "no file"),
+    ],
+)
+def test_what_is_not_the_users_own_is_not_copied_and_why(
+    target: str, words: str, folders: ReleaseFolders, registry: Registry
+) -> None:
+    code = code_of(target)
+    assert words in code.why_not
+    made = folders.make("orders", "v1", code, SHAPE, NOW)
+    assert (made.folder, made.release_id) == (None, "v1")
+
+
+def test_other_files_are_another_release_and_the_same_are_the_same(package: Path, folders: ReleaseFolders) -> None:
+    target = "shop_of_mine.streams.orders:application"
+    first = make(folders, code_of(target))
+    assert make(folders, code_of(target)) == first
+    (package / "rates.json").write_text('{"usd": 1}')
+    second = make(folders, code_of(target))
+    assert second != first
+    assert (first / "shop_of_mine" / "rates.json").read_text() == "{}"
+
+
+def test_files_that_changed_since_the_plan_are_refused(package: Path, folders: ReleaseFolders) -> None:
+    planned = code_of("shop_of_mine.streams.orders:application")
+    (package / "rates.json").write_text('{"usd": 1}')
+    with pytest.raises(ReleaseFailed, match="changed since the plan was made"):
+        folders.make("orders", release_id("v1", planned.digest), code_of(planned.target), SHAPE, NOW)
+    with pytest.raises(ReleaseFailed, match="changed while they were copied"):
+        folders.make("orders", release_id("v1", planned.digest), planned, SHAPE, NOW)
+    assert not list(folders._paths.releases("orders").iterdir())
+
+
+def test_a_copy_that_was_broken_off_is_made_anew(package: Path, folders: ReleaseFolders) -> None:
+    code = code_of("shop_of_mine.streams.orders:application")
+    half = folders._paths.releases("orders") / f"{release_id('v1', code.digest)}.part1"
+    half.mkdir(parents=True)
+    assert (make(folders, code) / "shop_of_mine" / "rates.json").is_file()
+
+
+def test_the_oldest_are_deleted_but_never_what_worked_last(
+    package: Path, folders: ReleaseFolders, registry: Registry
+) -> None:
+    made = {}
+    for number in range(KEPT + 3):
+        (package / "rates.json").write_text(str(number))
+        code = code_of("shop_of_mine.streams.orders:application")
+        name = release_id("v1", code.digest)
+        made[name] = make(folders, code, now=NOW + timedelta(seconds=number))
+        if number == 0:
+            registry.releases.works("orders", name, NOW + timedelta(seconds=0.5))
+    names = list(made)
+    assert folders.prune("orders", [names[-1]]) == 2
+    assert [made[name].is_dir() for name in names] == [True, False, False, *[True] * KEPT]
+    working = registry.releases.working("orders")
+    assert working is not None
+    assert working.release_id == names[0]
+
+
+def test_the_release_of_a_version_is_the_one_that_worked(registry: Registry) -> None:
+    book = registry.releases
+    for number, name in enumerate(("v1-a", "v1-b")):
+        book.record(
+            "orders",
+            name,
+            code_version="v1",
+            target="orders:application",
+            folder=None,
+            shape={},
+            now=NOW + timedelta(seconds=number),
+        )
+    assert book.of_version("orders", "v1") == book.find("orders", "v1-b")
+    book.works("orders", "v1-a", NOW + timedelta(seconds=9))
+    assert book.of_version("orders", "v1") == book.find("orders", "v1-a")
+    assert book.of_version("orders", "v2") is None
+    assert book.working("other") is None

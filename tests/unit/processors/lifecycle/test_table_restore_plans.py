@@ -1,0 +1,251 @@
+"""Facts in, plan out: which snapshots come back, where input is read on from, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from infra.kafka.records import TopicFacts
+from processors.checkpoints.manifest import STATE_FORMAT
+from processors.lifecycle.explanation import explain
+from processors.lifecycle.facts import CodeFacts, DeploymentFacts, Facts
+from processors.lifecycle.plan import Plan, Ready, Refused, decode, encode
+from processors.lifecycle.planning import decide
+from processors.lifecycle.requests import RequestInvalid, Restore
+from processors.lifecycle.stages import (
+    CheckTable,
+    CompareStores,
+    CreateTopic,
+    DeleteStateAside,
+    DeleteTopic,
+    LoadChangelog,
+    MakeRelease,
+    RunProcessor,
+    SetPositions,
+    SetStateAside,
+    StopProcessor,
+)
+from processors.lifecycle.tables import StoreTable, StoreVersion
+from processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
+from processors.snapshots.names import table_name
+from processors.state.fingerprint import Fingerprint
+from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, stopped, world_of
+
+TOPOLOGY = orders_topology()
+LATEST = Restore("orders", at="latest")
+
+
+def manifest_of(store: str, snapshot_id: str, inputs: int = 60, **changes: Any) -> SnapshotManifest:
+    part = PartitionManifest(
+        partition=0,
+        topic_id="old",
+        log_start=0,
+        start=80,
+        end=80,
+        records=0,
+        tombstones=0,
+        live_keys=7,
+        fingerprint=Fingerprint(7, 1, 2),
+        inputs={"placed": inputs},
+        sources={"placed": "id-of-placed"},
+    )
+    manifest = SnapshotManifest(
+        snapshot_id=snapshot_id,
+        processor="orders",
+        store=store,
+        table=table_name("orders", store),
+        source=CHECKPOINT,
+        base=None,
+        why="",
+        taken_at=1_799_000_000.0,
+        code_version="old",
+        state_format=STATE_FORMAT,
+        schema_version=1,
+        topic=f"orders-{store}-changelog",
+        generation=1,
+        covers_from=0.0,
+        partitions=tuple(replace(part, partition=number) for number in range(PARTITIONS)),
+    )
+    return replace(manifest, **changes)
+
+
+def table_of(store: str, *manifests: SnapshotManifest | str) -> StoreTable:
+    """Newest first; a text is why a version has no manifest."""
+    versions = []
+    for at, each in enumerate(manifests):
+        number = 100 - at
+        if isinstance(each, str):
+            versions.append(StoreVersion(number, problem=each))
+        else:
+            versions.append(StoreVersion(number, (f"snap-{each.snapshot_id}",), at == 0, 0.0, 4096, each))
+    return StoreTable(table_name("orders", store), tuple(versions))
+
+
+def both(**changes: Any) -> dict[str, StoreTable]:
+    return {
+        "totals": table_of("totals", manifest_of("totals", "t2", 60, **changes), manifest_of("totals", "t1", 30)),
+        "seen": table_of("seen", manifest_of("seen", "s2", 60), manifest_of("seen", "s1", 30)),
+    }
+
+
+def facts_with(facts: Facts | None = None, tables: dict[str, StoreTable] | None = None, **changes: Any) -> Facts:
+    return msgspec.structs.replace(facts or world_of(TOPOLOGY), tables=tables or both(), **changes)
+
+
+def plan_of(request: Restore = LATEST, facts: Facts | None = None) -> Plan:
+    return decide(request, facts or facts_with(), TOPOLOGY)
+
+
+def refusal(request: Restore = LATEST, facts: Facts | None = None) -> Refused:
+    plan = plan_of(request, facts)
+    assert isinstance(plan.verdict, Refused)
+    assert plan.stages == ()
+    return plan.verdict
+
+
+def kinds(plan: Plan) -> list[type]:
+    return [type(stage) for stage in plan.stages]
+
+
+def positions(plan: Plan) -> dict[str, dict[int, int]]:
+    return next(stage for stage in plan.stages if isinstance(stage, SetPositions)).positions
+
+
+def test_the_tables_are_read_before_anything_is_changed_and_positions_come_with_what_makes_changelogs_whole() -> None:
+    plan = plan_of()
+    assert kinds(plan) == [
+        *[CheckTable] * 2,
+        StopProcessor,
+        SetStateAside,
+        *[DeleteTopic] * 2,
+        *[CreateTopic] * 2,
+        *[LoadChangelog] * 2,
+        SetPositions,
+        RunProcessor,
+        CompareStores,
+        RunProcessor,
+        DeleteStateAside,
+    ]
+    assert positions(plan) == {"placed": {0: 60, 1: 60}}
+    assert [stage.paused for stage in plan.stages if isinstance(stage, RunProcessor)] == [True, False]
+    assert plan.destructive
+    assert (plan.keys, plan.size_bytes) == (4 * 7, 2 * 4096)
+    assert decode(encode(plan)).hash == plan.hash
+
+
+def test_it_is_said_what_is_read_and_sent_again_what_is_lost_and_how_to_go_back() -> None:
+    said = explain(plan_of(msgspec.structs.replace(LATEST, at="t1")))
+    assert "140 of them were processed before" in said
+    assert "changelog orders-totals-changelog as it is" in said
+    assert "holdfast apply restore orders --at latest" in said
+    assert "28 keys" in said
+    assert "was written by version old" in said
+
+
+def test_what_was_stopped_is_stopped_again_and_what_was_never_deployed_is_brought_up() -> None:
+    plan = plan_of(facts=facts_with(stopped(TOPOLOGY)))
+    assert StopProcessor not in kinds(plan)[:-2]
+    assert isinstance(plan.stages[-2], StopProcessor)
+    code = CodeFacts("release-1", "orders:application")
+    fresh = facts_with(stopped(TOPOLOGY, deployment=None, instances=(), local=(), committed={}), code=code)
+    plan = plan_of(facts=fresh)
+    assert MakeRelease in kinds(plan)
+    assert [each.release_id for each in plan.stages if isinstance(each, RunProcessor)] == ["release-1"] * 2
+
+
+@pytest.mark.parametrize("at", ["t1", "snap-t1", "s1", "99"])
+def test_stores_of_the_same_inputs_come_from_one_vector_whichever_of_them_is_named(at: str) -> None:
+    plan = plan_of(Restore("orders", at=at, stores=("totals",)))
+    assert positions(plan) == {"placed": {0: 30, 1: 30}}
+    assert [(each.store, each.version) for each in plan.stages if isinstance(each, CheckTable)] == [
+        ("totals", 99),
+        ("seen", 99),
+    ]
+
+
+def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
+    tables = both()
+    tables["seen"] = table_of("seen", "something else wrote it", manifest_of("seen", "s1", 30))
+    assert positions(plan_of(facts=facts_with(tables=tables))) == {"placed": {0: 30, 1: 30}}
+    said = refusal(Restore("orders", at="t2"), facts_with(tables=tables))
+    assert "Store seen has no snapshot at the input offsets" in said.sentence
+    assert "--store totals --input stay" in said.action
+    alone = plan_of(Restore("orders", at="t2", stores=("totals",), inputs="stay"), facts_with(tables=tables))
+    assert isinstance(alone.verdict, Ready)
+    assert positions(alone) == {}
+    assert [each.name for each in alone.stages if isinstance(each, DeleteTopic)] == ["orders-totals-changelog"]
+
+
+def test_what_is_no_snapshot_of_this_store_is_refused() -> None:
+    assert "there is no snapshot, tag or version 'nonsense'" in refusal(Restore("orders", at="nonsense")).sentence
+    for changes, said in (
+        ({"processor": "others"}, "is a snapshot of store totals of processor others, not of totals of orders"),
+        ({"state_format": "9.9.9"}, "has keys and values of format 9.9.9"),
+        ({"partitions": manifest_of("totals", "t2").partitions[:1]}, "1 partition(s), its inputs have 2"),
+        ({"partitions": manifest_of("totals", "t2").partitions[1:]}, "some are missing"),
+    ):
+        tables = {**both(**changes)}
+        if "partitions" in changes:
+            tables["seen"] = table_of("seen", manifest_of("seen", "s2", **changes))
+        assert said in refusal(facts=facts_with(tables=tables)).sentence
+    damaged = {**both(), "totals": table_of("totals", "A text is no manifest of a snapshot")}
+    assert "no manifest of a snapshot" in refusal(facts=facts_with(tables=damaged)).action
+    assert "no manifest" in refusal(Restore("orders", at="100"), facts_with(tables=damaged)).sentence
+    missing = {**both(), "totals": StoreTable("orders.totals", problem="There is none.", action="Take one.")}
+    assert refusal(facts=facts_with(tables=missing)).action == "Take one."
+
+
+def test_input_that_is_another_topic_is_read_on_from_only_when_that_is_asked_for() -> None:
+    topics = {**world_of(TOPOLOGY).topics, "placed": TopicFacts("placed", "another", PARTITIONS, 1, {})}
+    facts = facts_with(stopped(TOPOLOGY, topics=topics))
+    said = refusal(facts=facts)
+    assert "was made from another one (id-of-placed)" in said.sentence
+    assert all(way in said.action for way in ("--input copied", "--input earliest", "--input stay"))
+    copied = plan_of(Restore("orders", at="latest", inputs="copied"), facts)
+    assert positions(copied) == {"placed": {0: 60, 1: 60}}
+    assert "is taken on your word" in explain(copied)
+    earliest = plan_of(Restore("orders", at="latest", inputs="earliest"), facts)
+    assert positions(earliest) == {"placed": {0: 0, 1: 0}}
+    silent = both(partitions=tuple(replace(each, sources={}) for each in manifest_of("totals", "t2").partitions))
+    assert "does not say which it was" in refusal(facts=facts_with(tables=silent)).sentence
+
+
+def test_input_that_is_gone_is_refused_saying_from_where_on_it_is_there() -> None:
+    cut = {**world_of(TOPOLOGY).starts, "placed": {0: 0, 1: 70}}
+    said = refusal(facts=facts_with(starts=cut)).sentence
+    assert "placed[1] at offset 60, but that topic begins at 70: 10 records are gone" in said
+    short = {**world_of(TOPOLOGY).ends, "placed": {0: 100, 1: 50}}
+    assert "placed[1] at offset 60, but that topic ends at 50" in refusal(facts=facts_with(ends=short)).sentence
+    gone = {name: each for name, each in world_of(TOPOLOGY).topics.items() if name != "placed"}
+    assert "Input topic placed is not there" in refusal(facts=facts_with(topics=gone)).sentence
+    nowhere = Restore("orders", at="latest", inputs="stay")
+    assert "no committed offset of placed[0]" in refusal(nowhere, facts_with(committed={})).sentence
+
+
+def test_who_is_alive_elsewhere_or_is_another_version_is_not_restored_under() -> None:
+    assert "1 member(s)" in refusal(facts=facts_with(stopped(TOPOLOGY, members=1))).sentence
+    other = DeploymentFacts("another", ("0",), "deployed", 3)
+    assert "version another is deployed" in refusal(facts=facts_with(deployment=other)).sentence
+    assert "no store 'totls'" in refusal(Restore("orders", at="latest", stores=("totls",))).sentence
+    bare = orders_topology(changelogs=False)
+    plan = decide(LATEST, facts_with(world_of(bare)), bare)
+    assert isinstance(plan.verdict, Refused)
+    assert "has no changelog" in plan.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stores": ("totals",)},
+        {"inputs": "stay"},
+        {"at": "latest", "partitions": (1,)},
+        {"at": "latest", "source": "changelog"},
+        {"at": " "},
+    ],
+)
+def test_a_request_that_contradicts_itself_is_none(fields: dict[str, Any]) -> None:
+    with pytest.raises(RequestInvalid):
+        Restore("orders", **fields)

@@ -1,0 +1,105 @@
+"""The words of the check ``working``, and when they are told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from infra.database.records import Incident
+from processors.lifecycle.diagnosis import Dead, Failed, Healthy, NotDeployed, Starting, Stuck, Waiting
+from processors.lifecycle.working import LAG_RECORDS, LAG_S, TELL_EVERY_S, Answer, Lag, is_due, judge_working, next_lag
+from processors.serving.status import InputPosition, TaskStatus
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+WELL = {"0": Healthy("running")}
+GONE = {"0": Dead(None, "SIGKILL"), "1": Healthy("running")}
+
+
+def incident(**facts: Any) -> Incident:
+    usual: dict[str, Any] = {"id": 7, "processor": "fleet", "kind": "dead", "detail": {}, "opened_at": NOW}
+    rest: dict[str, Any] = {"claimed_by": None, "claimed_at": None, "attempts": 0, "closed_at": None}
+    return Incident(**{**usual, **rest, "outcome": None, "reason": "", "timeline": (), **facts})
+
+
+def text(answer: Answer | None) -> str:
+    assert answer is not None
+    return answer.text
+
+
+def test_what_works_says_so() -> None:
+    assert judge_working(WELL, None, NOW) == Answer(True, "healthy", "It works.")
+    assert text(judge_working(WELL, incident(), NOW)) == "It works. Incident 7 is verified."
+    old = incident(outcome="failed", closed_at=NOW)
+    assert judge_working(WELL, old, NOW) == Answer(True, "healthy", "It works.")
+    assert judge_working({"0": NotDeployed()}, None, NOW) == Answer(True, "not-deployed", "It is not meant to run.")
+    assert judge_working({}, None, NOW) == Answer(True, "not-deployed", "It is not meant to run.")
+
+
+def test_a_first_start_is_no_answer_yet_and_one_that_mends_is() -> None:
+    starting = {"0": Starting("restoring")}
+    assert judge_working(starting, None, NOW) is None
+    mending = judge_working(starting, incident(remedy="rebuild", kind="store-corrupt", attempts=1), NOW)
+    assert text(mending) == (
+        "Its local state is damaged. Slot 0: It is restoring. Since 2026-03-01 12:00:00Z, incident 7. Its local state "
+        "is set aside and restored, attempt 1 of 3."
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "told", "expected"),
+    [
+        (GONE, None, "Its process is gone. Slot 0: Its process was killed by SIGKILL. An incident is opened."),
+        (GONE, incident(), "Recovery is on its way."),
+        (GONE, incident(remedy="restart", attempts=2), "It is restarted, attempt 2 of 3."),
+        (GONE, incident(remedy="wait", kind="disk-full"), "It goes on by itself as soon as there is room on the disk."),
+        (GONE, incident(outcome="failed", closed_at=NOW, action="do it"), "Recovery stopped. What to do: do it"),
+        (GONE, incident(outcome="failed", closed_at=NOW), "Recovery stopped. What to do: holdfast incidents show 7"),
+        ({"0": Waiting()}, None, "It goes on by itself as soon as a broker answers."),
+        ({"0": Stuck(31)}, incident(kind="stuck"), "Recovery is on its way."),
+    ],
+)
+def test_a_failing_answer_ends_with_what_is_done_or_the_one_action(found: Any, told: Any, expected: str) -> None:
+    answer = judge_working(found, told, NOW)
+    assert answer is not None
+    assert not answer.passed
+    assert not answer.only_warns
+    assert answer.text.endswith(expected)
+
+
+def test_an_incident_that_ended_well_tells_nothing_of_the_next_fault() -> None:
+    answer = judge_working({"0": Failed({"message": "no"})}, incident(outcome="resolved", closed_at=NOW), NOW)
+    assert answer is not None
+    assert answer.incident is None
+
+
+def test_it_is_told_again_when_it_is_another_one_or_after_a_while() -> None:
+    answer, now = Answer(False, "stuck", "for 31 s", 7), NOW.timestamp()
+    assert is_due(answer, None, now)
+    assert is_due(answer, "rubbish", now)
+    told = [answer.short, now]
+    assert not is_due(Answer(False, "stuck", "for 41 s", 7), told, now + 10)
+    assert is_due(Answer(False, "stuck", "for 41 s", 8), told, now + 10)
+    assert is_due(answer, told, now + TELL_EVERY_S)
+
+
+def status(make_status: Any, lag: int | None) -> Any:
+    at = InputPosition(committed=0, position=0, end=lag, lag=lag)
+    return make_status(tasks=(TaskStatus("t-0", "t", 0, "running", {"in": at}),))
+
+
+def test_a_lag_that_does_not_shrink_is_a_warning(make_status: Any) -> None:
+    small, large = status(make_status, LAG_RECORDS - 1), status(make_status, LAG_RECORDS * 2)
+    assert next_lag(None, [small], NOW) is None
+    assert next_lag(None, [status(make_status, None)], NOW) is None
+    first = next_lag(None, [large], NOW)
+    assert first == Lag(LAG_RECORDS * 2, NOW.timestamp())
+    later = NOW + timedelta(seconds=LAG_S)
+    assert next_lag(first, [large], later) == first
+    assert next_lag(first, [status(make_status, LAG_RECORDS)], later) == Lag(LAG_RECORDS, later.timestamp())
+    assert judge_working(WELL, None, NOW, lag=first) == Answer(True, "healthy", "It works.")
+    answer = judge_working(WELL, None, later, lag=first)
+    assert answer is not None
+    assert (answer.passed, answer.only_warns, answer.kind) == (False, True, "lagging")
+    assert answer.text.startswith("It works, and falls behind: 200,000 records or more")

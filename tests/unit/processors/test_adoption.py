@@ -1,0 +1,46 @@
+"""What turns one content into another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+
+import pytest
+
+from processors.runtime import adoption, sweep
+from processors.runtime.adoption import Difference
+
+
+def content(random: Random) -> dict[bytes, bytes]:
+    keys = [b"%02d" % number for number in range(40)]
+    return {key: random.choice([b"a", b"b", b"longer"]) for key in keys if random.random() < 0.5}
+
+
+def read_of(content: Mapping[bytes, bytes]) -> object:
+    def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((key, value) for key, value in content.items() if key >= first))
+
+    return read
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_after_all_batches_the_one_is_the_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    for module, name in ((sweep, "ENTRIES_MAX"), (sweep, "BYTES_MAX"), (adoption, "LOOKS_MAX")):
+        monkeypatch.setattr(module, name, random.choice([1, 2, 7, 1000]))
+    current, wanted = content(random), content(random)
+    before = dict(current)
+    difference = Difference(read_of(current), read_of(wanted))  # type: ignore[arg-type]
+    while not difference.done:
+        writes = difference.batch()
+        assert len(writes.keys) <= sweep.ENTRIES_MAX
+        for key, value in zip(writes.keys, writes.values, strict=True):
+            assert before.get(key) != value, "what is the same is not written"
+            if value is None:
+                del current[key]
+            else:
+                current[key] = value
+    assert current == wanted
+    assert difference.deleted == len(before.keys() - wanted.keys())
+    assert difference.same == len(before.items() & wanted.items())
+    assert difference.set == len(wanted) - difference.same

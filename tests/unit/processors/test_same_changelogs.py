@@ -1,0 +1,110 @@
+"""When a changelog counts as another one than the state belongs to."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from infra.kafka.errors import BrokerUnreachable
+from processors.runtime.same_changelogs import AGAIN_S, EVERY_S, SameChangelogs, parted
+from processors.runtime.task import TaskPhase
+from processors.state.errors import StateIncoherent
+from processors.state.task_store import RESEEDING
+
+TOPIC = "p-counts-changelog"
+
+
+def task(topic_id="one", phase=TaskPhase.RUNNING):
+    stores = {"counts": SimpleNamespace(topic=TOPIC, topic_id=topic_id)}
+    return SimpleNamespace(name="in-0", phase=phase, meta=SimpleNamespace(stores=stores))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "seen", "found"),
+    [
+        ([task()], {TOPIC: "one"}, None),
+        ([task()], {TOPIC: "other"}, "other"),
+        ([task()], {TOPIC: None}, "gone"),
+        ([task()], {}, None),
+        ([task(RESEEDING)], {TOPIC: "other"}, None),
+        ([task(phase=TaskPhase.RESTORING)], {TOPIC: "other"}, None),
+    ],
+)
+def test_a_running_tasks_changelog_has_the_id_that_its_state_says(tasks, seen, found):
+    was = parted(tasks, seen)
+    assert (None if was is None else (was.seen or "gone")) == found
+
+
+class Kafka:
+    """Answers what it is told to, and keeps a clock."""
+
+    def __init__(self):
+        self.now, self.looks = 0.0, 0
+        self.answer = {TOPIC: SimpleNamespace(topic_id="one")}
+        self.clock = SimpleNamespace(monotonic=lambda: self.now)
+
+    def topics(self):
+        return self
+
+    def describe(self, names):
+        self.looks += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def kafka():
+    return Kafka()
+
+
+@pytest.fixture
+def same(kafka):
+    changelog = SimpleNamespace(store="counts", topic=SimpleNamespace(name=TOPIC))
+    return SameChangelogs(SimpleNamespace(changelogs=[changelog]), kafka)
+
+
+def look(same, kafka, after_s):
+    """One whole look, so many seconds after the last."""
+    kafka.now += after_s
+    before = kafka.looks
+    same.check([task()])
+    same.finish()
+    assert kafka.looks == before + 1
+    same.check([task()])
+
+
+def test_one_look_proves_nothing_and_two_do(same, kafka):
+    look(same, kafka, EVERY_S)
+    kafka.answer = {}
+    look(same, kafka, EVERY_S)
+    with pytest.raises(StateIncoherent, match="is not there") as gone:
+        look(same, kafka, AGAIN_S)
+    assert gone.value.as_dict()["cause"] == "changelog-missing"
+
+
+def test_what_was_seen_once_and_not_again_is_forgotten(same, kafka):
+    there = kafka.answer
+    for answer in ({}, there, {}, there, BrokerUnreachable("away", action="wait"), there):
+        kafka.answer = answer
+        look(same, kafka, EVERY_S)
+
+
+def test_brokers_that_are_away_prove_nothing(same, kafka):
+    for answer in ({}, BrokerUnreachable("away", action="wait"), {}, BrokerUnreachable("away", action="wait")):
+        kafka.answer = answer
+        look(same, kafka, EVERY_S)
+
+
+def test_it_is_looked_no_more_often_than_it_is_time(same, kafka):
+    look(same, kafka, EVERY_S)
+    for _ in range(100):
+        same.check([task()])
+    assert kafka.looks == 1
+
+
+def test_one_that_was_made_anew_is_told_with_both_ids(same, kafka):
+    kafka.answer = {TOPIC: SimpleNamespace(topic_id="other")}
+    look(same, kafka, EVERY_S)
+    with pytest.raises(StateIncoherent, match="was recreated") as anew:
+        look(same, kafka, AGAIN_S)
+    assert (anew.value.fields["seen"], anew.value.fields["expected"]) == ("other", "one")
