@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo ui ui-stop test test-simulation lint bench lock clean
+.PHONY: help setup demo ui ui-stop test test-simulation drills lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -20,11 +20,14 @@ ui-stop: setup ## stop what `make ui` started
 	@$(BIN)/holdfast down
 
 test: ## run all tests
-	@$(PYTHON) -m infra.bootstrap --browser
-	@$(BIN)/python -m pytest tests
+	@$(PYTHON) -m infra.bootstrap --browser --all-jars
+	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile
 
 test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores
 	@$(BIN)/python -m tests.simulation.run --seeds 10000
+
+drills: setup ## break a running installation in one way after the other and watch it mend; DRILLS="4 17" are these
+	@$(BIN)/python -m tests.drills $(DRILLS)
 
 lint: setup ## ruff and mypy
 	@$(BIN)/ruff check .
