@@ -55,6 +55,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
 
+def _has_hung_up(connection: socket.socket) -> bool:
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+
+
 class Fleet:
     """Programs, endpoints and answers of processors that are all deployed and work."""
 
@@ -65,7 +70,8 @@ class Fleet:
         #: Those that don't answer until all is over; how many wait for them, at the most at one time.
         self.silent: set[str] = set()
         self.lock = threading.Lock()
-        self.waiting = self.most_waiting = 0
+        self.waiting: set[socket.socket] = set()
+        self.most_waiting = 0
         self.patient = threading.Event()
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self._pids: dict[str, int] = {}
@@ -128,11 +134,13 @@ class Fleet:
                 fleet.questions.append(name)
                 if name in fleet.silent:
                     with fleet.lock:
-                        fleet.waiting += 1
-                        fleet.most_waiting = max(fleet.most_waiting, fleet.waiting)
-                    self._hang_up()
+                        fleet.waiting.add(self.connection)
+                        # who has given up may not have been noticed yet
+                        waiting = [each for each in fleet.waiting if not _has_hung_up(each)]
+                        fleet.most_waiting = max(fleet.most_waiting, len(waiting))
+                    self._await_hang_up()
                     with fleet.lock:
-                        fleet.waiting -= 1
+                        fleet.waiting.discard(self.connection)
                     return
                 body = json.dumps(fleet.status(name)).encode()
                 self.send_response(200)
@@ -140,12 +148,10 @@ class Fleet:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def _hang_up(self) -> None:
+            def _await_hang_up(self) -> None:
                 """Wait until the one who asked has given up, or all is over."""
-                while not fleet.patient.wait(0.05):
-                    readable, _, _ = select.select([self.connection], [], [], 0)
-                    if readable and not self.connection.recv(1, socket.MSG_PEEK):
-                        return
+                while not fleet.patient.wait(0.05) and not _has_hung_up(self.connection):
+                    pass
 
             def log_message(self, *_: Any) -> None: ...
 

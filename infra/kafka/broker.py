@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
@@ -65,6 +66,9 @@ class EmbeddedBroker:
         jars: Its class path.
     """
 
+    #: Whether its controller decides alone. One of several must never run by itself on its copy of the metadata.
+    _decides_alone: ClassVar[bool] = True
+
     def __init__(
         self, folder: Path, *, port: int | None = None, heap_mb: int = 512, java: Java, jars: Sequence[Path]
     ) -> None:
@@ -99,7 +103,7 @@ class EmbeddedBroker:
             deadline = time.monotonic() + timeout_s
             port = self._choose_port()
             self._configure(port, _free_port(), deadline)
-            if ended_uncleanly(self._folder / "data"):
+            if self._decides_alone and ended_uncleanly(self._folder / "data"):
                 expire_registration(self._folder / "data", self._java_command(), _free_port(), self.log, deadline)
             process = self._launch()
             mark = start_mark(process.pid) or ""

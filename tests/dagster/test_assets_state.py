@@ -12,7 +12,9 @@ from confluent_kafka import Producer
 from assets import keys
 from assets.factory import build_processor
 from assets.processors import ALL_ASSIGNED, HEALTHY
+from assets.rehearsals import RESTORE_REHEARSED
 from assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
+from assets.working import WORKING
 from infra.deploy.supervisord import Supervisord
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
@@ -89,11 +91,17 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
     with dg.DagsterInstance.ephemeral() as instance:
         run(definition, instance, keys.changelog_key(group, "counts"))
         deployed = run(definition, instance, keys.processor_key(group))
-        assert {name: passed for name, (passed, _) in deployed.items()} == {HEALTHY: True, ALL_ASSIGNED: True}
+        assert {name: passed for name, (passed, _) in deployed.items()} == dict.fromkeys(
+            (HEALTHY, ALL_ASSIGNED, WORKING), True
+        )
 
         feed(broker, f"{group}-in", 100)
         wait_processed(client, 100)
-        assert run(definition, instance, state) == {MATCHES_CHANGELOG: (True, ""), CHECKPOINTS_STORED: (True, "")}
+        checks = run(definition, instance, state)
+        rehearsed, told = checks.pop(RESTORE_REHEARSED)
+        assert rehearsed, "that none was rehearsed yet is no fault"
+        assert f"holdfast rehearse {group}" in told
+        assert checks == {MATCHES_CHANGELOG: (True, ""), CHECKPOINTS_STORED: (True, "")}
         event = instance.get_latest_materialization_event(state)
         assert event is not None
         metadata = event.asset_materialization.metadata

@@ -23,6 +23,8 @@ TRANSACTION_PARTITIONS = 4
 class Node(EmbeddedBroker):
     """One of the three; its own clients' port, and everybody's controller ports."""
 
+    _decides_alone = False
+
     def __init__(
         self, folder: Path, node: int, controllers: dict[int, int], java: Java, jars: tuple[Path, ...]
     ) -> None:
