@@ -20,7 +20,7 @@ from processors.lifecycle.watching import Look, WatchMemory
 from processors.registration import ProcessorDefinition
 from processors.topology import Topology
 
-WATCH_EVERY_S = 30
+WATCH_EVERY_S = 15
 #: How long one request of a tick may take, seconds.
 REQUEST_S = 8.0
 #: The verbs that leave a changelog or positions that are other ones, and right.

@@ -138,18 +138,21 @@ class Moment:
         if not self.differing:
             return None
         said = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
-        how = ", ".join(f"{count:,} {_MEANING[odd]}" for odd, count in self.odd.items())
+        how = ", ".join(
+            f"{'1 key differs' if count == 1 else f'{count:,} keys differ'} {_MEANING[odd]}"
+            for odd, count in self.odd.items()
+        )
         return f"partition {self.partition} at offset {self.place.offset}: the {said}: {how}"
 
 
 _MEANING = {
-    Odd.STORE: "keys differ in the store only",
-    Odd.CHANGELOG: "keys differ in the changelog only",
-    Odd.WAREHOUSE: "keys differ in the warehouse only",
-    Odd.ALL: "keys differ in all three",
-    Odd.STORE_CHANGELOG: "keys differ between store and changelog",
-    Odd.CHANGELOG_WAREHOUSE: "keys differ between changelog and warehouse",
-    Odd.STORE_WAREHOUSE: "keys differ between store and warehouse",
+    Odd.STORE: "in the store only",
+    Odd.CHANGELOG: "in the changelog only",
+    Odd.WAREHOUSE: "in the warehouse only",
+    Odd.ALL: "in all three",
+    Odd.STORE_CHANGELOG: "between store and changelog",
+    Odd.CHANGELOG_WAREHOUSE: "between changelog and warehouse",
+    Odd.STORE_WAREHOUSE: "between store and warehouse",
 }
 
 

@@ -45,7 +45,7 @@ def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
     for odd, mend in _IN_ORDER:
         if odd in partitions:
             where = sorted(partitions[odd])
-            head = f"{keys[odd]:,} keys of partition {', '.join(map(str, where))}: "
+            head = f"{keys[odd]:,} {'key' if keys[odd] == 1 else 'keys'} of partition {', '.join(map(str, where))}: "
             said.append(head + mend(subject, where, moments))
     if said:
         said.append(f"Then prove it: {_audit(subject, warehouse=_asked(moments))}.")

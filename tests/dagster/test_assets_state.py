@@ -134,4 +134,4 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
     (record,) = found.metadata["differing_keys"].value.records  # type: ignore[union-attr]
     assert (record.data["key"], record.data["store"], record.data["changelog"]) == ("foreign", "absent", "0")
     assert found.metadata["keys_differing"].value == 1
-    assert "1. 1 keys of partition 0" in str(found.metadata["repair_plan"].value)
+    assert "1. 1 key of partition 0" in str(found.metadata["repair_plan"].value)

@@ -66,7 +66,7 @@ def test_a_snapshot_is_proved_and_what_is_planted_later_is_shown(counting: Opera
     found = check(counting)
     figures = told(found)
     assert (found.passed, found.severity, found.blocking) == (False, dg.AssetCheckSeverity.ERROR, True)
-    assert "1 keys differ in the warehouse only" in str(found.description)
+    assert "1 key differs in the warehouse only" in str(found.description)
     (row,) = figures["differing_keys"].records
     assert (row.data["key"], row.data["store"], row.data["changelog"], row.data["warehouse"]) == (
         "key-3",
