@@ -146,7 +146,8 @@ class Fleet:
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(BrokenPipeError):  # who asked has given up
+                    self.wfile.write(body)
 
             def _await_hang_up(self) -> None:
                 """Wait until the one who asked has given up, or all is over."""

@@ -19,15 +19,19 @@ from typing import Any
 import dagster as dg
 import httpx
 
+from infra.kafka.broker import embedded_broker
+from infra.kafka.records import TopicSpec
+from infra.kafka.topics import Topics
 from infra.log import configure_logging
 from infra.settings import PROJECT, load_settings
 from orchestration import local
 from orchestration.resources import open_registry
-from tests.scale import PROCESSORS, STORES, Fleet, names, write_definitions
+from processors.registration import find_processor
+from tests.scale import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 
 TICKS = 5
-#: A topic and a processor each; of each store state, changelog, table and the table's upkeep.
-ASSETS = PROCESSORS * (2 + 4 * STORES)
+#: A topic and a processor each; of each store state, changelog, table and the table's upkeep; and the orphans.
+ASSETS = PROCESSORS * (2 + 4 * STORES) + 1
 #: What the page of the lineage asks of all assets.
 LINEAGE = "{ assetNodes { id assetKey { path } groupName kinds dependencyKeys { path } description } }"
 
@@ -47,7 +51,7 @@ def main() -> None:
         registry = open_registry(settings)
         fleet = Fleet(settings).start(registry)
         try:
-            for measured in (_loading, _ticks, _pages):
+            for measured in (_loading, _ticks, _pages, _topics):
                 print(json.dumps(measured(settings, fleet), indent=2), flush=True)
         finally:
             local.stop_webserver(settings)
@@ -78,19 +82,7 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
     local.prepare(settings)
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
         for name in ("processor_recovery", "processor_telemetry"):
-            sensor, cursor, seconds, cpu, events = definitions.resolve_sensor_def(name), None, [], [], []
-            for _ in range(TICKS):
-                with dg.build_sensor_context(
-                    instance=instance, resources=definitions.resources, definitions=definitions, cursor=cursor
-                ) as context:
-                    began, used = time.monotonic(), time.process_time()
-                    data = sensor.evaluate_tick(context)
-                    seconds.append(time.monotonic() - began)
-                    cpu.append(time.process_time() - used)
-                cursor, events = data.cursor, list(data.asset_events)
-            middle = TICKS // 2
-            found[name] = {"tick_s": round(sorted(seconds)[middle], 3), "tick_cpu_s": round(sorted(cpu)[middle], 3)}
-            found[name]["events"] = len(events)
+            found[name], events = _of_sensor(name, definitions, instance)
         fleet.silent = set(names())
         with dg.build_sensor_context(
             instance=instance, resources=definitions.resources, definitions=definitions
@@ -112,6 +104,48 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
         "mib_a_day": round(a_day * size / 2**20),
     }
     return found
+
+
+def _of_sensor(
+    name: str, definitions: dg.Definitions, instance: dg.DagsterInstance
+) -> tuple[dict[str, Any], list[Any]]:
+    """What a tick of a sensor takes, and the events of the last one."""
+    sensor, cursor, seconds, cpu, events = definitions.resolve_sensor_def(name), None, [], [], []
+    for _ in range(TICKS):
+        with dg.build_sensor_context(
+            instance=instance, resources=definitions.resources, definitions=definitions, cursor=cursor
+        ) as context:
+            began, used = time.monotonic(), time.process_time()
+            data = sensor.evaluate_tick(context)
+            seconds.append(time.monotonic() - began)
+            cpu.append(time.process_time() - used)
+        cursor, events = data.cursor, list(data.asset_events)
+    middle = TICKS // 2
+    found = {"tick_s": round(sorted(seconds)[middle], 3), "tick_cpu_s": round(sorted(cpu)[middle], 3)}
+    return {**found, "events": len(events)}, events
+
+
+def _topics(settings: Any, fleet: Fleet) -> dict[str, Any]:
+    """The sensor that looks at topics, on a real broker that has all of them, of four partitions each."""
+    from orchestration.definitions import build_definitions
+
+    broker = embedded_broker(settings)
+    address = broker.start()
+    os.environ["HOLDFAST_KAFKA__BOOTSTRAP_SERVERS"] = address.bootstrap
+    try:
+        topics = Topics(address.bootstrap)
+        made = 0
+        for topology in (find_processor(settings, name).topology for name in names()):
+            for source in topology.inputs:
+                topics.create(TopicSpec(source.name, PARTITIONS, 1))
+            for changelog in topology.changelogs:
+                topics.create(TopicSpec(changelog.topic.name, PARTITIONS, 1, dict(changelog.topic.config)))
+            made += len(topology.inputs) + len(topology.changelogs)
+        with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
+            definitions = build_definitions(load_settings())
+            return {"topics": made, "topics_watched": _of_sensor("topics_watched", definitions, instance)[0]}
+    finally:
+        broker.stop()
 
 
 def _size(settings: Any) -> int:
