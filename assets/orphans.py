@@ -4,6 +4,10 @@ Invariants:
     - Looking only: nothing is deleted or moved by it.
 """
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
 import dagster as dg
 
 from assets import keys
@@ -37,35 +41,22 @@ def orphans_check() -> dg.AssetChecksDefinition:
         description="Every topic, group, state folder, checkpoint and table of ours belongs to a registered store.",
     )
     def all_owned(cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        from processors.lifecycle.orphan_facts import orphans_of
+        from processors.lifecycle.orphan_cleaning import OrphanCleaning, as_document
 
-        found, unseen = orphans_of(load_settings(), lifecycle.world.registry, cluster.topics())
-        records = [
-            dg.TableRecord(
-                {
-                    "kind": each.kind,
-                    "name": each.name,
-                    "processor": each.processor,
-                    "why": each.why,
-                    "mib": -1.0 if each.size_bytes is None else round(each.size_bytes / MIB, 3),
-                }
-            )
-            for each in found
-        ]
+        settings = load_settings()
+        grace = timedelta(days=settings.orphan_grace_days)
+        survey = OrphanCleaning(settings, lifecycle.world.registry, cluster.topics(), ALL_OWNED).survey()
+        found = [as_document(each, grace) for each in survey.listed]
+        records = [dg.TableRecord(_row(each)) for each in found]
         columns = [dg.TableColumn(name, "float" if name == "mib" else "string") for name in _COLUMNS]
-        first = "; ".join(f"{each.kind} {each.name} ({each.why})" for each in found[:NAMED])
-        more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        said = [
-            f"{len(found)} without an owner: {first}{more}. `holdfast orphans` lists them." if found else "",
-            *unseen,
-        ]
         return dg.AssetCheckResult(
-            passed=not found and not unseen,
+            passed=not found and not survey.unseen,
             severity=dg.AssetCheckSeverity.WARN,
-            description=" ".join(each for each in said if each),
+            description=_said(found, survey.unseen),
             metadata={
                 "orphans": len(found),
-                "orphaned_mib": round(sum(each.size_bytes or 0 for each in found) / MIB, 3),
+                "orphaned_mib": round(sum(each["size_bytes"] or 0 for each in found) / MIB, 3),
+                "archived": sum(each["archived_at"] is not None for each in found),
                 "list": dg.MetadataValue.table(records, schema=dg.TableSchema(columns)),
             },
         )
@@ -73,4 +64,31 @@ def orphans_check() -> dg.AssetChecksDefinition:
     return all_owned
 
 
-_COLUMNS = ("kind", "name", "processor", "why", "mib")
+def _said(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> str:
+    said = list(unseen)
+    if found:
+        first = "; ".join(f"{each['kind']} {each['name']} ({each['why']}), {each['state']}" for each in found[:NAMED])
+        more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        said.insert(
+            0,
+            f"{len(found)} without an owner: {first}{more}. `holdfast orphans` lists them, `holdfast orphans plan` "
+            "shows what would be archived and deleted.",
+        )
+    return " ".join(said)
+
+
+def _row(orphan: Mapping[str, Any]) -> dict[str, str | float]:
+    size = orphan["size_bytes"]
+    return {
+        "kind": orphan["kind"],
+        "name": orphan["name"],
+        "processor": orphan["processor"],
+        "why": orphan["why"],
+        "mib": -1.0 if size is None else round(size / MIB, 3),
+        "archive": orphan["state"],
+        "archived_at": orphan["archived_at"] or "",
+        "deletable_from": orphan["deletable_from"] or "",
+    }
+
+
+_COLUMNS = ("kind", "name", "processor", "why", "mib", "archive", "archived_at", "deletable_from")

@@ -90,14 +90,24 @@ class Paths:
         """The checkpoint store, unless the settings name another one."""
         return self.home / "checkpoint-store"
 
+    @property
+    def checkpoint_folders(self) -> Path:
+        """The RocksDB checkpoints of all processors on this machine."""
+        return self.home / "checkpoints"
+
     def checkpoints(self, processor: str) -> Path:
         """The RocksDB checkpoints of one processor, one folder for each checkpoint id."""
-        return self.home / "checkpoints" / processor
+        return self.checkpoint_folders / processor
 
     @property
     def rehearsals(self) -> Path:
         """Scratch folders of rehearsed restores; empty but for locks when none is under way."""
         return self.home / "rehearsals"
+
+    @property
+    def archive(self) -> Path:
+        """Copies of what nobody owned, unless the settings name another folder."""
+        return self.home / "archive"
 
     def exports(self, processor: str) -> Path:
         """Files of state that was exported, before it was cleared or for other reasons."""

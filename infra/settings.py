@@ -325,6 +325,12 @@ class Settings(BaseSettings):
     stuck_after_s: float = Field(
         default=30.0, gt=0, description="A processor whose loop was silent for so many seconds counts as stuck."
     )
+    archive: Path | None = Field(
+        default=None, description="The folder that orphans are copied into. Unset: one of the home."
+    )
+    orphan_grace_days: float = Field(
+        default=7.0, ge=0, description="So old is an orphan's archive before the orphan may be deleted, days."
+    )
     recovery_enabled: bool = Field(default=True, description="Whether the recovery sensor starts switched on.")
     log_format: str = Field(default="text", pattern="^(text|json)$", description="Log lines as text or as json.")
     log_level: str = Field(
@@ -345,6 +351,11 @@ class Settings(BaseSettings):
     def checkpoint_store(self) -> str:
         """The checkpoint store's URL; a folder's path is absolute, a relative one is below the home folder."""
         return self._storage(self.checkpoints.url, self.paths.checkpoint_store)
+
+    @property
+    def archive_folder(self) -> Path:
+        """Where orphans are archived; a relative path is below the home folder."""
+        return self.paths.archive if self.archive is None else self.home / self.archive.expanduser()
 
     @property
     def warehouse_store(self) -> str:

@@ -14,6 +14,7 @@ from assets.checks import compaction_check_keys  # noqa: E402
 from assets.factory import build_assets  # noqa: E402
 from infra.log import configure_logging  # noqa: E402
 from infra.settings import Settings, load_settings  # noqa: E402
+from orchestration.jobs.archive_orphans import archive_orphans  # noqa: E402
 from orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
@@ -54,6 +55,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 feed_flights,
                 rehearse_restore,
                 orphan_checks,
+                archive_orphans,
                 *VERB_JOBS,
             ],
             sensors=[

@@ -12,6 +12,7 @@ from infra.settings import Settings
 from infra.storage.objects import FsspecObjects
 from infra.warehouse.stored_tables import table_names
 from processors.lifecycle.compatibility import from_document
+from processors.lifecycle.orphan_archive import Archive
 from processors.lifecycle.orphans import SLOT_FILES, Found, Known, Orphan, Owner, StateEntry, find_orphans
 from processors.lifecycle.peeking import ReadOnly
 from processors.lifecycle.ports import Memory
@@ -74,15 +75,20 @@ def _owners(
             tasks |= set(topology.tasks(counts))
         slots = frozenset(deployed[name].slots) if name in deployed else None
         folders = frozenset(StateFolder.path_of(Path(), "", "", task).name for task in tasks)
-        yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None)
+        vague = definition is None and release is None
+        yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None, vague)
 
 
 def _names(settings: Settings, registry: Memory, roots: Iterable[Path]) -> frozenset[str]:
-    """The names that processors ever had: as the registry has them, and as folders below the home do."""
+    """The names that processors ever had: as the registry, folders below the home and archives have them."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
-    folders = {path.name for place in places if place.is_dir() for path in place.iterdir() if path.is_dir()}
+    folders = {path.name for place in places for path in _folders(place)}
     recorded = {each.processor for each in registry.deployments()}
-    return frozenset({*folders, *recorded})
+    archived, _ = Archive(settings.archive_folder).newest()
+    former = {each.manifest.processor for each in archived.values()} | {
+        name for kind, name in archived if kind == "group"
+    }
+    return frozenset({*folders, *recorded, *former})
 
 
 def _state(root: Path) -> Iterator[StateEntry]:
@@ -97,7 +103,7 @@ def _state(root: Path) -> Iterator[StateEntry]:
 
 def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
     """Folders of checkpoints on this machine, and what the checkpoint store has of each known name."""
-    found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.home / "checkpoints")}
+    found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
     try:
         objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)
         for name in sorted({*known.names, *(each.name for each in known.owners)}):
@@ -119,7 +125,10 @@ def _tables(settings: Settings, unseen: list[str]) -> tuple[str, ...]:
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(path for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    """Those in a place; what begins with a dot is being deleted."""
+    if not place.is_dir():
+        return []
+    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _size(path: Path) -> int:

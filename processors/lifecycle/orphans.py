@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from processors.changelog.names import filling_topic, shadow_group
@@ -33,6 +33,8 @@ class Owner:
         changelogs: Their changelogs.
         slots: Its slots; None where it is not known which there are.
         tasks: The folder names of its tasks, and their names in the checkpoint store; None where they are not known.
+        vague: Whether it is not known which stores it has, as where it is deployed and its definition is not here: then
+            every changelog and table of its name is owned.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Owner:
     changelogs: frozenset[str]
     slots: frozenset[str] | None = None
     tasks: frozenset[str] | None = None
+    vague: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,19 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A thing that nobody owns; ``size_bytes`` None where it is not known."""
+    """A thing that nobody owns; ``size_bytes`` None where it is not known.
+
+    ``aside`` is state that was set aside beside a task: no process opens it, also none that has the slot.
+    ``forsaken`` is what belonged to a processor that is not registered.
+    """
 
     kind: Kind
     name: str
     processor: str
     why: str
     size_bytes: int | None = None
+    aside: bool = False
+    forsaken: bool = False
 
 
 def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
@@ -110,7 +119,9 @@ def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
         *_checkpoints(known, found.checkpoints),
         *_tables(known, found.tables),
     ]
-    return tuple(sorted(everything, key=lambda each: (each.kind, each.name)))
+    registered = _owners(known)
+    marked = (replace(each, forsaken=each.processor not in registered) for each in everything)
+    return tuple(sorted(marked, key=lambda each: (each.kind, each.name)))
 
 
 def _owners(known: Known) -> dict[str, Owner]:
@@ -142,9 +153,9 @@ def _topics(known: Known, topics: Sequence[str]) -> Iterator[Orphan]:
         if name is None or not topic.endswith("-changelog") or topic in owned:
             continue
         processor = name.partition(_SHADOW)[0]
-        if processor in known.busy:
-            continue
         owner = owners.get(name)
+        if processor in known.busy or (owner is not None and owner.vague):
+            continue
         if owner is None:
             why = _unregistered(known, name)
         elif any(topic.startswith(f"{shadow_group(name, store)}-") for store in owner.stores):
@@ -171,6 +182,7 @@ def _state(known: Known, entries: Sequence[StateEntry]) -> Iterator[Orphan]:
         processor = each.group.partition(_SHADOW)[0]
         owner = owners.get(each.group)
         why: str | None = None
+        aside = False
         if processor in known.busy or each.entry in SLOT_FILES:
             continue
         if owner is None:
@@ -179,9 +191,10 @@ def _state(known: Known, entries: Sequence[StateEntry]) -> Iterator[Orphan]:
             why = None if each.in_use else f"{each.group} has no slot {each.slot}"
         elif owner.tasks is not None and each.entry not in owner.tasks:
             base = next((task for task in owner.tasks if each.entry.startswith(f"{task}.")), None)
+            aside = base is not None
             why = f"{each.group} has no such task" if base is None else f"it was set aside, and {base} does not need it"
         if why is not None:
-            yield Orphan("state", each.path, processor, why, each.size_bytes)
+            yield Orphan("state", each.path, processor, why, each.size_bytes, aside)
 
 
 def _checkpoints(known: Known, checkpoints: Mapping[tuple[str, str], int]) -> Iterator[Orphan]:
@@ -198,6 +211,7 @@ def _checkpoints(known: Known, checkpoints: Mapping[tuple[str, str], int]) -> It
 
 
 def _tables(known: Known, tables: Sequence[str]) -> Iterator[Orphan]:
+    owners = _owners(known)
     namespaces = {snapshots_name(name).split(".")[1]: name for name in _all_names(known)}
     owned = {snapshots_name(owner.name) for owner in known.owners}
     for owner in known.owners:
@@ -205,8 +219,8 @@ def _tables(known: Known, tables: Sequence[str]) -> Iterator[Orphan]:
             owned |= {*tables_of(owner.name, store), *views_of(owner.name, store)}
     for table in tables:
         name = namespaces.get(table.split(".")[1])
-        if name is None or table in owned or name in known.busy:
+        if name is None or table in owned or name in known.busy or (name in owners and owners[name].vague):
             continue
-        why = f"no store of {name} has this table" if name in _owners(known) else _unregistered(known, name)
+        why = f"no store of {name} has this table" if name in owners else _unregistered(known, name)
         if why is not None:
             yield Orphan("table", table, name, why)

@@ -111,6 +111,20 @@ def test_a_longer_name_is_not_taken_for_a_store_of_a_shorter_one(longer: str) ->
     assert find_orphans(known(owners=(FLEET, owner)), found) == ()
 
 
+def test_where_the_stores_of_a_deployed_processor_are_not_known_all_are_owned() -> None:
+    vague = Owner("fleet", frozenset(), frozenset(), vague=True)
+    found = Found(topics=("fleet-old-changelog",), groups=("fleet",), tables=("holdfast.fleet.old",))
+    assert find_orphans(known(owners=(vague,)), found) == ()
+
+
+def test_what_a_processor_left_that_is_gone_is_told_from_what_a_registered_one_dropped() -> None:
+    found = find_orphans(known(), Found(topics=("fleet-old-changelog", "gone-counts-changelog")))
+    assert {each.name: each.forsaken for each in found} == {
+        "fleet-old-changelog": False,
+        "gone-counts-changelog": True,
+    }
+
+
 def test_where_slots_and_tasks_are_not_known_all_are_owned() -> None:
     vague = Owner("fleet", frozenset(), frozenset())
     found = Found(state=(entry("anything", slot="9"),), checkpoints={("fleet", "anything"): 1})

@@ -1,0 +1,403 @@
+"""Orphans on a real broker: archived, kept for their grace, deleted, and a topic put back with every record."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from infra.database.registry import Registry
+from infra.errors import HoldfastError
+from infra.kafka.reader import read_range
+from infra.kafka.records import Partition, Record, TopicSpec
+from infra.kafka.topic_copies import CopyUnreadable
+from infra.kafka.topics import Topics
+from infra.settings import Settings, load_settings
+from processors.lifecycle import orphan_cleaning, topic_return
+from processors.lifecycle.apply import NotConfirmed, PlanStale
+from processors.lifecycle.orphan_archive import Archive, ArchiveBusy
+from processors.lifecycle.orphan_cleaning import OrphanCleaning, OrphanOwned, said_of
+from processors.lifecycle.orphan_plan import OrphanPlan
+from processors.lifecycle.topic_return import NotArchived, TopicThere, put_back
+from tests.kafka.conftest import Stream
+
+CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
+
+
+class Killed(BaseException):
+    """As if the process had died here."""
+
+
+@dataclass
+class Left:
+    """What a processor that is neither defined nor deployed left: a changelog, a group, state and a checkpoint."""
+
+    group: str
+    settings: Settings
+    topics: Topics
+    registry: Registry
+    now: datetime = field(default_factory=lambda: datetime(2026, 11, 22, 6, 0, tzinfo=UTC))
+
+    @property
+    def topic(self) -> str:
+        return f"{self.group}-counts-changelog"
+
+    @property
+    def state(self) -> Path:
+        return self.settings.paths.state / self.group / "0" / "in-0"
+
+    @property
+    def cleaning(self) -> OrphanCleaning:
+        return OrphanCleaning(self.settings, self.registry, self.topics, "a test", lambda: self.now)
+
+    @property
+    def archive(self) -> Archive:
+        return Archive(self.settings.archive_folder)
+
+    def write(self, values: list[tuple[int, bytes | None, bytes | None]]) -> None:
+        """Records: partition, key, value; each with a timestamp and a header of its own."""
+        producer = Producer({"bootstrap.servers": self.topics.bootstrap})
+        for number, (partition, key, value) in enumerate(values):
+            headers: Any = [("n", b"%d" % number), ("none", None)] if number % 2 else None
+            producer.produce(self.topic, value, key, partition, timestamp=1_700_000_000_000 + number, headers=headers)
+        assert producer.flush(30) == 0
+
+    def read(self) -> dict[int, list[Record]]:
+        ends = self.topics.end_offsets(self.topic, committed=True)
+        return {
+            number: list(read_range(self.topics.bootstrap, self.topic, number, 0, end))
+            for number, end in sorted(ends.items())
+        }
+
+    def apply(self) -> OrphanPlan:
+        """Plan, and carry out exactly that."""
+        plan = self.cleaning.plan()
+        self.cleaning.apply(plan.hash)
+        return plan
+
+    def steps(self) -> list[tuple[str, str]]:
+        return [(type(step).__name__, step.kind) for step in self.cleaning.plan().steps]
+
+    def kinds(self) -> list[str]:
+        return [each.subject.orphan.kind for each in self.cleaning.survey().listed]
+
+
+ALL = ["checkpoint", "group", "state", "topic"]
+
+
+@pytest.fixture
+def left(broker: str, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    settings = load_settings(home=tmp_path / "home")
+    settings.home.mkdir()
+    registry = Registry(settings.registry)
+    registry.migrate()
+    made = Left(unique("gone"), settings, Topics(broker), registry)
+    made.topics.create(TopicSpec(made.topic, 2, 1, CONFIG))
+    made.write([(number % 2, b"k%d" % number, None if number == 7 else b"v%d" % number) for number in range(200)])
+    made.write([(0, None, b"\x00\xff binary"), (1, b"", b"")])
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": made.group})
+    consumer.commit(offsets=[TopicPartition(made.topic, 0, 17), TopicPartition(made.topic, 1, 4)], asynchronous=False)
+    consumer.close()
+    for folder in (made.state, settings.paths.checkpoints(made.group) / "1"):
+        folder.mkdir(parents=True)
+        (folder / "000004.sst").write_bytes(b"s" * 5000)
+        (folder / "CURRENT").write_bytes(b"MANIFEST-1")
+    yield made
+    registry.close()
+
+
+def same(records: dict[int, list[Record]], others: dict[int, list[Record]]) -> bool:
+    def plain(found: dict[int, list[Record]]) -> Any:
+        return {
+            number: [(each.key, each.value, each.timestamp_ms, each.headers or None) for each in part]
+            for number, part in found.items()
+        }
+
+    return bool(plain(records) == plain(others))
+
+
+def test_archived_then_kept_then_deleted_and_the_topic_comes_back_as_it_was(left: Left) -> None:
+    records = left.read()
+    assert sum(map(len, records.values())) == 202
+    assert left.steps() == [("Archive", kind) for kind in ("group", "topic", "checkpoint", "state")]
+    left.apply()
+    assert left.kinds() == ALL, "archiving changes nothing of the originals"
+    assert same(left.read(), records)
+
+    left.now += timedelta(days=6, hours=23)
+    plan = left.cleaning.plan()
+    assert plan.steps == ()
+    assert len(plan.waiting) == 4
+    assert left.cleaning.apply(plan.hash) == ()
+    assert left.kinds() == ALL
+    assert {said_of(each) for each in left.cleaning.survey().listed} == {
+        "archived 2026-11-22 06:00 UTC, may be deleted from 2026-11-29 06:00 UTC on"
+    }
+
+    left.now += timedelta(hours=1)
+    assert left.steps() == [("Delete", kind) for kind in ("group", "topic", "checkpoint", "state")]
+    with pytest.raises(NotConfirmed):
+        left.cleaning.apply("")
+    with pytest.raises(PlanStale, match="Nothing was done"):
+        left.cleaning.apply("0" * 12)
+    left.apply()
+    assert left.kinds() == []
+    assert left.topics.describe([left.topic]) == {}
+    assert left.group not in left.topics.listed()[1]
+    assert not left.state.exists()
+    assert not left.settings.paths.checkpoints(left.group).exists()
+    assert [(each.verb, each.outcome) for each in left.registry.actions()] == [("clean orphans", "done")] * 2
+
+    assert "202 records in 2 partition(s)" in put_back(left.archive, left.topics, left.topic)
+    assert same(left.read(), records)
+    facts = left.topics.describe([left.topic])[left.topic]
+    assert (facts.partitions, facts.config["retention.ms"]) == (2, "-1")
+    assert facts.config["max.message.bytes"] == CONFIG["max.message.bytes"]
+    with pytest.raises(TopicThere):
+        put_back(left.archive, left.topics, left.topic)
+    with pytest.raises(NotArchived):
+        put_back(left.archive, left.topics, "never-there")
+    assert left.steps() == [("Archive", "topic")], "it is another topic now, whose grace begins anew"
+
+
+def test_what_is_in_the_archive_is_of_use_without_holdfast(left: Left) -> None:
+    left.apply()
+    copies, unread = left.archive.newest()
+    assert not unread
+    offsets = copies["group", left.group].folder / "offsets.csv"
+    with offsets.open(newline="") as file:
+        assert list(csv.reader(file)) == [[left.topic, "0", "17"], [left.topic, "1", "4"]]
+    state = copies["state", str(left.state)]
+    assert (state.folder / "in-0" / "CURRENT").read_bytes() == b"MANIFEST-1"
+    assert state.manifest.files == {"in-0/000004.sst": 5000, "in-0/CURRENT": 10}
+    manifest = json.loads((copies["topic", left.topic].folder / "manifest.json").read_text())
+    assert manifest["about"]["config"] == CONFIG
+    assert manifest["about"]["records"] == {"0": 101, "1": 101}
+    assert manifest["facts"]["ends"] == {"0": 101, "1": 101}
+
+
+def test_what_changed_since_it_was_archived_is_archived_anew(left: Left) -> None:
+    left.apply()
+    left.now += timedelta(days=8)
+    left.write([(0, b"k", b"one more")])
+    (left.state / "CURRENT").write_bytes(b"MANIFEST-2")
+    assert sorted(left.steps()) == [
+        ("Archive", "state"),
+        ("Archive", "topic"),
+        ("Delete", "checkpoint"),
+        ("Delete", "group"),
+    ]
+    left.apply()
+    assert left.kinds() == ["state", "topic"]
+    assert left.cleaning.plan().steps == ()
+    copies, _ = left.archive.newest()
+    assert copies["topic", left.topic].manifest.about["records"]["0"] == 102
+
+
+def test_a_plan_is_stale_once_a_fact_of_it_is(left: Left) -> None:
+    left.apply()
+    left.now += timedelta(days=8)
+    plan = left.cleaning.plan(["topic"])
+    left.write([(0, b"k", b"one more")])
+    with pytest.raises(PlanStale):
+        left.cleaning.apply(plan.hash, ["topic"])
+    assert left.topics.describe([left.topic])
+
+
+def test_what_somebody_has_is_left_alone(left: Left) -> None:
+    left.apply()
+    left.now += timedelta(days=8)
+    member = Consumer({"bootstrap.servers": left.topics.bootstrap, "group.id": left.group})
+    member.subscribe([left.topic])
+    lock = os.open(left.state.parent / "lock", os.O_RDWR | os.O_CREAT)
+    plan = left.cleaning.plan(["state"])
+    try:
+        while not left.topics.members(left.group):
+            member.poll(0.1)
+        found = left.cleaning.plan()
+        assert found.steps == ()
+        assert len(found.blocked) == 4
+        assert all("runs: its group has 1 member" in sentence for sentence in found.blocked)
+        with pytest.raises(PlanStale):
+            left.cleaning.apply(plan.hash, ["state"])
+        member.close()
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(HoldfastError, match="is held by the live process"):
+            left.cleaning.apply(plan.hash, ["state"])
+        assert (left.state / "CURRENT").exists()
+    finally:
+        os.close(lock)
+    with left.archive.held(), pytest.raises(ArchiveBusy):
+        left.cleaning.apply(plan.hash, ["state"])
+    left.cleaning.apply(plan.hash, ["state"])
+    assert not left.state.exists()
+
+
+def test_what_got_an_owner_meanwhile_is_not_deleted(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    left.apply()
+    left.now += timedelta(days=8)
+    plan = left.cleaning.plan(["topic"])
+    cleaning = left.cleaning
+    planned = cleaning.plan
+
+    def then_deployed(only: Any = ()) -> OrphanPlan:
+        found = planned(only)
+        left.registry.record_deployment(left.group, "1", ("0",), left.now)
+        return found
+
+    monkeypatch.setattr(cleaning, "plan", then_deployed)
+    with pytest.raises(OrphanOwned, match="has an owner again"):
+        cleaning.apply(plan.hash, ["topic"])
+    assert left.topics.describe([left.topic])
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
+    left: Left, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Each write of a small file, and each copy that gets its name, is a place to die right after."""
+    for name in ("archive", "delete"):
+        plan = left.cleaning.plan()
+        places = 0
+        real = orphan_cleaning.ArchiveFolder.note_deletion, orphan_cleaning.ArchiveFolder.finish
+
+        def dying(original: Callable[..., Any]) -> Callable[..., Any]:
+            def and_die(*arguments: Any) -> Any:
+                nonlocal places
+                places += 1
+                if places == step + 1:
+                    if step % 2:
+                        original(*arguments)
+                    raise Killed
+                return original(*arguments)
+
+            return and_die
+
+        with monkeypatch.context() as patch:
+            patch.setattr(orphan_cleaning.ArchiveFolder, "note_deletion", dying(real[0]))
+            patch.setattr(orphan_cleaning.ArchiveFolder, "finish", dying(real[1]))
+            try:
+                left.cleaning.apply(plan.hash)
+            except Killed:
+                left.cleaning.apply(plan.hash)
+        assert left.cleaning.plan().steps == (), name
+        assert left.kinds() == (ALL if name == "archive" else [])
+        left.now += timedelta(days=8)
+    assert left.topics.describe([left.topic]) == {}
+    assert not any(path.name.startswith(".deleted-") for path in left.settings.home.rglob("*"))
+    assert put_back(left.archive, left.topics, left.topic)
+
+
+def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    from processors.lifecycle import orphan_things
+
+    left.apply()
+    left.now += timedelta(days=8)
+    plan = left.cleaning.plan()
+
+    def half(path: Path) -> None:
+        next(path.rglob("*.sst")).unlink()
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(orphan_things, "_remove", half)
+        with pytest.raises(Killed):
+            left.cleaning.apply(plan.hash)
+    assert ("Finish", "checkpoint") in left.steps()
+    left.cleaning.apply(plan.hash)
+    assert left.kinds() == []
+    assert not list(left.settings.home.glob("**/.deleted-*"))
+
+
+@pytest.mark.parametrize("where", ["before it is made", "once it is made", "in the middle", "at the end"])
+def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    records = left.read()
+    left.apply()
+    left.now += timedelta(days=8)
+    left.apply()
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    def some(topics: Topics, topic: str, parts: dict[int, Any], size: int) -> None:
+        write_records(topics, topic, {0: [record for record, _ in zip(parts[0], range(40), strict=False)]}, size)
+        raise Killed
+
+    write_records = topic_return.write_records
+    with monkeypatch.context() as patch:
+        if where == "before it is made":
+            patch.setattr(Topics, "create", killed)
+        elif where == "once it is made":
+            create = Topics.create
+            patch.setattr(Topics, "create", lambda *arguments: (create(*arguments), killed()))
+        elif where == "in the middle":
+            patch.setattr(topic_return, "write_records", some)
+        else:
+            patch.setattr(topic_return, "_check_ends", killed)
+        with pytest.raises(Killed):
+            put_back(left.archive, left.topics, left.topic)
+    put_back(left.archive, left.topics, left.topic)
+    assert same(left.read(), records)
+
+
+def test_a_damaged_archive_is_not_put_back(left: Left) -> None:
+    left.apply()
+    left.now += timedelta(days=8)
+    left.apply()
+    file = left.archive.newest()[0]["topic", left.topic].folder / "partition-1.jsonl.gz"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(CopyUnreadable, match="nothing was put back"):
+        put_back(left.archive, left.topics, left.topic)
+    assert left.topics.describe([left.topic]) == {}
+
+
+def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State is what the changelog folds to: put back, with the group's offsets, counting goes on."""
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", stream.bootstrap)
+    stream.feed_numbers(100)
+    stream.application().run(count=100, timeout=30)
+    before = stream.counts()
+    shutil.rmtree(stream.state_dir)
+    settings = load_settings(home=tmp_path / "home")
+    settings.home.mkdir()
+    (settings.paths.exports(stream.group)).mkdir(parents=True)  # it is known by name
+    registry = Registry(settings.registry)
+    registry.migrate()
+    now = datetime.now(UTC)
+    left = Left(stream.group, settings, stream.topics, registry, now)
+    try:
+        left.apply()
+        left.now += timedelta(days=8)
+        left.apply()
+        assert left.kinds() == []
+    finally:
+        registry.close()
+    assert stream.topics.describe([left.topic]) == {}
+
+    put_back(left.archive, stream.topics, left.topic)
+    offsets = left.archive.newest()[0]["group", stream.group].folder / "offsets.csv"
+    with offsets.open(newline="") as file:
+        places = [TopicPartition(topic, int(number), int(at)) for topic, number, at in csv.reader(file)]
+    assert {Partition(each.topic, each.partition) for each in places} >= {Partition(stream.source, 0)}
+    consumer = Consumer({"bootstrap.servers": stream.bootstrap, "group.id": stream.group})
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    assert stream.counts() == before
+    stream.feed_numbers(50)
+    stream.application().run(count=50, timeout=30)
+    stream.outputs_are_exact({b"k%d" % number: 15 for number in range(10)})
