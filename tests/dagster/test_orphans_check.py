@@ -12,6 +12,7 @@ from assets.orphans import ALL_OWNED
 from infra.kafka.records import TopicSpec
 from orchestration import cli
 from orchestration.definitions import build_definitions
+from orchestration.jobs.archive_orphans import OrphansConfig
 from tests.operating import Operated
 
 
@@ -31,7 +32,7 @@ def checked(operated: Operated) -> dg.AssetCheckEvaluation:
 
 
 def test_what_runs_has_an_owner_and_what_is_left_has_none(
-    operated: Operated, capsys: pytest.CaptureFixture[str]
+    operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operated.bring_up()
     operated.feed(keys=10, each=1)
@@ -65,6 +66,50 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
     assert said.severity is dg.AssetCheckSeverity.WARN
     assert f"{group}-old-changelog (no store of {group} has this changelog)" in (said.description or "")
     assert operated.topics.describe([f"{group}-old-changelog"]), "nothing is deleted by looking"
+
+    archived_then_deleted_by_the_job(operated, capsys, monkeypatch)
+
+
+def archived_then_deleted_by_the_job(
+    operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dry run, refused without the hash, archived with it; seen by the check; deleted once no grace is left."""
+    topic, only = f"{operated.group}-old-changelog", ["topic"]
+    shown = launched(operated, only=only)
+    assert not launched(operated, only=only, dry_run=False, ok=False)
+    assert launched(operated, only=only, dry_run=False, confirm=shown["plan"])["steps"] == 2
+    found = {each["name"]: each for each in listed(capsys)["orphans"]}
+    assert found[topic]["archived_at"] is not None
+    assert found[topic]["deletable_from"] > found[topic]["archived_at"]
+    assert "archived 20" in (checked(operated).description or "")
+
+    assert cli.main(["orphans", "plan", "--only", topic]) == 0
+    assert "may be deleted from" in capsys.readouterr().out
+    monkeypatch.setenv("HOLDFAST_ORPHAN_GRACE_DAYS", "0")
+    assert cli.main(["orphans", "plan", "--only", topic, "--json"]) == 2
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["destructive"]
+    assert cli.main(["orphans", "apply", "--only", topic, "--confirm", "0" * 12]) == 3
+    assert cli.main(["orphans", "apply", "--only", topic, "--confirm", plan["hash"]]) == 0
+    assert operated.topics.describe([topic]) == {}
+    assert cli.main(["orphans", "put-back", topic]) == 0
+    assert operated.topics.describe([topic])
+    assert cli.main(["orphans", "put-back", topic]) == 3
+    assert cli.main(["orphans", "plan", "--only", "no-such-orphan"]) == 64
+
+
+def launched(
+    operated: Operated, *, only: list[str], dry_run: bool = True, confirm: str = "", ok: bool = True
+) -> dict[str, Any]:
+    job = build_definitions(operated.settings).resolve_job_def("archive_orphans")
+    config = OrphansConfig(dry_run=dry_run, confirm=confirm, only=only)
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = job.execute_in_process(
+            dg.RunConfig(ops={"archive_one": config}), instance=instance, raise_on_error=False
+        )
+        assert done.success is ok
+        events = [event for event in done.all_events if event.is_successful_output]
+        return {name: value.value for event in events for name, value in event.step_output_data.metadata.items()}
 
 
 def test_a_definition_that_cannot_be_imported_hides_no_orphan_of_others_and_loses_nothing(
