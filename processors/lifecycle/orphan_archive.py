@@ -136,7 +136,7 @@ class Archive:
         return found, tuple(unread)
 
     def begin(self, kind: Kind, name: str, now: datetime) -> Path:
-        """An empty folder for a new copy; what a copy of the same thing left that was broken off is gone.
+        """An empty folder for a new copy.
 
         Raises:
             ArchiveFailed: It can't be made.
@@ -145,11 +145,19 @@ class Archive:
         moment = f"{now:%Y%m%dT%H%M%S.%fZ}"
         with told(place):
             place.mkdir(parents=True, exist_ok=True)
-            for left in place.glob(f"*{_PART}"):
-                shutil.rmtree(left)
             part = place / f"{moment}{_PART}"
             part.mkdir()
         return part
+
+    def sweep(self) -> None:
+        """Delete what copies left that were broken off; by who holds the archive.
+
+        Raises:
+            ArchiveFailed: It can't be.
+        """
+        with told(self.root):
+            for left in self.root.glob(f"*/*/*{_PART}"):
+                shutil.rmtree(left)
 
     def finish(self, part: Path, manifest: Manifest) -> Archived:
         """Write the manifest of a copy, and give the copy its name.
@@ -187,7 +195,7 @@ class Archive:
             ArchiveFailed: The folder can't be made.
         """
         with told(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has what topics and tables had
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
@@ -32,6 +33,7 @@ from processors.lifecycle.explanation import count_of
 from processors.lifecycle.orphan_archive import (
     VERSION,
     Archived,
+    ArchiveFailed,
     Deletion,
     Manifest,
     copied_files,
@@ -165,13 +167,16 @@ class OrphanCleaning:
             NotConfirmed: No hash is given.
             PlanStale: The plan is another one now.
             ArchiveBusy: Another process is at it.
+            ArchiveFailed: The archive can't be written, or is where orphans are looked for.
             HoldfastError: A step failed; asked for again, the rest is done.
         """
         if not confirmed:
             raise NotConfirmed(
                 "The plan for orphans was not confirmed.", action="Read the plan, then give its hash.", plan=""
             )
+        self._check_place()
         with self._archive.held():
+            self._archive.sweep()
             plan = self.plan(only)
             self._check_confirmed(plan, confirmed)
             done: list[str] = []
@@ -182,6 +187,7 @@ class OrphanCleaning:
                     since = time.monotonic()
                     done.append(f"{len(done) + 1}. {self._carry_out(step)} ({time.monotonic() - since:.1f} s)")
             except HoldfastError as failed:
+                self._archive.sweep()
                 self._record(plan, f"failed after {len(done)} step(s): {failed.message}", began)
                 raise
             if plan.steps:
@@ -202,6 +208,17 @@ class OrphanCleaning:
         except OSError as failed:
             return Subject(orphan, None, f"it could not be looked at: {failed}.", "", copy)
         return Subject(orphan, look.facts, look.blocked, look.amount, copy)
+
+    def _check_place(self) -> None:
+        """Refuse an archive where orphans are looked for: it would be one."""
+        paths, root = self._settings.paths, self._archive.root.resolve()
+        for place in (paths.state, paths.checkpoint_folders, Path(self._settings.checkpoint_store), paths.warehouse):
+            if root.is_relative_to(place.resolve()):
+                raise ArchiveFailed(
+                    f"The archive {root} is inside of {place}, where orphans are looked for. Nothing was done.",
+                    action="Set HOLDFAST_ARCHIVE to a folder outside of it.",
+                    path=str(root),
+                )
 
     def _check_confirmed(self, plan: OrphanPlan, confirmed: str) -> None:
         file = self._archive.root / _CONFIRMED

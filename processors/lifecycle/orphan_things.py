@@ -229,7 +229,9 @@ class FolderThing:
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
         """See ``Thing``: only what has the name that a deletion gave it."""
-        _remove(Path(leftovers["path"]))
+        trash = Path(leftovers["path"])
+        assert trash.name.startswith(_TRASH)
+        _remove(trash)
 
 
 class CheckpointThing:

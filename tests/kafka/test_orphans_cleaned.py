@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import json
 import os
@@ -28,7 +29,7 @@ from infra.storage.objects import FsspecObjects
 from infra.warehouse.catalog import open_catalog
 from processors.lifecycle import orphan_cleaning, orphan_things, topic_return
 from processors.lifecycle.apply import NotConfirmed, PlanStale
-from processors.lifecycle.orphan_archive import Archive, ArchiveBusy
+from processors.lifecycle.orphan_archive import Archive, ArchiveBusy, ArchiveFailed
 from processors.lifecycle.orphan_cleaning import OrphanCleaning, OrphanOwned, said_of
 from processors.lifecycle.orphan_plan import OrphanPlan
 from processors.lifecycle.orphan_things import OrphanChanged
@@ -417,6 +418,31 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
             left.cleaning.apply(plan.hash, only)
     left.cleaning.apply(plan.hash, only)
     assert list(objects.sizes(f"{left.group}/")) == [others]
+
+
+def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orphans(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = left.cleaning.plan()
+
+    def no_room(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(orphan_things, "sha256_of", no_room)
+        with pytest.raises(ArchiveFailed, match="No space left on device"):
+            left.cleaning.apply(plan.hash)
+    assert not list(left.archive.root.glob("**/*.part"))
+    assert [kind for kind, _ in left.archive.newest()[0]] == ["group"]
+    assert left.registry.actions()[0].outcome.startswith("failed after 1 step(s)")
+    left.cleaning.apply(plan.hash)
+    assert left.cleaning.plan().steps == ()
+
+    within = left.settings.model_copy(update={"archive": left.settings.paths.state / "archive"})
+    inside = OrphanCleaning(within, left.registry, left.topics, "a test")
+    with pytest.raises(ArchiveFailed, match="where orphans are looked for"):
+        inside.apply(inside.plan().hash)
+    assert not within.archive_folder.exists()
 
 
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
