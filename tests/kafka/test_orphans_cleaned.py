@@ -8,6 +8,9 @@ import fcntl
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -35,7 +38,7 @@ from processors.lifecycle.orphan_plan import OrphanPlan
 from processors.lifecycle.orphan_things import OrphanChanged
 from processors.lifecycle.orphans import Orphan
 from processors.lifecycle.topic_return import NotArchived, TopicThere, put_back
-from tests.kafka.conftest import Stream
+from tests.kafka.conftest import PROJECT, Stream, wait_for
 
 CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
 
@@ -304,6 +307,42 @@ def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
     assert left.topics.describe([left.topic]) == {}
     assert not any(path.name.startswith(".deleted-") for path in left.settings.home.rglob("*"))
     assert put_back(left.archive, left.topics, left.topic)
+
+
+def killed_once(left: Left, plan_hash: str, trace: str) -> None:
+    """Run the command line's apply, and kill it as soon as the archive has a file or folder of that name."""
+    environment = {
+        **os.environ,
+        "HOLDFAST_HOME": str(left.settings.home),
+        "HOLDFAST_ORPHAN_GRACE_DAYS": str(left.settings.orphan_grace_days),
+    }
+    command = [sys.executable, "-m", "orchestration.cli", "orphans", "apply", "--confirm", plan_hash]
+    with subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL) as process:
+        wait_for(lambda: process.poll() is not None or list(left.archive.root.glob(f"**/{trace}")), trace)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
+
+
+def test_the_command_killed_by_the_system_goes_on_when_it_is_given_again(left: Left) -> None:
+    left.settings = left.settings.model_copy(update={"orphan_grace_days": 0.0})
+    left.now = datetime.now(UTC)
+    left.write([(number % 2, b"k", b"v" * 1000) for number in range(20_000)])
+    records = left.read()
+    confirmed = left.cleaning.plan().hash
+    killed_once(left, confirmed, "*.part")
+    left.cleaning.apply(confirmed)
+    assert not list(left.archive.root.glob("**/*.part"))
+    assert left.kinds() == ALL
+    assert same(left.read(), records)
+
+    left.now = datetime.now(UTC)
+    confirmed = left.cleaning.plan().hash
+    assert {kind for kind, _ in left.steps()} == {"Delete"}
+    killed_once(left, confirmed, "deletion.json")
+    left.cleaning.apply(confirmed)
+    assert left.kinds() == []
+    put_back(left.archive, left.topics, left.topic)
+    assert same(left.read(), records)
 
 
 def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
