@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from infra.browser import find_browser
 from tests.operating import operated
@@ -23,7 +23,20 @@ def page() -> Iterator[Page]:
     executable = find_browser()
     if executable is None:
         pytest.skip("there is no Chromium")
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(executable), args=FLAGS)
         yield browser.new_page(viewport={"width": 1800, "height": 900})
         browser.close()
+
+
+def picture(page: Page, name: str, *, height: int | None = None) -> None:
+    """For the documentation, where it is asked for: what the page shows, down to ``height``, once it stands still."""
+    if not TAKE_SCREENSHOTS:
+        return
+    expect(page.get_by_text("Loading", exact=False)).to_have_count(0, timeout=30_000)
+    seen = page.viewport_size
+    assert seen is not None
+    clip = {"x": 0, "y": 0, "width": seen["width"], "height": height or seen["height"]}
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=IMAGES / name, clip=clip, animations="disabled")

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from assets import keys
 from orchestration import local
-from tests.browser.conftest import IMAGES, TAKE_SCREENSHOTS
+from tests.browser.conftest import picture
 from tests.drills.dagster_answers import DagsterAnswers, Evaluation
 from tests.drills.patience import wait_for
 from tests.operating import Operated
@@ -59,8 +59,3 @@ def test_a_killed_processor_is_red_then_green_with_its_story(operated: Operated,
     for step in ("noticed", "diagnose", "fence", "restart", "verify", "resolved"):
         expect(story.get_by_text(step).first).to_be_visible(timeout=90_000)
     picture(page, "recovery-green.png")
-
-
-def picture(page: Page, name: str) -> None:
-    if TAKE_SCREENSHOTS:
-        page.screenshot(path=IMAGES / name)

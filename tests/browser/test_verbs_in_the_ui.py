@@ -10,7 +10,7 @@ import yaml
 from playwright.sync_api import Page, expect
 
 from orchestration import local
-from tests.browser.conftest import IMAGES, TAKE_SCREENSHOTS
+from tests.browser.conftest import picture
 from tests.operating import Operated
 
 #: How long a run may take to be dequeued, started and through, milliseconds.
@@ -51,11 +51,9 @@ def test_a_clear_is_a_dry_run_first_and_done_once_confirmed(operated: Operated, 
     expect(shown.get_by_text("delete key 'key-1' of counts").first).to_be_visible()
     confirm = re.search(r"confirm: (\w{12})", shown.inner_text())
     assert confirm is not None
-    if TAKE_SCREENSHOTS:
-        page.screenshot(path=IMAGES / "clear-dry-run.png")
+    picture(page, "clear-dry-run.png")
     assert operated.logged()["key-1"] == 2
 
     launch(page, url, "clear_state", "clear_one", **wanted, dry_run=False, confirm=confirm[1])
-    if TAKE_SCREENSHOTS:
-        page.screenshot(path=IMAGES / "clear-confirmed.png")
+    picture(page, "clear-confirmed.png")
     assert operated.logged() == {f"key-{number}": 2 for number in (0, 2, 3, 4)}

@@ -1,0 +1,191 @@
+"""A snapshot asset's pages in a real browser: hours that have ended are backfilled there, and the table has them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from assets import keys
+from assets.times import snapshot_partitions
+from infra.settings import SnapshotSettings
+from infra.spark.server import start_server, stop_server
+from infra.warehouse.catalog import load_table, read_table
+from orchestration import local
+from processors.snapshots.names import time_tag
+from tests import operating
+from tests.browser.conftest import picture
+from tests.dagster.test_past_windows import HOUR_S, OF_THEN
+from tests.drills.dagster_answers import DagsterAnswers
+from tests.operating import Operated
+
+#: How long a backfill may take to be taken up, started and through, milliseconds.
+BACKFILL_MS = 240_000
+HOURS = snapshot_partitions(SnapshotSettings(every="hour"))
+#: A key is forgotten at its sixth visit.
+DEFINITION = """
+from typing import TypedDict
+
+from processors import Application
+
+application = Application(
+    consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,
+    consumer_extra_config={{"session.timeout.ms": 6000}},
+)
+Visits = TypedDict("Visits", {{"visits": int, "regular": bool}})
+
+def visit(value, state):
+    visits = state.get("known", {{"visits": 0}})["visits"] + 1
+    if visits == 6:
+        state.delete("known")
+    else:
+        state.set("known", {{"visits": visits, "regular": visits > 3}})
+    return visits
+
+application.dataframe(application.topic("{group}-in")).apply(visit, stateful=True, store="counts", model=Visits)
+"""
+#: When, in hours from the one that runs now, so many keys came by; None is now. The first two are published at once.
+CAME_BY = ((-3.8, 40), (-3.4, 60), (-2.5, 70), (-1.5, 80), (-0.5, 90), (None, 100))
+PUBLISHED = 2
+
+
+@pytest.fixture(autouse=True)
+def then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that tells the worker its time: its records and checkpoints are of that moment."""
+    path = tmp_path / "then"
+    path.write_text(str(time.time()))
+    monkeypatch.setattr(operating, "DEFINITION", OF_THEN.replace("THEN_FILE", str(path)) + DEFINITION)
+    monkeypatch.setenv("HOLDFAST_SNAPSHOTS__EVERY", "hour")
+    monkeypatch.setenv("HOLDFAST_SNAPSHOTS__SINCE", time.strftime("%Y-%m-%d", time.gmtime(time.time() - 24 * HOUR_S)))
+    monkeypatch.setenv("HOLDFAST_SPARK__MASTER", "warm")
+    return path
+
+
+@pytest.fixture
+def url(operated: Operated) -> Iterator[str]:
+    """The webserver's; with the daemon, and one Spark for all runs."""
+    start_server(operated.settings)
+    local.start_daemon(operated.settings)
+    yield local.start_webserver(operated.settings)
+    local.stop_webserver(operated.settings)
+    local.stop_daemon(operated.settings)
+    stop_server(operated.settings)
+
+
+@pytest.fixture
+def hour(operated: Operated, url: str, then: Path) -> float:
+    """When the hour that runs now began; the processor has lived through those before it, and was published early."""
+    dagster, group = DagsterAnswers(url), operated.group
+    state, snapshot = keys.state_key(group, "counts"), keys.snapshot_key(group, "counts")
+
+    def materialize(*assets: dg.AssetKey) -> None:
+        assert dagster.ended(dagster.launch("__ASSET_JOB", assets=assets)) == "SUCCESS"
+
+    materialize(keys.changelog_key(group, "counts"), keys.processor_key(group))
+    # as the processor of an hour's snapshots would have it: nothing of half a day is compacted
+    operated.topics.alter(operated.changelog, {"min.compaction.lag.ms": str(int(12 * HOUR_S * 1000))})
+    began, fed = time.time() // HOUR_S * HOUR_S, 0
+    for number, (at, count) in enumerate(CAME_BY):
+        then.write_text(str(time.time() if at is None else began + at * HOUR_S))
+        operated.feed(keys=count, each=1)
+        fed += count
+        operated.processed(fed)
+        if number < PUBLISHED:
+            materialize(state, snapshot)
+    materialize(state)
+    return began
+
+
+def held(until: float | None) -> dict[str, int]:
+    """The visits of each key before some hours from now; None is now."""
+    came = Counter(
+        f"key-{number}"
+        for at, count in CAME_BY
+        if until is None or (at is not None and at < until)
+        for number in range(count)
+    )
+    return {key: visits for key, visits in came.items() if visits < 6}
+
+
+def table(operated: Operated, tag: str | None = None) -> dict[str, int]:
+    rows = read_table(operated.settings, operated.group, "counts", tag=tag)
+    return dict(zip(rows["message_key"].to_pylist(), rows["visits"].to_pylist(), strict=True))
+
+
+def test_hours_that_have_ended_are_backfilled_from_the_assets_page(
+    operated: Operated, url: str, hour: float, page: Page
+) -> None:
+    asset = f"{url}/assets/{'/'.join(keys.snapshot_key(operated.group, 'counts').path)}"
+    windows = [HOURS.get_partition_key_for_timestamp(hour - ago * HOUR_S) for ago in (3, 2, 1)]
+    page.set_default_timeout(60_000)
+    page.set_viewport_size({"width": 1440, "height": 900})
+
+    backfill = launch_backfill(page, asset, windows[0], windows[-1])
+    page.goto(f"{url}/runs/b/{backfill}")
+    expect(page.get_by_text("100% completed")).to_be_visible(timeout=BACKFILL_MS)
+    runs = "query($tags: [ExecutionTag!]) { runsOrError(filter: {tags: $tags}) { ... on Runs { results { status } } } }"
+    found = DagsterAnswers(url).ask(runs, tags=[{"key": "dagster/backfill", "value": backfill}])
+    assert [each["status"] for each in found["runsOrError"]["results"]] == ["SUCCESS"], "a range is one run"
+
+    assert [table(operated, time_tag(window)) for window in windows] == [held(-2), held(-1), held(0)]
+    assert table(operated) == held(None), "what is published is the store now"
+    page.goto(f"{asset}?view=partitions")
+    expect(page.get_by_text("Materialized (3)")).to_be_visible()
+    page.get_by_text(windows[-1], exact=True).first.click()
+    expect(page.get_by_text("time_partitions").first).to_be_visible()
+    picture(page, "backfill-done.png", height=640)
+
+    look_at_pages(operated, page, asset)
+
+
+def launch_backfill(page: Page, asset: str, first: str, last: str) -> str:
+    """As a person does it, from the button on the asset's page; the backfill's id."""
+    page.goto(asset)
+    page.get_by_role("button", name="Materialize").first.click()
+    dialog = page.get_by_role("dialog")
+    chosen = dialog.get_by_role("textbox")
+    chosen.fill(f"[{first}...{last}]")
+    chosen.press("Enter")
+    expect(dialog.get_by_text("3 partitions", exact=True)).to_be_visible()
+    expect(dialog.get_by_text("Backfills all partitions in a single run.")).to_be_visible()
+    picture(page, "backfill.png", height=720)
+    dialog.get_by_role("button", name="Launch backfill").click()
+    told = page.get_by_text(re.compile(r"Created backfill \w+")).first.text_content()
+    backfill = re.search(r"Created backfill (\w{8})", told or "")
+    assert backfill is not None, told
+    return backfill[1]
+
+
+def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
+    """What the asset's pages tell of a table: columns, picture, checks, lineage."""
+    page.goto(asset)
+    for column in load_table(operated.settings, operated.group, "counts").schema().fields:
+        expect(page.get_by_text(column.name, exact=True).first).to_be_visible()
+    picture(page, "snapshot-page.png")
+    row(page, "picture").get_by_text("[Show Markdown]").click()
+    drawn = page.get_by_role("dialog").get_by_role("img", name="the snapshot")
+    expect(drawn).to_have_js_property("naturalWidth", 720)
+    picture(page, "snapshot-picture.png", height=720)
+
+    page.goto(f"{asset}?view=checks")
+    expect(page.get_by_text("Succeeded", exact=True)).to_have_count(2)
+    page.get_by_text("matches_state", exact=True).first.click()
+    expect(page.get_by_text("Passed", exact=True).first).to_be_visible()
+    picture(page, "snapshot-checks.png", height=640)
+
+    page.goto(f"{asset}?view=lineage&lineageScope=upstream&lineageDepth=5")
+    for name in ("counts_changelog", "counts_state", "counts_snapshot"):
+        expect(page.get_by_text(name, exact=True).first).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^\d+% filled$"))).to_be_visible()
+    picture(page, "snapshot-lineage.png", height=720)
+
+
+def row(page: Page, name: str) -> Locator:
+    """A row of the metadata."""
+    return page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
