@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Published:
     """What a run came to: the newest snapshot (None when only the past was made), what the owner held at it, the
-    changelog after it, versions of the past, and the snapshots of the table, newest first."""
+    changelog after it, versions of the past, the snapshots of the table, newest first, and the columns that it has:
+    name, SQL type and meaning."""
 
     current: SnapshotResult | None
     stored: dict[int, Fingerprint]
     changelog: ChangelogNow | None
     past: tuple[PastVersion, ...]
     snapshots: tuple[SnapshotManifest, ...]
+    columns: tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class StorePublisher:
         """
         from assets.spark import past
         from assets.spark.planning import look_at_table, shape_table
+        from assets.spark.tables import table_shape
         from assets.spark.versions import set_tag
         from processors.snapshots.names import table_name, time_tag
 
@@ -97,7 +100,8 @@ class StorePublisher:
             made.append(past.write_past(spark, name, self.store, window.key, window.end, self._schema()))
             self.tell(f"{made[-1].tag} of {table_name(name, self.store)}: {made[-1].manifest.rows} keys")
         snapshots = tuple(past.published(spark, name, self.store))
-        return Published(result, stored, changelog, tuple(made), snapshots)
+        columns = tuple(table_shape(spark, table_name(name, self.store)))
+        return Published(result, stored, changelog, tuple(made), snapshots, columns)
 
     def _points(self) -> tuple[StorePoint, ...]:
         found = points_of(manifests_of(self.paths.checkpoints(self.definition.name)), self.store)

@@ -6,7 +6,7 @@ Invariants:
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ from assets import keys
 from assets.pictures import snapshot_picture
 from assets.ports import Cluster, Lifecycle, Warehouse
 from assets.publishing import Published, StorePublisher
-from assets.times import current_key, snapshot_freshness, snapshot_partitions, windows
+from assets.times import Window, current_key, snapshot_freshness, snapshot_partitions, windows
 from infra.settings import SnapshotSettings
 from processors.lifecycle.store_audit import MIB
 from processors.registration import ProcessorDefinition
 from processors.snapshots.manifest import SnapshotManifest
+from processors.snapshots.names import time_tag
 from processors.snapshots.plan import Wanted
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def snapshot_asset(
             )
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
+        for key, rows in _rows_by_window(asked, done) if wanted else ():
+            context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=key)
         yield dg.MaterializeResult(
             asset_key=shown.key,
             metadata=_describe(shown, done, newest),
@@ -116,15 +119,15 @@ def snapshot_asset(
 
 def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
     from assets.spark.tables import COLUMNS
-    from assets.spark.typed import typed_columns
 
-    typed = typed_columns(done.current.schema if done.current is not None else None)
-    kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in (*COLUMNS, *typed)]
+    kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in done.columns]
+    fixed = {name for name, _, _ in COLUMNS}
+    typed = [name for name, _, _ in done.columns if name not in fixed]
     told: dict[str, Any] = {
         "dagster/row_count": newest.rows,
         "dagster/table_name": newest.table,
         "dagster/column_schema": dg.TableSchema(kinds),
-        "dagster/column_lineage": _lineage(shown, [name for name, _, _ in typed]),
+        "dagster/column_lineage": _lineage(shown, typed),
         "snapshot_rows": dg.MetadataValue.int(newest.rows),
         "snapshot_quarantined": dg.MetadataValue.int(newest.quarantined),
         "snapshot_id": dg.MetadataValue.text(newest.snapshot_id),
@@ -159,6 +162,16 @@ def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[
             ]
         )
     return told
+
+
+def _rows_by_window(asked: Sequence[Window], done: Published) -> Iterator[tuple[str, int]]:
+    """How many rows each time partition that was asked for has; those that are running have the store's, now."""
+    past = {each.tag: each.manifest.rows for each in done.past}
+    for window in asked:
+        if (tag := time_tag(window.key)) in past:
+            yield window.key, past[tag]
+        elif done.current is not None:
+            yield window.key, done.current.manifest.rows
 
 
 def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:

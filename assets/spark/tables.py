@@ -11,6 +11,7 @@ from processors.snapshots.names import procedure_name, quoted, snapshots_name, t
 
 __all__ = ["COLUMNS", "HISTORY_COLUMNS", "QUARANTINE_COLUMNS", "SNAPSHOT_COLUMNS", "create_history", "create_table"]
 __all__ += ["create_quarantine", "create_snapshots", "procedure_name", "quoted", "require_table", "table_name"]
+__all__ += ["table_shape"]
 
 Column = tuple[str, str, str]
 
@@ -154,3 +155,9 @@ def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> 
     except Exception:
         if not is_there():
             raise
+
+
+def table_shape(spark: SparkSession, name: str) -> list[Column]:
+    """The columns that a table has: the fixed ones, then the typed ones."""
+    fields = spark.table(quoted(name)).schema.fields
+    return [(each.name, each.dataType.simpleString(), each.metadata.get("comment", "")) for each in fields]

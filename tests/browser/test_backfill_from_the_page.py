@@ -140,6 +140,7 @@ def test_hours_that_have_ended_are_backfilled_from_the_assets_page(
     page.get_by_text(windows[-1], exact=True).first.click()
     expect(page.get_by_text("time_partitions").first).to_be_visible()
     picture(page, "backfill-done.png", height=640)
+    expect(row(page, "dagster/partition_row_count")).to_contain_text(str(len(held(0))))
 
     look_at_pages(operated, page, asset)
 
@@ -164,10 +165,12 @@ def launch_backfill(page: Page, asset: str, first: str, last: str) -> str:
 
 def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
     """What the asset's pages tell of a table: columns, picture, checks, lineage."""
+    page.set_viewport_size({"width": 1720, "height": 1040})
     page.goto(asset)
     for column in load_table(operated.settings, operated.group, "counts").schema().fields:
         expect(page.get_by_text(column.name, exact=True).first).to_be_visible()
     picture(page, "snapshot-page.png")
+    page.set_viewport_size({"width": 1440, "height": 900})
     row(page, "picture").get_by_text("[Show Markdown]").click()
     drawn = page.get_by_role("dialog").get_by_role("img", name="the snapshot")
     expect(drawn).to_have_js_property("naturalWidth", 720)

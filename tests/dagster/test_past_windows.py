@@ -20,6 +20,7 @@ from processors.lifecycle.audit import fold_changelog
 from processors.serving.client import ProcessorClient
 from processors.snapshots.names import time_tag
 from tests.dagster import test_assets_state as proved
+from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns
 from tests.dagster.test_assets_state import feed, group, wait_processed
 from tests.dagster.test_snapshot_assets import Control
 
@@ -70,7 +71,8 @@ def settings(
 ) -> Iterator[Settings]:
     then.write_text(str(time.time()))
     with monkeypatch.context() as patch:
-        patch.setattr(proved, "DEFINITION", OF_THEN.replace("THEN_FILE", str(then)) + proved.DEFINITION)
+        typed = proved.DEFINITION.replace('store="counts"', 'store="counts", model=int')
+        patch.setattr(proved, "DEFINITION", OF_THEN.replace("THEN_FILE", str(then)) + typed)
         patch.setenv("HOLDFAST_SNAPSHOTS__EVERY", "hour")
         patch.setenv("HOLDFAST_SPARK__MASTER", "warm")
         yield from proved.settings.__wrapped__(broker, group, tmp_path, monkeypatch)
@@ -158,5 +160,10 @@ def test_hours_that_have_ended_are_made_by_runs_with_partition_keys_and_a_range_
     assert control.instance.get_runs_count() == runs + 1
     assert [counted(settings, group, key) for key in lived.hours] == lived.seen
     assert {first, last} <= control.instance.get_materialized_partitions(control.snapshot)
-    told = control.metadata()["time_partitions"]
-    assert [row.data["tag"] for row in told.records] == [time_tag(first), time_tag(last)]
+    told = control.metadata()
+    assert [row.data["tag"] for row in told["time_partitions"].records] == [time_tag(first), time_tag(last)]
+    assert described_columns(control, told) == table_columns(settings, group)
+    assert told["dagster/column_schema"].columns[-1].name == "content", (
+        "its model's column, though nothing was published"
+    )
+    assert rows_by_partition(control, first, last) == [7, 7]

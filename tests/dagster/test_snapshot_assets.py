@@ -16,6 +16,7 @@ from orchestration.resources import build_resources
 from processors.registration import find_processor
 from processors.serving.client import ProcessorClient
 from processors.snapshots.names import time_tag
+from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns
 from tests.dagster.test_assets_state import feed, group, settings, wait_processed
 
 __all__ = ["group", "settings"]
@@ -73,6 +74,8 @@ def test_the_running_partition_is_published_and_tagged(
     assert control.instance.get_materialized_partitions(control.snapshot) == {key}
     assert "data:image/svg+xml;base64," in str(told["picture"])
     assert read_table(settings.paths, group, "counts", tag=time_tag(key)).num_rows == 7
+    assert described_columns(control, told) == table_columns(settings, group)
+    assert rows_by_partition(control, key) == [7]
     fed = told["snapshot_records"]
 
     feed(broker, f"{group}-in", 5)
