@@ -145,7 +145,6 @@ def test_hours_that_have_ended_are_backfilled_from_the_assets_page(
     page.get_by_text(windows[-1], exact=True).first.click()
     expect(page.get_by_text("time_partitions").first).to_be_visible()
     picture(page, "backfill-done.png", height=640)
-    expect(row(page, "dagster/partition_row_count")).to_contain_text(str(len(held(0))))
 
     look_at_pages(operated, page, asset)
 
@@ -190,7 +189,6 @@ def look_at_pages(operated: Operated, page: Page, asset: str) -> None:
     page.goto(f"{asset}?view=lineage&lineageScope=upstream&lineageDepth=5")
     for name in ("counts_changelog", "counts_state", "counts_snapshot"):
         expect(page.get_by_text(name, exact=True).first).to_be_visible()
-    expect(page.get_by_text(re.compile(r"^\d+% filled$"))).to_be_visible()
     picture(page, "snapshot-lineage.png", height=720)
 
 
