@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -14,7 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -109,13 +111,14 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
     there = running(settings, WEBSERVER)
     if there is not None:
         return there.url
-    chosen = port or _free_port()
-    url = f"http://127.0.0.1:{chosen}"
-    process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
-    deadline = time.monotonic() + timeout_s
-    while not _webserver_ready(url):
-        _insist(settings, process, WEBSERVER, deadline)
-        time.sleep(_LOOK_EVERY_S)
+    with _choosing_a_port(settings):
+        chosen = port or _free_port()
+        url = f"http://127.0.0.1:{chosen}"
+        process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
+        deadline = time.monotonic() + timeout_s
+        while not _webserver_ready(url):
+            _insist(settings, process, WEBSERVER, deadline)
+            time.sleep(_LOOK_EVERY_S)
     return url
 
 
@@ -213,6 +216,18 @@ def _webserver_ready(url: str) -> bool:
                 url=url,
             )
     return True
+
+
+@contextmanager
+def _choosing_a_port(settings: Settings) -> Iterator[None]:
+    """One installation at a time: a port counts as free until its webserver listens, and another's would answer."""
+    settings.cache.mkdir(parents=True, exist_ok=True)
+    lock = os.open(settings.cache / "webserver-port.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _free_port() -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
 
+_STAGES = "Stages"
+
 
 def explain(plan: Plan) -> str:
     """The plan as lines of text: what is found, what changes, what is kept and deleted, how long, how to undo."""
     lines = [_headline(plan), *_section("Found", plan.findings)]
     if plan.changes:
-        lines += _section("Stages", [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)], mark="")
+        lines += _section(_STAGES, [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)], mark="")
         lines += _section("Deleted", plan.deleted)
         lines += _section("Kept", plan.kept)
         lines += _section("Size and time", [measure] if (measure := size_and_time(plan)) else [])
@@ -21,7 +23,8 @@ def explain_markdown(plan: Plan) -> str:
     """The same as Markdown."""
     lines = [f"**{_headline(plan)}**"]
     for title, entries in _entries(plan):
-        lines += ["", f"**{title}**", "", *(f"- {entry}" for entry in entries)]
+        mark = "" if title == _STAGES else "- "  # stages have their numbers
+        lines += ["", f"**{title}**", "", *(f"{mark}{entry}" for entry in entries)]
     if plan.changes:
         lines += ["", f"Plan `{plan.hash}`"]
     return "\n".join(lines)
@@ -79,7 +82,7 @@ def _entries(plan: Plan) -> list[tuple[str, list[str]]]:
     entries: list[tuple[str, list[str]]] = [("Found", list(plan.findings))]
     if plan.changes:
         entries += [
-            ("Stages", [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)]),
+            (_STAGES, [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)]),
             ("Deleted", list(plan.deleted)),
             ("Kept", list(plan.kept)),
             ("Size and time", [measure] if (measure := size_and_time(plan)) else []),

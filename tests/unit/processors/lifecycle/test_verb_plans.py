@@ -86,6 +86,8 @@ def test_every_stage_and_the_verdict_stand_in_the_explanation(request_: Request)
     for text in (explain(plan), explain_markdown(plan)):
         assert plan.verdict.sentence in text
         assert all(stage.says in text for stage in plan.stages)
+    lines = explain_markdown(plan).splitlines()
+    assert all(f"{number}. {stage.says}" in lines for number, stage in enumerate(plan.stages, 1)), "without a bullet"
 
 
 def test_single_keys_are_cleared_by_the_running_owner() -> None:

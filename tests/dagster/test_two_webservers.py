@@ -1,0 +1,23 @@
+"""Two installations that start their webservers at the same moment: each gets an address of its own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from infra.settings import load_settings
+from orchestration import local
+
+
+def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: Path) -> None:
+    """Both found the same port free, and what answered there first was taken by both for their own."""
+    homes = [load_settings(home=tmp_path / name, cache=tmp_path / "cache") for name in ("one", "other")]
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            urls = list(pool.map(lambda settings: local.start_webserver(settings, timeout_s=240), homes))
+        assert len(set(urls)) == 2
+        running = [local.running(settings, local.WEBSERVER) for settings in homes]
+        assert [None if each is None else each.url for each in running] == urls
+    finally:
+        for settings in homes:
+            local.stop_webserver(settings)
