@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo ui ui-stop test test-simulation drills lint bench lock clean
+.PHONY: help setup demo ui ui-stop test test-thorough test-simulation drills lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -22,6 +22,10 @@ ui-stop: setup ## stop what `make ui` started
 test: ## run all tests
 	@$(PYTHON) -m infra.bootstrap --browser --all-jars
 	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile
+
+test-thorough: ## run all tests, with more seeds, every drill and every bench in small
+	@$(PYTHON) -m infra.bootstrap --browser --all-jars
+	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --thorough --all-drills
 
 test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores
 	@$(BIN)/python -m tests.simulation.run --seeds 10000

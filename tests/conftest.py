@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
@@ -33,17 +34,31 @@ LOG_LINES_SHOWN = 80
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-drills", action="store_true", help="run the drills that take long, too")
+    parser.addoption("--thorough", action="store_true", help="run more seeds, and the bench in small, too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--all-drills"):
-        long = [item for item in items if item.get_closest_marker("long_drill")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+    left_out = [
+        item
+        for marker, option in (("long_drill", "--all-drills"), ("thorough", "--thorough"))
+        if not config.getoption(option)
+        for item in items
+        if item.get_closest_marker(marker)
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1]
         for folder in MARKED_FOLDERS.intersection(folders):
             item.add_marker(folder)
+
+
+@pytest.fixture(autouse=True)
+def logging_is_everybodys() -> Iterator[None]:
+    """A command that runs in this process sets its own logging up; the next test's is as before."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.hookimpl(wrapper=True)

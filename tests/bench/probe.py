@@ -71,8 +71,8 @@ def main(arguments: list[str]) -> None:
         producer.poll(0)
         step += 1
         time.sleep(max(0.0, began + step * STEP_S - time.monotonic()))
+    ended = time.time_ns() // 1_000  # the last one is sent now, however long it takes until all are taken
     producer.flush(10)
-    ended = time.time_ns() // 1_000
     sink.deadline = time.monotonic() + LAST_WITHIN_S
     sink.thread.join()
     took = sorted(late for at, late in sink.seen if at >= ended - counted_s * 1_000_000)

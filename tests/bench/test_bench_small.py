@@ -155,6 +155,7 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1_500)
 def test_snapshots_have_the_right_results_in_every_way(broker_jars: tuple[Path, ...], tmp_path: Path) -> None:
     # each way compares what it came to with plain Python, and fails the bench when they differ

@@ -439,7 +439,8 @@ def _compare_folder(folder: Folder, changelogs: dict[str, dict[int, list[Record]
     if folder.restoring:
         return  # killed in mid-restore, and never asked again: it says so, and the next owner restores on
     for store in STORES:
-        records = [record for record in changelogs[store][folder.partition] if record.offset < folder.offsets[store]]
+        at = folder.offsets.get(store, 0)  # killed before it took over the first time, and never asked again
+        records = [record for record in changelogs[store][folder.partition] if record.offset < at]
         assert folder.content[store] == _fold(records), f"{folder.path}, store {store}: not its changelog"
         wanted = expected.at[folder.partition][folder.inputs][store]
         assert _decoded(folder.content[store]) == wanted, f"{folder.path}, store {store}: not its input"
