@@ -42,9 +42,6 @@ __all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spar
 #: How long a JVM that was told to end may take, in seconds, before it is killed.
 END_WITHIN_S = 20.0
 
-#: A Connect server that is away is tried so often, with at most so many milliseconds between: half a minute in all.
-RETRIES, RETRY_WITHIN_MS = 7, 10_000
-
 #: Where this process's JVM spills.
 _spill: Path | None = None
 
@@ -124,8 +121,9 @@ def _connected(settings: Settings) -> SparkSession:
         SparkUnavailable: It lacks Iceberg, or does not answer.
     """
     from pyspark.sql.connect.client import DefaultChannelBuilder
-    from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    from infra.spark.connect_patience import PatientOnce
 
     url, token = settings.spark.master, settings.spark.token
     if url == WARM:
@@ -139,7 +137,7 @@ def _connected(settings: Settings) -> SparkSession:
     try:
         # nothing is asked of the server before it is known how long that may take
         session: Any = RemoteSession.builder.channelBuilder(channel).create()
-        session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_WITHIN_MS)])
+        session.client.set_retry_policies([PatientOnce()])
         for name, value in session_configuration(settings).items():
             session.conf.set(name, value)
         if EXTENSIONS not in str(session.conf.get("spark.sql.extensions", "")):

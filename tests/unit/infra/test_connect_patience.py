@@ -1,0 +1,46 @@
+"""A Spark Connect server that is away is waited for once, whoever asks how often."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from infra.spark import connect_patience
+from infra.spark.connect_patience import AWAY_S, FORGOTTEN_AFTER_S, PatientOnce
+
+
+class Away(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def trailing_metadata(self) -> None:
+        """It came without any."""
+
+
+class Wrong(Away):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Clock:
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_it_is_asked_again_for_half_a_minute_and_then_no_more_until_it_was_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(connect_patience, "time", clock)
+    policy = PatientOnce()
+    assert not policy.can_retry(Wrong())
+    assert policy.can_retry(Away())
+    clock.now += AWAY_S - 1
+    assert policy.can_retry(Away())
+    clock.now += 1
+    assert not policy.can_retry(Away())
+    assert not policy.can_retry(Away()), "the next call does not wait anew"
+    clock.now += FORGOTTEN_AFTER_S + 1
+    assert policy.can_retry(Away()), "it was back meanwhile"
