@@ -123,6 +123,7 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
         assert {run.hash for who, of in runs.items() for run in of if who != "floor"} == {wanted}, name
 
 
+@pytest.mark.thorough
 def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
     broker_jars: tuple[Path, ...], tmp_path: Path
 ) -> None:

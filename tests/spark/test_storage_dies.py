@@ -54,6 +54,7 @@ def local_settings(tmp_path):
     return load_settings(home=tmp_path / "home")
 
 
+@pytest.mark.thorough
 def test_an_object_store_that_goes_away_in_mid_write(remote_settings, s3, session_for, broker, unique):
     remote = Attached(broker, unique("gone"), session_for(remote_settings))
     remote.write(0, [(b"a", 1), (b"b", 2)])
