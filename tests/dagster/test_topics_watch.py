@@ -199,5 +199,5 @@ def test_the_checks_can_be_run_on_demand(operated: Operated, watch: Watch) -> No
 def test_the_sensor_asks_for_no_run_and_is_on_by_default() -> None:
     sensor = topics_watch([])
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    assert sensor.minimum_interval_seconds == 30
+    assert sensor.minimum_interval_seconds == 15
     assert sensor.targets == []
