@@ -160,7 +160,7 @@ DIED_AFTER = ["plan", "feed", "write", "audit", "history", "table", "record"]
 
 
 @pytest.mark.parametrize("died_after", DIED_AFTER)
-@pytest.mark.parametrize("wanted", [Wanted.AUTO, Wanted.CHANGELOG])
+@pytest.mark.parametrize("wanted", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])
 def test_a_run_that_died_converges_when_run_again(changelog, died_after, wanted):
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()
@@ -197,7 +197,7 @@ def test_a_run_that_died_converges_when_run_again(changelog, died_after, wanted)
 
 
 @pytest.mark.parametrize("then", [Wanted.AUTO, Wanted.CHANGELOG])
-@pytest.mark.parametrize("died", [Wanted.AUTO, Wanted.CHANGELOG])
+@pytest.mark.parametrize("died", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])
 def test_another_snapshot_after_one_that_died_with_its_history_published(changelog, died, then):
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()

@@ -142,7 +142,8 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     assert driver.do("table", tag=None)["answer"] == {"a": "3", "b": "2", "c": "4"}
 
 
-@pytest.mark.parametrize("commits", [0, 2, 3])  # of the table: before anything, written, published
+# of the table: before anything, written, published
+@pytest.mark.parametrize("commits", [0, pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_path, session_for):
     settings = load_settings(home=tmp_path / "home")
     processor = unique("killed")
