@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -73,11 +72,7 @@ def url(operated: Operated) -> Iterator[str]:
     """The webserver's; with the daemon, and one Spark for all runs."""
     start_server(operated.settings)
     local.start_daemon(operated.settings)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # a port of its own: two that start at once both find the port that people know free
-    yield local.start_webserver(operated.settings, port=port)
+    yield local.start_webserver(operated.settings)
     local.stop_webserver(operated.settings)
     local.stop_daemon(operated.settings)
     stop_server(operated.settings)

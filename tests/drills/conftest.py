@@ -15,7 +15,7 @@ from tests.drills.home import Home, start_home
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Home]:
     """A started installation that knows the processors of all drills."""
-    definitions = {each.name: each.definition.format(name=each.name) for each in DRILLS.values()}
+    definitions = {each.name: each.definition.format(group=each.name) for each in DRILLS.values()}
     started = start_home(tmp_path_factory.mktemp("drills"), definitions, java, broker_jars)
     yield started
     started.stop()

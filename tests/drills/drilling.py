@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.drills.exercise import Exercise
-from tests.drills.home import DEFINITION
+from tests.operating import DEFINITION
 
 Act = Callable[[Exercise], None]
 
@@ -21,7 +21,7 @@ class Drill:
     quick: bool
     #: Whether it has a home of its own, the state on a small disk; else it shares the others' home.
     alone: bool
-    #: The text of the module that defines its processor, with ``{name}``.
+    #: The text of the module that defines its processor, with ``{group}``.
     definition: str
 
     @property

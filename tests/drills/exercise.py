@@ -28,8 +28,9 @@ from processors.lifecycle.requests import Deploy, Stop
 from processors.serving.client import ProcessorClient
 from tests.drills.dagster_answers import Evaluation
 from tests.drills.drill_results import Result
-from tests.drills.home import PARTITIONS, Home, Told
+from tests.drills.home import Home, Told
 from tests.drills.patience import PATIENCE_S, wait_for
+from tests.operating import PARTITIONS
 
 KEYS = 10
 #: Before anything is broken, so many messages are processed.

@@ -22,24 +22,6 @@ from infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings,
 from orchestration.verbs import Verbs, open_verbs
 from tests.drills.dagster_answers import DagsterAnswers
 
-PARTITIONS = 2
-DEFINITION = """
-from processors import Application
-
-application = Application(
-    consumer_group="{name}", auto_offset_reset="earliest", commit_interval=0.2,
-    consumer_extra_config={{"session.timeout.ms": 6000}},
-)
-
-def count(value, state):
-    state.set("n", state.get("n", 0) + 1)
-    return state.get("n")
-
-frame = application.dataframe(application.topic("{name}-in"))
-frame = frame.apply(count, stateful=True, store="counts")
-frame.to_topic(application.topic("{name}-out"))
-"""
-
 
 @dataclass
 class Told:

@@ -10,8 +10,8 @@ from assets.processors import HEALTHY
 from orchestration import local
 from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise
-from tests.drills.home import DEFINITION
 from tests.drills.patience import wait_for
+from tests.operating import DEFINITION
 
 
 @drill(1, "processor killed with `kill -9`", quick=True)
@@ -41,7 +41,7 @@ def poison(it: Exercise) -> None:
     it.feeder.send("k0", b"no JSON at all", counted=False)
     it.says(it.processor_asset, WORKING, "can't be processed", "dead_letter_topic")
     # the owner of the definition gives it a dead letter topic; deploying that is the one action
-    text = DEFINITION.format(name=it.name).replace(
+    text = DEFINITION.format(group=it.name).replace(
         "Application(", f'Application(dead_letter_topic="{it.name}-dead",', 1
     )
     it.home.define(it.name, text)
@@ -89,7 +89,7 @@ def daemon_dies(it: Exercise) -> None:
 @drill(18, "bad deploy: the new version fails at its start")
 def bad_deploy(it: Exercise) -> None:
     it.begin()
-    text = DEFINITION.format(name=it.name)
+    text = DEFINITION.format(group=it.name)
     bad = text.replace('    state.set("n"', '    raise RuntimeError("a bug of this version")\n    state.set("n"', 1)
     assert bad != text
     it.home.define(it.name, bad)

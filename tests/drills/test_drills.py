@@ -41,7 +41,7 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path, java: Java, broker_jars
     state = tmp_path / "home" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(state)], check=True)
-    home = start_home(tmp_path, {drill.name: drill.definition.format(name=drill.name)}, java, broker_jars)
+    home = start_home(tmp_path, {drill.name: drill.definition.format(group=drill.name)}, java, broker_jars)
     try:
         run(drill, home)
     finally:
