@@ -28,17 +28,25 @@ PROJECT = Path(__file__).resolve().parents[3]
 SMALL = RocksMemory(8 << 20, 8 << 20)
 
 
+def flushed(store):
+    store.flush_soon()
+    deadline = time.monotonic() + 60
+    while store.flushing:
+        assert time.monotonic() < deadline, "the flush did not end"
+
+
 def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compaction(tmp_path):
     store = TaskStore(RocksDatabases(SMALL), tmp_path / "task")
     store.begin_bulk(100_000)
     for turn in range(60):
         keys = [b"%d-%d" % (turn, number) for number in range(1_100)]
         store.load(keys, [os.urandom(1_000) for _ in keys])
+        flushed(store)  # each turn a file: a flush that comes late would put several into one
+    assert int(store._database._rdict.property_value("rocksdb.num-files-at-level0")) > 40
     store.end_bulk()
     files = store._database._rdict
     stopped = files.property_int_value("rocksdb.is-write-stopped")
     assert files.property_int_value("rocksdb.actual-delayed-write-rate") == 0
-    assert int(files.property_value("rocksdb.num-files-at-level0")) > 40
     assert not stopped
     store.write([(b"k", b"v")], TaskMeta(transaction=1))
     assert store.get(b"k") == b"v"
