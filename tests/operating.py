@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from infra.deploy.supervisord import Supervisord
+from infra.errors import HoldfastError
 from infra.kafka.reader import read_range
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
@@ -20,9 +23,11 @@ from orchestration.verbs import Verbs, open_verbs
 from processors.changelog.format import META_KEY, decode_value, split_key
 from processors.lifecycle.apply import Applied
 from processors.lifecycle.audit import fold_changelog
+from processors.lifecycle.plan import Plan
 from processors.lifecycle.requests import Deploy, Provision, Request
 from processors.serving.client import ProcessorClient
 
+PROJECT = Path(__file__).resolve().parents[1]
 PARTITIONS = 2
 #: How long is waited for what takes seconds on a quiet machine.
 PATIENCE_S = 120.0
@@ -42,6 +47,23 @@ frame = application.dataframe(application.topic("{group}-in"))
 frame = frame.apply(count, stateful=True, store="counts")
 frame.to_topic(application.topic("{group}-out"))
 """
+
+
+class Killed(BaseException):
+    """What carries a plan out ends here, as if it were killed."""
+
+
+def killing_at_stages(struck: set[str]) -> Callable[[str], None]:
+    """What hears the progress of a plan, and kills once as each stage begins; ``struck`` gets ``stage 1`` and so on."""
+
+    def strike(text: str) -> None:
+        print(text)
+        mark = text.partition(" of ")[0] if text.startswith("stage ") else ""
+        if mark and mark not in struck:
+            struck.add(mark)
+            raise Killed(text)
+
+    return strike
 
 
 @dataclass
@@ -76,6 +98,42 @@ class Operated:
         """Plan, and carry out exactly that."""
         plan = self.verbs.plan(request)
         return self.verbs.apply(plan, confirmed=plan.hash)
+
+    def do_although_killed(
+        self,
+        plan: Plan,
+        tell: Callable[[str], None],
+        broken_off: Callable[[tuple[str, ...]], None] = lambda done: None,
+    ) -> Applied:
+        """Carry it out; what is killed or fails on the way is gone on with, as often as it needs.
+
+        Args:
+            plan: What is confirmed and carried out.
+            tell: Hears what is told meanwhile, and kills by raising ``Killed``.
+            broken_off: Is called each time with the kinds of the stages that are done.
+        """
+        record = None
+        for _ in range(60):
+            try:
+                if record is None:
+                    return self.verbs.apply(plan, confirmed=plan.hash, tell=tell)
+                return self.verbs.resume(record.id, tell=tell)
+            except (Killed, HoldfastError) as broken:
+                print("broken off:", broken)
+                record = self.verbs.begun(plan.request)
+                assert record is not None
+                broken_off(tuple(note.stage for note in record.done))
+        raise AssertionError("it came to no end")
+
+    def command(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start ``holdfast`` with these words; what it says is in its ``stdout``."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestration.cli", *words],
+            cwd=PROJECT,
+            env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def feed(self, keys: int, each: int, topic: str | None = None) -> None:
         producer = Producer({"bootstrap.servers": self.topics.bootstrap})

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from infra.errors import HoldfastError
 from infra.kafka.partitioners import CRC32, MURMUR2
 from infra.kafka.reader import read_range
 from processors.changelog.names import filling_topic
@@ -18,7 +17,7 @@ from processors.lifecycle.plan import Refused
 from processors.lifecycle.requests import Backfill, Deploy
 from processors.lifecycle.stages import LoadTable
 from processors.lifecycle.table_rows import TableUnfit
-from tests.operating import Operated
+from tests.operating import Operated, killing_at_stages
 from tests.warehouse_tables import write_table
 
 KEYS = 25
@@ -28,10 +27,6 @@ def look_up(value, state):
 
 frame.apply(look_up, stateful=True, store="planes").to_topic(application.topic("{group}-seen"))
 """
-
-
-class Killed(BaseException):
-    """What carries a plan out ends here, as if it were killed."""
 
 
 def with_lookup(operated: Operated) -> None:
@@ -113,28 +108,7 @@ def test_filled_again_it_has_what_the_table_has_now_and_kills_on_the_way_do_no_h
     operated.do(fill(operated))
     planes(operated, 20, year=[2000 + number for number in range(20)])
     plan = operated.verbs.plan(fill(operated))
-    struck: set[str] = set()
-
-    def strike(text: str) -> None:
-        mark = text.partition(":")[0] if text.startswith("stage ") else ""
-        if mark and mark not in struck:
-            struck.add(mark)
-            raise Killed(text)
-
-    record: Any = None
-    for _ in range(20):
-        try:
-            if record is None:
-                done = operated.verbs.apply(plan, confirmed=plan.hash, tell=strike)
-            else:
-                done = operated.verbs.resume(record.id, tell=strike)
-            break
-        except (Killed, HoldfastError) as broken:
-            print("broken off:", broken)
-            record = operated.verbs.begun(plan.request)
-            assert record is not None
-    else:
-        raise AssertionError("it came to no end")
+    done = operated.do_although_killed(plan, killing_at_stages(set()))
     assert "20 entries differed or were missing and are set, 5 were too many and are deleted" in done.text
     feed(operated)
     operated.processed(2 * KEYS)

@@ -5,28 +5,24 @@ from __future__ import annotations
 import importlib
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.errors import HoldfastError
 from infra.kafka.reader import read_range
 from processors.changelog.format import decode_value, split_key
 from processors.changelog.names import shadow_group
-from processors.lifecycle.apply import Applied
 from processors.lifecycle.audit import fold_changelog
-from processors.lifecycle.plan import Plan, Refused
+from processors.lifecycle.plan import Refused
 from processors.lifecycle.requests import Backfill, Clear, Deploy, Keys, Restore
 from processors.serving.client import ProcessorClient
-from tests.operating import Operated
+from tests.operating import Killed, Operated
 
 KEYS = 40
 NEW_STORE = """
@@ -43,10 +39,6 @@ STAGES = [
     "resume_processor",
     "remove_shadow",
 ]
-
-
-class Killed(BaseException):
-    """What carries a plan out ends here, as if it were killed."""
 
 
 class Feed:
@@ -170,21 +162,6 @@ def kill(client: ProcessorClient) -> None:
         os.kill(status.pid, signal.SIGKILL)
 
 
-def apply(operated: Operated, plan: Plan, tell: Callable[[str], None]) -> Applied:
-    """Carry it out; what is killed or fails on the way is gone on with, as often as it needs."""
-    record: Any = None
-    for _ in range(40):
-        try:
-            if record is None:
-                return operated.verbs.apply(plan, confirmed=plan.hash, tell=tell)
-            return operated.verbs.resume(record.id, tell=tell)
-        except (Killed, HoldfastError) as broken:
-            print("broken off:", broken)
-            record = operated.verbs.begun(plan.request)
-            assert record is not None
-    raise AssertionError("it came to no end")
-
-
 def test_a_store_is_built_anew_while_input_keeps_coming_and_every_key_counts_once(operated: Operated) -> None:
     feed = begun(operated)
     plan = operated.verbs.plan(Backfill(operated.group, "counts", "topic"))
@@ -250,7 +227,7 @@ def test_killed_at_every_stage_with_its_workers_it_ends_right(operated: Operated
             raise Killed(text)
 
     with feed.going_on():
-        done = apply(operated, plan, strike)
+        done = operated.do_although_killed(plan, strike)
     assert [note.stage for note in done.notes] == STAGES
     assert len(struck) == 2 * len(STAGES) + 1
     all_is_counted_once(operated, feed)
@@ -261,29 +238,19 @@ def test_a_command_that_was_killed_while_the_processor_is_paused_is_gone_on_with
     operated: Operated,
 ) -> None:
     feed = begun(operated)
-    project = Path(__file__).resolve().parents[3]
     words = ["apply", "backfill", operated.group, "--store", "counts", "--from", "topic", "--yes"]
-
-    def command() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "orchestration.cli", *words],
-            cwd=project,
-            env={**os.environ, "PYTHONPATH": f"{project}:{os.environ['PYTHONPATH']}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
 
     def paused() -> bool:
         status = operated.client.status()
         return process.poll() is not None or (status is not None and status.paused)
 
     with feed.going_on():
-        process = command()
+        process = operated.command(*words)
         operated.wait_for(paused, "the pause")
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-        process = command()
+        process = operated.command(*words)
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0, said
     all_is_counted_once(operated, feed)

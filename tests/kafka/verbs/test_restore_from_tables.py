@@ -17,7 +17,6 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from infra.deploy.supervisord import Supervisord
-from infra.errors import HoldfastError
 from infra.java import Java
 from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.reader import read_range
@@ -31,14 +30,10 @@ from processors.lifecycle.requests import Deploy, Restore, Stop
 from processors.lifecycle.stages import MakeRelease
 from processors.lifecycle.table_rows import Loader, TableDamaged, TableUnfit
 from processors.snapshots.manifest import SnapshotManifest
-from tests.operating import PARTITIONS, Operated
+from tests.operating import PARTITIONS, PROJECT, Killed, Operated, killing_at_stages
 from tests.warehouse_tables import take_snapshot
 
 KEYS = 30
-
-
-class Killed(BaseException):
-    """What carries a plan out ends here, as if it were killed."""
 
 
 def snapshot(operated: Operated, **changes: Any) -> SnapshotManifest:
@@ -141,29 +136,11 @@ def test_killed_before_in_and_after_every_stage_it_ends_right(
     struck: set[str] = set()
     strike_within(operated, monkeypatch, struck)
 
-    def strike(text: str) -> None:
-        print(text)
-        mark = text.partition(":")[0] if text.startswith("stage ") else ""
-        if mark and mark not in struck:
-            struck.add(mark)
-            raise Killed(text)
+    def broken_off(done: tuple[str, ...]) -> None:
+        if "load_changelog" in done:
+            nobody_starts_on_half(operated, struck)
 
-    record: Any = None
-    for _ in range(60):
-        try:
-            if record is None:
-                done = operated.verbs.apply(plan, confirmed=plan.hash, tell=strike)
-            else:
-                done = operated.verbs.resume(record.id, tell=strike)
-            break
-        except (Killed, HoldfastError) as broken:
-            print("broken off:", broken)
-            record = operated.verbs.begun(plan.request)
-            assert record is not None
-            if record.done and "load_changelog" in {note.stage for note in record.done}:
-                nobody_starts_on_half(operated, struck)
-    else:
-        raise AssertionError("it came to no end")
+    done = operated.do_although_killed(plan, killing_at_stages(struck), broken_off)
     assert len(done.notes) == len(plan.stages)
     assert len([mark for mark in struck if mark.startswith("stage ")]) == len(plan.stages)
     assert {"after check_table", "after load_changelog", "after set_positions", "in load_changelog"} <= struck
@@ -203,27 +180,16 @@ def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
     if "by hand" in struck or "after set_positions" in struck:
         return
     struck.add("by hand")
-    project = Path(__file__).resolve().parents[3]
     words = [sys.executable, "-m", "processors", "--processor", operated.group, "--slot", "7"]
-    environment = {**os.environ, "PYTHONPATH": f"{project}:{os.environ['PYTHONPATH']}"}
-    ended = subprocess.run(words, cwd=project, env=environment, capture_output=True, timeout=120, check=False)
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"}
+    ended = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, timeout=120, check=False)
     assert ended.returncode != 0
     assert b"is being written from the warehouse, and is not whole yet" in ended.stdout + ended.stderr
 
 
 def test_a_command_that_was_killed_while_it_loads_is_gone_on_with_by_the_same_words(operated: Operated) -> None:
     begun(operated)
-    project = Path(__file__).resolve().parents[3]
     words = ["apply", "restore", operated.group, "--at", "latest", "--yes"]
-
-    def command() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "orchestration.cli", *words],
-            cwd=project,
-            env={**os.environ, "PYTHONPATH": f"{project}:{os.environ['PYTHONPATH']}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
 
     before = operated.topics.describe([operated.changelog])[operated.changelog].topic_id
 
@@ -231,12 +197,12 @@ def test_a_command_that_was_killed_while_it_loads_is_gone_on_with_by_the_same_wo
         now = operated.topics.describe([operated.changelog]).get(operated.changelog)
         return process.poll() is not None or (now is not None and now.topic_id != before)
 
-    process = command()
+    process = operated.command(*words)
     operated.wait_for(made_anew, "the new changelog")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    process = command()
+    process = operated.command(*words)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     counts_on(operated)

@@ -1,0 +1,117 @@
+"""What a processor that is gone left on a real broker and on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from infra.database.registry import Registry
+from infra.kafka.reader import read_range
+from infra.kafka.records import Record, TopicSpec
+from infra.kafka.topics import Topics
+from infra.settings import Settings, load_settings
+from processors.lifecycle.orphan_archive import Archive
+from processors.lifecycle.orphan_cleaning import OrphanCleaning
+from processors.lifecycle.orphan_plan import OrphanPlan
+
+CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
+
+
+class Killed(BaseException):
+    """As if the process had died here."""
+
+
+@dataclass
+class Left:
+    """What a processor that is neither defined nor deployed left: a changelog, a group, state and a checkpoint."""
+
+    group: str
+    settings: Settings
+    topics: Topics
+    registry: Registry
+    now: datetime = field(default_factory=lambda: datetime(2026, 11, 22, 6, 0, tzinfo=UTC))
+
+    @property
+    def topic(self) -> str:
+        return f"{self.group}-counts-changelog"
+
+    @property
+    def state(self) -> Path:
+        return self.settings.paths.state / self.group / "0" / "in-0"
+
+    @property
+    def cleaning(self) -> OrphanCleaning:
+        return OrphanCleaning(self.settings, self.registry, self.topics, "a test", lambda: self.now)
+
+    @property
+    def archive(self) -> Archive:
+        return Archive(self.settings.archive_folder)
+
+    def write(self, values: list[tuple[int, bytes | None, bytes | None]]) -> None:
+        """Records: partition, key, value; each with a timestamp and a header of its own."""
+        producer = Producer({"bootstrap.servers": self.topics.bootstrap})
+        for number, (partition, key, value) in enumerate(values):
+            headers: Any = [("n", b"%d" % number), ("none", None)] if number % 2 else None
+            producer.produce(self.topic, value, key, partition, timestamp=1_700_000_000_000 + number, headers=headers)
+        assert producer.flush(30) == 0
+
+    def read(self) -> dict[int, list[Record]]:
+        ends = self.topics.end_offsets(self.topic, committed=True)
+        return {
+            number: list(read_range(self.topics.bootstrap, self.topic, number, 0, end))
+            for number, end in sorted(ends.items())
+        }
+
+    def apply(self) -> OrphanPlan:
+        """Plan, and carry out exactly that."""
+        plan = self.cleaning.plan()
+        self.cleaning.apply(plan.hash)
+        return plan
+
+    def steps(self) -> list[tuple[str, str]]:
+        return [(type(step).__name__, step.kind) for step in self.cleaning.plan().steps]
+
+    def kinds(self) -> list[str]:
+        return [each.subject.orphan.kind for each in self.cleaning.survey().listed]
+
+
+ALL = ["checkpoint", "group", "state", "topic"]
+
+
+@pytest.fixture
+def left(broker: str, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    settings = load_settings(home=tmp_path / "home")
+    settings.home.mkdir()
+    registry = Registry(settings.registry)
+    registry.migrate()
+    made = Left(unique("gone"), settings, Topics(broker), registry)
+    made.topics.create(TopicSpec(made.topic, 2, 1, CONFIG))
+    made.write([(number % 2, b"k%d" % number, None if number == 7 else b"v%d" % number) for number in range(200)])
+    made.write([(0, None, b"\x00\xff binary"), (1, b"", b"")])
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": made.group})
+    consumer.commit(offsets=[TopicPartition(made.topic, 0, 17), TopicPartition(made.topic, 1, 4)], asynchronous=False)
+    consumer.close()
+    for folder in (made.state, settings.paths.checkpoints(made.group) / "1"):
+        folder.mkdir(parents=True)
+        (folder / "000004.sst").write_bytes(b"s" * 5000)
+        (folder / "CURRENT").write_bytes(b"MANIFEST-1")
+    yield made
+    registry.close()
+
+
+def same(records: dict[int, list[Record]], others: dict[int, list[Record]]) -> bool:
+    def plain(found: dict[int, list[Record]]) -> Any:
+        return {
+            number: [(each.key, each.value, each.timestamp_ms, each.headers or None) for each in part]
+            for number, part in found.items()
+        }
+
+    return bool(plain(records) == plain(others))

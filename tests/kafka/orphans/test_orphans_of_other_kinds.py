@@ -1,0 +1,102 @@
+"""Orphans that are tables, checkpoints in a store, or set aside in a slot that somebody has."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from infra.storage.objects import FsspecObjects
+from infra.warehouse.catalog import open_catalog
+from processors.lifecycle import orphan_things
+from processors.lifecycle.orphan_things import OrphanChanged
+from processors.lifecycle.orphans import Orphan
+from tests.kafka.orphans.leaving import Killed, Left
+
+
+def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"{left.group}.counts"
+    rows = pa.table({"n": pa.array([1, 2, 3], pa.int64())})
+    catalog = open_catalog(left.settings)
+    catalog.create_namespace(left.group)
+    table = catalog.create_table(name, rows.schema)
+    table.append(rows)
+    only = ["table"]
+    left.cleaning.apply(left.cleaning.plan(only).hash, only)
+    manifest = left.archive.newest()[0]["table", f"holdfast.{name}"].manifest
+    assert manifest.about["rows"] == 3
+    assert manifest.about["metadata"] == table.metadata_location
+    left.now += timedelta(days=8)
+    table.append(rows)
+    assert [type(step).__name__ for step in left.cleaning.plan(only).steps] == ["Archive"], "it changed"
+    left.cleaning.apply(left.cleaning.plan(only).hash, only)
+
+    left.now += timedelta(days=8)
+    plan = left.cleaning.plan(only)
+    assert "its rows can't be had again" in plan.steps[0].says
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(orphan_things, "delete_files", killed)
+        with pytest.raises(Killed):
+            left.cleaning.apply(plan.hash, only)
+    assert not catalog.table_exists(name)
+    data = left.settings.paths.warehouse / "data" / left.group / "counts"
+    assert any(data.rglob("*.parquet"))
+    left.cleaning.apply(plan.hash, only)
+    assert not data.exists()
+    assert "table" not in left.kinds()
+
+
+def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = FsspecObjects(left.settings.checkpoint_store)
+    names = [f"{left.group}/in-0/files/{number}" for number in range(3)]
+    others = f"{left.group}/in-1/files/0"
+    for name in (*names, others):
+        objects.write(name, [name.encode()])
+    only = [f"checkpoint/{left.group}/in-0"]
+    left.cleaning.apply(left.cleaning.plan(only).hash, only)
+    copy = left.archive.newest()[0]["checkpoint", f"{left.group}/in-0"]
+    assert {name: (copy.folder / name).read_bytes() for name in names} == {name: name.encode() for name in names}
+    left.now += timedelta(days=8)
+    plan = left.cleaning.plan(only)
+
+    def half(store: FsspecObjects, listed: list[str]) -> None:
+        delete(store, listed[:1])
+        raise Killed
+
+    delete = FsspecObjects.delete
+    with monkeypatch.context() as patch:
+        patch.setattr(FsspecObjects, "delete", half)
+        with pytest.raises(Killed):
+            left.cleaning.apply(plan.hash, only)
+    left.cleaning.apply(plan.hash, only)
+    assert list(objects.sizes(f"{left.group}/")) == [others]
+
+
+def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has the slot; nobody opens what was set aside beside its task."""
+    orphan = Orphan("state", str(left.state), left.group, "it was set aside", 1, aside=True)
+    thing = orphan_things.things(left.settings, left.topics)["state"]
+    (left.state.parent / "lock").write_text(f"{os.getpid()}\n")
+    look = thing.look(orphan)
+    assert look.facts is not None
+    assert not look.blocked
+    in_use = thing.look(replace(orphan, aside=False))
+    assert "a live process has the slot" in in_use.blocked
+    (left.state / "CURRENT").write_bytes(b"changed")
+    with pytest.raises(OrphanChanged):
+        thing.delete(orphan, look.facts, thing.leftovers(orphan, look.facts))
+    assert (left.state / "CURRENT").exists()
+    now = thing.look(orphan).facts
+    assert now is not None
+    thing.delete(orphan, now, thing.leftovers(orphan, now))
+    assert not left.state.exists()

@@ -1,0 +1,104 @@
+"""Topics that come back out of the archive of orphans."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from infra.database.registry import Registry
+from infra.kafka.records import Partition
+from infra.kafka.topic_copies import CopyUnreadable
+from infra.kafka.topics import Topics
+from infra.settings import load_settings
+from processors.lifecycle import topic_return
+from processors.lifecycle.topic_return import put_back
+from tests.kafka.conftest import Stream
+from tests.kafka.orphans.leaving import Killed, Left, same
+
+
+@pytest.mark.parametrize("where", ["before it is made", "once it is made", "in the middle", "at the end"])
+def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    records = left.read()
+    left.apply()
+    left.now += timedelta(days=8)
+    left.apply()
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    def some(topics: Topics, topic: str, parts: dict[int, Any], size: int) -> None:
+        write_records(topics, topic, {0: [record for record, _ in zip(parts[0], range(40), strict=False)]}, size)
+        raise Killed
+
+    write_records = topic_return.write_records
+    with monkeypatch.context() as patch:
+        if where == "before it is made":
+            patch.setattr(Topics, "create", killed)
+        elif where == "once it is made":
+            create = Topics.create
+            patch.setattr(Topics, "create", lambda *arguments: (create(*arguments), killed()))
+        elif where == "in the middle":
+            patch.setattr(topic_return, "write_records", some)
+        else:
+            patch.setattr(topic_return, "_check_ends", killed)
+        with pytest.raises(Killed):
+            put_back(left.archive, left.topics, left.topic)
+    put_back(left.archive, left.topics, left.topic)
+    assert same(left.read(), records)
+
+
+def test_a_damaged_archive_is_not_put_back(left: Left) -> None:
+    left.apply()
+    left.now += timedelta(days=8)
+    left.apply()
+    file = left.archive.newest()[0]["topic", left.topic].folder / "partition-1.jsonl.gz"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(CopyUnreadable, match="nothing was put back"):
+        put_back(left.archive, left.topics, left.topic)
+    assert left.topics.describe([left.topic]) == {}
+
+
+def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State is what the changelog folds to: put back, with the group's offsets, counting goes on."""
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", stream.bootstrap)
+    stream.feed_numbers(100)
+    stream.application().run(count=100, timeout=30)
+    before = stream.counts()
+    shutil.rmtree(stream.state_dir)
+    settings = load_settings(home=tmp_path / "home")
+    settings.home.mkdir()
+    (settings.paths.exports(stream.group)).mkdir(parents=True)  # it is known by name
+    registry = Registry(settings.registry)
+    registry.migrate()
+    now = datetime.now(UTC)
+    left = Left(stream.group, settings, stream.topics, registry, now)
+    try:
+        left.apply()
+        left.now += timedelta(days=8)
+        left.apply()
+        assert left.kinds() == []
+    finally:
+        registry.close()
+    assert stream.topics.describe([left.topic]) == {}
+
+    put_back(left.archive, stream.topics, left.topic)
+    offsets = left.archive.newest()[0]["group", stream.group].folder / "offsets.csv"
+    with offsets.open(newline="") as file:
+        places = [TopicPartition(topic, int(number), int(at)) for topic, number, at in csv.reader(file)]
+    assert {Partition(each.topic, each.partition) for each in places} >= {Partition(stream.source, 0)}
+    consumer = Consumer({"bootstrap.servers": stream.bootstrap, "group.id": stream.group})
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    assert stream.counts() == before
+    stream.feed_numbers(50)
+    stream.application().run(count=50, timeout=30)
+    stream.outputs_are_exact({b"k%d" % number: 15 for number in range(10)})
