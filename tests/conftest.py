@@ -46,11 +46,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker(marker)
     ]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = _in_turn([item for item in items if item not in left_out])
     for item in items:
         folders = item.path.relative_to(TESTS).parts[:-1]
         for folder in MARKED_FOLDERS.intersection(folders):
             item.add_marker(folder)
+
+
+def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The files of the folders with real parts by turns, then the others.
+
+    What mostly waits (Kafka, Dagster) then runs beside what computes (Spark), and at the end no worker is left alone
+    with a file that takes minutes.
+    """
+    files: dict[str, dict[Path, None]] = {}
+    for item in items:
+        files.setdefault(item.path.relative_to(TESTS).parts[0], {})[item.path] = None
+    turns = {
+        file: (folder not in MARKED_FOLDERS, place / len(there))
+        for folder, there in files.items()
+        for place, file in enumerate(there)
+    }
+    return sorted(items, key=lambda item: turns[item.path])
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,7 @@ class FaultyCluster(KafkaCluster):
 def test_commits_that_fail_in_the_middle_of_a_batch_lose_and_double_nothing(stream, tmp_path, faults):
     stream.feed_numbers(4000)
     app = stream.application(commit_every=300, commit_interval=5.0)
-    app.run_on(FaultyCluster(stream.bootstrap, faults), load_settings(home=tmp_path), count=4000, timeout=60)
+    app.run_on(FaultyCluster(stream.bootstrap, faults), load_settings(home=tmp_path), count=4000, timeout=20)
     expected = {b"k%d" % number: 400 for number in range(10)}
     assert stream.counts() == expected
     stream.outputs_are_exact(expected)
