@@ -7,8 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,13 +30,25 @@ _ALIGNED = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 _CHANGES = "holdfast_changes"
+#: Changes whose keys and values take no more than so many bytes are joined in memory; more than that is sorted, and
+#: spills. What comes out is the same.
+FEW_BYTES = 16 << 20
+
+
+#: A table that has three times as much is joined by a hash of the smaller side, which need not be sorted. Which side of
+#: a MERGE may be sent to all tasks is Spark's to say: of this one, none.
+_BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}
+
+
+def aligned_plans(spark: SparkSession) -> AbstractContextManager[None]:
+    """Have Spark use that tables lie by ``store_partition``."""
+    return _configured(spark, _ALIGNED)
 
 
 @contextmanager
-def aligned_plans(spark: SparkSession) -> Iterator[None]:
-    """Have Spark use that tables lie by ``store_partition``."""
-    before = {name: spark.conf.get(name, None) for name in _ALIGNED}
-    for name, value in _ALIGNED.items():
+def _configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in values}
+    for name, value in values.items():
         spark.conf.set(name, value)
     try:
         yield
@@ -48,11 +60,30 @@ def aligned_plans(spark: SparkSession) -> Iterator[None]:
                 spark.conf.set(name, was)
 
 
-def merge(spark: SparkSession, folded: DataFrame, table: str, branch: str, schema: StoreSchema | None = None) -> None:
-    """Merge a fold of changes into a branch of the table."""
+def joined_in_memory(changed: DataFrame) -> DataFrame:
+    """Have joins hold these rows in memory, by hash: the table's, which are many more, then need no sort."""
+    return changed.hint("shuffle_hash")
+
+
+def merging(spark: SparkSession, *, few: bool) -> AbstractContextManager[None]:
+    """How a MERGE joins: by hash, where the changes are few; hints don't reach its join."""
+    return _configured(spark, _BY_HASH if few else {})
+
+
+def merge(
+    spark: SparkSession,
+    folded: DataFrame,
+    table: str,
+    branch: str,
+    schema: StoreSchema | None = None,
+    *,
+    few: bool = False,
+) -> None:
+    """Merge a fold of changes into a branch of the table; ``few``: they take no more than ``FEW_BYTES``."""
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
-        spark.sql(merge_statement(table, branch, [name for name, _, _ in typed_columns(schema)]))
+        with merging(spark, few=few):
+            spark.sql(merge_statement(table, branch, [name for name, _, _ in typed_columns(schema)]))
     finally:
         spark.catalog.dropTempView(_CHANGES)
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
 from assets.spark.versions import Versions, branch_table
@@ -42,6 +44,15 @@ CURRENT = (
     "timestamp AS changelog_timestamp",
     f"if({_EVENT_MS} IS NULL, NULL, timestamp_millis({_EVENT_MS})) AS event_timestamp",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Of one partition's changes: records and deletions that the changelog had, and bytes of all keys and values."""
+
+    records: int = 0
+    tombstones: int = 0
+    size: int = 0
 
 
 def history_head(versions: Versions) -> HistoryHead | None:
@@ -104,14 +115,27 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     """SQL: the rows that tell what happened from ``start`` on, and up to ``end``.
 
-    A row ``base`` at an offset is about everything before it, so it counts after ``start`` and up to ``end``.
+    A row ``base`` at an offset is about everything before it, so it counts after ``start`` and up to ``end``. Only
+    comparisons with AND and OR: Iceberg then leaves out every file that has nothing of it.
     """
+    told = f"op IN ('{PUT}', '{DELETE}')"
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
-        f"if(op IN ('{PUT}', '{DELETE}'), offset < {part.end}, offset > {part.start}))"
+        f"(({told} AND offset < {part.end}) OR (NOT {told} AND offset > {part.start})))"
         for part in ranges
     ]
     return f"generation = {generation} AND ({' OR '.join(tests) or 'false'})"
+
+
+def counted(rows: DataFrame) -> dict[int, Counted]:
+    """What is among rows of the history, by partition; partitions without any are left out."""
+    told = f"op IN ('{PUT}', '{DELETE}')"
+    found = rows.groupBy("store_partition").agg(
+        F.expr(f"count_if({told})").alias("records"),
+        F.expr(f"count_if({told} AND value IS NULL)").alias("tombstones"),
+        F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
+    )
+    return {row["store_partition"]: Counted(row["records"], row["tombstones"], row["size"]) for row in found.collect()}
 
 
 def fold(rows: DataFrame) -> DataFrame:

@@ -111,6 +111,7 @@ class Work:
     corrections: int = 0
     began: float = 0.0
     shape: int = 0
+    counted: Mapping[int, history.Counted] | None = None
     quarantined: Mapping[int, int] = field(default_factory=dict)
     #: Told what is done from now on.
     doing: Callable[[str], None] = lambda what: None
@@ -223,7 +224,7 @@ def feed_history(work: Work) -> None:
     new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
     work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
     seen = versions.Versions.of(work.spark, table)
-    work.began = time.time()
+    work.began, work.counted = time.time(), None
     if history.has_fed(seen, plan.snapshot_id):
         work.history_ref = versions.MAIN
         return
@@ -249,9 +250,9 @@ def write_branch(work: Work) -> None:
     work.doing(f"writing {plan.table} from {_READ[plan.source]}")
     work.branch = versions.new_branch(spark, plan.table, plan.snapshot_id)
     if plan.incremental:
-        changed = history.fold(work.changes().where(history.between(plan.generation, work.ranges())))
+        changed = _changed(work)
         shape_rows(work, changed)
-        current.merge(spark, changed, plan.table, work.branch, work.schema)
+        current.merge(spark, changed, plan.table, work.branch, work.schema, few=_are_few(work))
     elif _history_tells_all(plan):
         fresh = work.changes().where(f"generation = {plan.generation}")
         rows = history.live(history.fold(fresh))
@@ -372,8 +373,18 @@ def _expected(work: Work) -> dict[int, Fingerprint]:
             return fingerprint_partitions(history.live(history.fold(work.changes())))
         return fingerprint_partitions(_wanted(work))
     assert plan.base is not None
-    changed = history.fold(work.changes().where(history.between(plan.generation, work.ranges())))
+    changed = current.joined_in_memory(_changed(work)) if _are_few(work) else _changed(work)
     return expected_after(plan.base, versions.at_version(spark, plan.table, versions.MAIN), changed)
+
+
+def _changed(work: Work) -> DataFrame:
+    """The newest row of each key that changed since the base."""
+    return history.fold(work.changes().where(history.between(work.plan.generation, work.ranges())))
+
+
+def _are_few(work: Work) -> bool:
+    """Whether memory holds what changed."""
+    return sum(counted.size for counted in _counted(work).values()) <= current.FEW_BYTES
 
 
 def expected_after(base: SnapshotManifest, before: DataFrame, changed: DataFrame) -> dict[int, Fingerprint]:
@@ -421,8 +432,8 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
                 log_start=part.log_start,
                 start=part.start,
                 end=part.end,
-                records=counted.get(part.partition, (0, 0))[0],
-                tombstones=counted.get(part.partition, (0, 0))[1],
+                records=counted.get(part.partition, history.Counted()).records,
+                tombstones=counted.get(part.partition, history.Counted()).tombstones,
                 live_keys=measured[part.partition].count,
                 fingerprint=measured[part.partition],
                 inputs=part.inputs,
@@ -448,16 +459,15 @@ def seal_branch(spark: SparkSession, table: str, branch: str, manifest: Snapshot
     )
 
 
-def _counted(work: Work) -> dict[int, tuple[int, int]]:
-    """Records and deletions read, by partition: those of the history in the plan's ranges."""
-    plan = work.plan
-    ranges: Sequence[PartitionRange] = work.ranges()
-    if plan.source == CHECKPOINT:
-        ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
-    told = f"op IN ('{history.PUT}', '{history.DELETE}')"
-    rows = work.changes().where(f"{history.between(plan.generation, ranges)} AND {told}")
-    counted = rows.groupBy("store_partition").agg({"*": "count", "value": "count"}).collect()
-    return {row["store_partition"]: (row["count(1)"], row["count(1)"] - row["count(value)"]) for row in counted}
+def _counted(work: Work) -> Mapping[int, history.Counted]:
+    """What was read, by partition: the rows of the history in the plan's ranges; looked at once."""
+    if work.counted is None:
+        plan = work.plan
+        ranges: Sequence[PartitionRange] = work.ranges()
+        if plan.source == CHECKPOINT:
+            ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
+        work.counted = history.counted(work.changes().where(history.between(plan.generation, ranges)))
+    return work.counted
 
 
 def publish_history(work: Work) -> None:

@@ -127,11 +127,12 @@ def _of_snapshots(results: Results) -> Iterator[Judged]:
     def figure(way: str, column: str) -> float | None:
         return _figure(results, "snapshots", way, column)
 
-    theirs = figure(snapshots.READER, "rows/CPU-s")
-    for way, goal in ((snapshots.CHECKPOINT, 2.5), (snapshots.CHANGELOG, 1.5)):
-        ours = figure(way, "rows/CPU-s")
-        ratio = ours / theirs if ours and theirs else None
-        yield Judged(f"{way} / Spark's state reader, rows per CPU-second", True, goal, ratio)
+    for reader, named in ((snapshots.READER, "state reader"), (snapshots.READER_OF_LOG, "reader of changelogs")):
+        theirs = figure(reader, "rows/CPU-s")
+        for way, goal in ((snapshots.CHECKPOINT, 2.5), (snapshots.CHANGELOG, 1.5)):
+            ours = figure(way, "rows/CPU-s")
+            ratio = ours / theirs if ours and theirs else None
+            yield Judged(f"{way} / Spark's {named}, rows per CPU-second", True, goal, ratio)
     full = figure(snapshots.FULL, "CPU s")
     for way, goal in ((snapshots.incremental(snapshots.SOME), 1 / 4), (snapshots.HISTORY, 1 / 8)):
         used = figure(way, "CPU s")

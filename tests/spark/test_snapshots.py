@@ -107,11 +107,12 @@ def test_the_range_is_exact(changelog):
     assert changelog.table() == {"a": "1"}
 
 
-def test_a_merge_moves_no_row_between_tasks(changelog):
+@pytest.mark.parametrize(("few", "join"), [(False, "SortMergeJoin"), (True, "ShuffledHashJoin")])
+def test_a_merge_moves_no_row_between_tasks(changelog, few, join):
     spark = changelog.spark
-    changelog.write(0, [(b"a", 1)])
+    changelog.write(0, [(b"%d" % number, 1) for number in range(20)])
     changelog.snapshot()
-    changelog.write(0, [(b"a", 2)])
+    changelog.write(0, [(b"1", 2)])
     work = steps.Work(spark, changelog.plan(), changelog.source, None, None)
     with current.aligned_plans(spark):
         steps.feed_history(work)
@@ -119,10 +120,29 @@ def test_a_merge_moves_no_row_between_tasks(changelog):
         current.current_rows(history.fold(rows), ("op",)).createOrReplaceTempView("holdfast_changes")
         branch = versions.new_branch(spark, work.plan.table, work.plan.snapshot_id)
         statement = current.merge_statement(work.plan.table, branch)
-        plan = spark.sql(f"EXPLAIN FORMATTED {statement}").collect()[0][0]
+        with current.merging(spark, few=few):
+            plan = spark.sql(f"EXPLAIN FORMATTED {statement}").collect()[0][0]
     assert "MergeRows" in plan
-    assert "SortMergeJoin" in plan
+    assert join in plan
     assert "Exchange" not in plan
+
+
+def test_of_the_history_only_the_files_of_the_range_are_read(changelog):
+    changelog.write(0, [(b"a", 1)])
+    changelog.snapshot()
+    changelog.write(1, [(b"b", 1)])
+    changelog.snapshot()
+    changelog.write(0, [(b"a", 2)])
+    work = steps.Work(changelog.spark, changelog.plan(), changelog.source, None, None)
+    steps.feed_history(work)
+    rows = work.changes().where(history.between(work.plan.generation, work.ranges()))
+    assert [row["value"][-1:] for row in rows.collect()] == [b"2"]
+    rows.createOrReplaceTempView("holdfast_range")
+    plan = changelog.spark.sql("EXPLAIN FORMATTED SELECT * FROM holdfast_range").collect()[0][0]
+    (scan,) = [line for line in plan.splitlines() if "filters=" in line]
+    for part in work.plan.partitions:
+        assert f"store_partition = {part.partition} AND offset <= {part.end}" in scan
+    assert f"offset >= {work.plan.partitions[0].start}" in scan
 
 
 def test_a_full_snapshot_that_is_asked_for_gives_the_same(changelog):
@@ -276,8 +296,8 @@ def test_what_was_written_wrongly_is_not_published(changelog, monkeypatch):
     changelog.write(0, [(b"a", 2)])
     merged = current.merge
 
-    def merge_and_lose(spark, folded, table, branch, schema=None):
-        merged(spark, folded, table, branch, schema)
+    def merge_and_lose(spark, folded, table, branch, schema=None, *, few=False):
+        merged(spark, folded, table, branch, schema, few=few)
         spark.sql(f"DELETE FROM {versions.branch_table(table, branch)} WHERE message_key = 'b'")
 
     with monkeypatch.context() as patch:
