@@ -31,7 +31,7 @@ class Judged:
 
     @property
     def wanted(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.goal:.3g}{self.unit}"
+        return f"{'≥' if self.at_least else '≤'} {self.goal:.4g}{self.unit}"
 
     @property
     def found(self) -> str:
