@@ -112,10 +112,10 @@ def test_a_plan_is_stale_once_a_fact_of_it_is(left: Left) -> None:
 def test_what_somebody_has_is_left_alone(left: Left) -> None:
     left.apply()
     left.now += timedelta(days=8)
+    plan = left.cleaning.plan(["state"])
     member = Consumer({"bootstrap.servers": left.topics.bootstrap, "group.id": left.group})
     member.subscribe([left.topic])
     lock = os.open(left.state.parent / "lock", os.O_RDWR | os.O_CREAT)
-    plan = left.cleaning.plan(["state"])
     try:
         while not left.topics.members(left.group):
             member.poll(0.1)
@@ -123,6 +123,7 @@ def test_what_somebody_has_is_left_alone(left: Left) -> None:
         assert found.steps == ()
         assert len(found.blocked) == 4
         assert all("runs: its group has 1 member" in sentence for sentence in found.blocked)
+        assert [step.kind for step in plan.steps] == ["state"]
         with pytest.raises(PlanStale):
             left.cleaning.apply(plan.hash, ["state"])
         member.close()
