@@ -9,9 +9,11 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+from xdist.scheduler import LoadFileScheduling
 
 from infra.jars import JarSource, fetch_jars
 from infra.java import Java, find_java
@@ -54,20 +56,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The files of the folders with real parts by turns, then the others.
+    """Spark's files first, one after the other; then those of the other folders with real parts by turns.
 
-    What mostly waits (Kafka, Dagster) then runs beside what computes (Spark), and at the end no worker is left alone
-    with a file that takes minutes.
+    A worker takes Spark's as a whole (``FilesAndSpark``), while others do what mostly waits; what takes seconds comes
+    last, so that no worker is left alone with what takes minutes.
     """
     files: dict[str, dict[Path, None]] = {}
     for item in items:
         files.setdefault(item.path.relative_to(TESTS).parts[0], {})[item.path] = None
     turns = {
-        file: (folder not in MARKED_FOLDERS, place / len(there))
+        file: (folder != "spark", folder not in MARKED_FOLDERS, place / len(there), str(file))
         for folder, there in files.items()
         for place, file in enumerate(there)
     }
     return sorted(items, key=lambda item: turns[item.path])
+
+
+class FilesAndSpark(LoadFileScheduling):
+    """Each file goes to one worker, those of Spark all to the same: its JVM stays warm from file to file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return "tests/spark" if file.startswith("tests/spark/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpark:
+    return FilesAndSpark(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""One Spark session for each file of Spark tests, and changelogs made by hand on the real broker."""
+"""One Spark session for the Spark tests that follow each other, and changelogs made by hand on the real broker."""
 
 from __future__ import annotations
 
@@ -43,12 +43,42 @@ def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return settings.model_copy(update={"spark": spark})
 
 
+class SharedJvm:
+    """The JVM of these tests: it stays from file to file, warm, for as long as the next test wants it, too.
+
+    Other tests in the same process start and end JVMs of their own, so it ends before them.
+    """
+
+    session: Any = None
+    next_test: pytest.Item | None = None
+
+    @classmethod
+    def started(cls, settings: Settings) -> Any:
+        if cls.session is not None:
+            try:
+                cls.session.sql("SELECT 1").collect()
+            except Exception:  # it died, or was stopped
+                cls.stop()
+        if cls.session is None:
+            cls.session = spark_session(settings, app_name="tests")
+        return cls.session
+
+    @classmethod
+    def stop(cls) -> None:
+        stop_spark(cls.session)
+        cls.session = None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    SharedJvm.next_test = nextitem
+
+
 @pytest.fixture(scope="module")
 def spark(spark_settings: Settings) -> Iterator[Any]:
-    """A JVM for each file of tests: others in the same process start and end JVMs of their own between two files."""
-    session = spark_session(spark_settings, app_name="tests")
-    yield session
-    stop_spark(session)
+    yield SharedJvm.started(spark_settings)
+    if "spark" not in getattr(SharedJvm.next_test, "fixturenames", ()):
+        SharedJvm.stop()
 
 
 @pytest.fixture(scope="module")
