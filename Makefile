@@ -21,11 +21,11 @@ ui-stop: setup ## stop what `make ui` started
 
 test: ## run all tests
 	@$(PYTHON) -m infra.bootstrap --browser --all-jars
-	@$(BIN)/python -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-thorough: ## run all tests, with more seeds, every drill and every bench in small
 	@$(PYTHON) -m infra.bootstrap --browser --all-jars
-	@$(BIN)/python -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder --thorough --all-drills
+	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder --thorough --all-drills
 
 test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores
 	@$(BIN)/python -m tests.simulation.run --seeds 10000
