@@ -65,7 +65,7 @@ def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
     for item in items:
         files.setdefault(item.path.relative_to(TESTS).parts[0], {})[item.path] = None
     turns = {
-        file: (folder != "spark", folder not in MARKED_FOLDERS, place / len(there), str(file))
+        file: (folder != "spark", folder not in MARKED_FOLDERS, place / len(there))
         for folder, there in files.items()
         for place, file in enumerate(there)
     }

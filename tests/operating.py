@@ -18,7 +18,7 @@ from infra.errors import HoldfastError
 from infra.kafka.reader import read_range
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
-from infra.settings import Settings, load_settings
+from infra.settings import PROJECT, Settings, load_settings
 from orchestration.verbs import Verbs, open_verbs
 from processors.changelog.format import META_KEY, decode_value, split_key
 from processors.lifecycle.apply import Applied
@@ -27,7 +27,6 @@ from processors.lifecycle.plan import Plan
 from processors.lifecycle.requests import Deploy, Provision, Request
 from processors.serving.client import ProcessorClient
 
-PROJECT = Path(__file__).resolve().parents[1]
 PARTITIONS = 2
 #: How long is waited for what takes seconds on a quiet machine.
 PATIENCE_S = 120.0

@@ -33,8 +33,6 @@ _CHANGES = "holdfast_changes"
 #: Changes whose keys and values take no more than so many bytes are joined in memory; more than that is sorted, and
 #: spills. What comes out is the same.
 FEW_BYTES = 16 << 20
-
-
 #: A table that has three times as much is joined by a hash of the smaller side, which need not be sorted. Which side of
 #: a MERGE may be sent to all tasks is Spark's to say: of this one, none.
 _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}

@@ -25,6 +25,8 @@ from processors.snapshots.plan import SnapshotPlan
 #: In the summary of the history's versions: how far it reaches.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
+#: SQL: whether a row is a record of the changelog.
+TOLD = f"op IN ('{PUT}', '{DELETE}')"
 
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
 #: Keys of messages are bytes; what is no text in them is shown as the replacement character.
@@ -118,10 +120,9 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     A row ``base`` at an offset is about everything before it, so it counts after ``start`` and up to ``end``. Only
     comparisons with AND and OR: Iceberg then leaves out every file that has nothing of it.
     """
-    told = f"op IN ('{PUT}', '{DELETE}')"
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
-        f"(({told} AND offset < {part.end}) OR (NOT {told} AND offset > {part.start})))"
+        f"(({TOLD} AND offset < {part.end}) OR (NOT {TOLD} AND offset > {part.start})))"
         for part in ranges
     ]
     return f"generation = {generation} AND ({' OR '.join(tests) or 'false'})"
@@ -129,10 +130,9 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
 
 def counted(rows: DataFrame) -> dict[int, Counted]:
     """What is among rows of the history, by partition; partitions without any are left out."""
-    told = f"op IN ('{PUT}', '{DELETE}')"
     found = rows.groupBy("store_partition").agg(
-        F.expr(f"count_if({told})").alias("records"),
-        F.expr(f"count_if({told} AND value IS NULL)").alias("tombstones"),
+        F.expr(f"count_if({TOLD})").alias("records"),
+        F.expr(f"count_if({TOLD} AND value IS NULL)").alias("tombstones"),
         F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
     )
     return {row["store_partition"]: Counted(row["records"], row["tombstones"], row["size"]) for row in found.collect()}
@@ -150,7 +150,7 @@ def fold(rows: DataFrame) -> DataFrame:
         rows.selectExpr(
             "store_partition",
             "key",
-            f"struct(generation, offset, if(op IN ('{PUT}', '{DELETE}'), 1, 0) AS told, op, value, timestamp) AS row",
+            f"struct(generation, offset, if({TOLD}, 1, 0) AS told, op, value, timestamp) AS row",
         )
         .groupBy("store_partition", "key")
         .agg({"row": "max"})

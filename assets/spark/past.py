@@ -211,7 +211,7 @@ def _reached(
     changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
 ) -> dict[int, tuple[int, int, int]]:
     """By partition, the offset after the last change, and how many changes and deletions there were."""
-    told = f"op IN ('{history.PUT}', '{history.DELETE}') AND {history.between(known.generation, ranges)}"
+    told = f"{history.TOLD} AND {history.between(known.generation, ranges)}"
     counted = changes.where(told).groupBy("store_partition")
     rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()
     found = {part.partition: (part.start, 0, 0) for part in ranges}

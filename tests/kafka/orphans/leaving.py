@@ -23,10 +23,6 @@ from processors.lifecycle.orphan_plan import OrphanPlan
 CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
 
 
-class Killed(BaseException):
-    """As if the process had died here."""
-
-
 @dataclass
 class Left:
     """What a processor that is neither defined nor deployed left: a changelog, a group, state and a checkpoint."""

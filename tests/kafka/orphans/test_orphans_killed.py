@@ -19,7 +19,8 @@ from processors.lifecycle.orphan_archive import ArchiveFailed
 from processors.lifecycle.orphan_cleaning import OrphanCleaning
 from processors.lifecycle.topic_return import put_back
 from tests.kafka.conftest import PROJECT, wait_for
-from tests.kafka.orphans.leaving import ALL, Killed, Left, same
+from tests.kafka.orphans.leaving import ALL, Left, same
+from tests.operating import Killed
 
 
 @pytest.mark.parametrize("step", range(12))

@@ -15,7 +15,8 @@ from infra.warehouse.catalog import open_catalog
 from processors.lifecycle import orphan_things
 from processors.lifecycle.orphan_things import OrphanChanged
 from processors.lifecycle.orphans import Orphan
-from tests.kafka.orphans.leaving import Killed, Left
+from tests.kafka.orphans.leaving import Left
+from tests.operating import Killed
 
 
 def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from infra.settings import load_settings
 from processors.lifecycle import topic_return
 from processors.lifecycle.topic_return import put_back
 from tests.kafka.conftest import Stream
-from tests.kafka.orphans.leaving import Killed, Left, same
+from tests.kafka.orphans.leaving import Left, same
+from tests.operating import Killed
 
 
 @pytest.mark.parametrize("where", ["before it is made", "once it is made", "in the middle", "at the end"])

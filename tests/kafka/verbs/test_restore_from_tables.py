@@ -22,7 +22,7 @@ from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.reader import read_range
 from infra.kafka.records import TopicSpec
 from infra.kafka.topics import Topics
-from infra.settings import load_settings
+from infra.settings import PROJECT, load_settings
 from orchestration.verbs import open_verbs
 from processors.lifecycle.apply import PlanStale
 from processors.lifecycle.plan import NothingToDo, Ready, Refused
@@ -30,7 +30,7 @@ from processors.lifecycle.requests import Deploy, Restore, Stop
 from processors.lifecycle.stages import MakeRelease
 from processors.lifecycle.table_rows import Loader, TableDamaged, TableUnfit
 from processors.snapshots.manifest import SnapshotManifest
-from tests.operating import PARTITIONS, PROJECT, Killed, Operated, killing_at_stages
+from tests.operating import PARTITIONS, Killed, Operated, killing_at_stages
 from tests.warehouse_tables import take_snapshot
 
 KEYS = 30
