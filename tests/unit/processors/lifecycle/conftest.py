@@ -35,7 +35,7 @@ number = int(starts.read_text()) if starts.exists() else 0
 starts.write_text(str(number + 1))
 acts = json.loads((home / "acts.json").read_text())
 act = acts[min(number, len(acts) - 1)]
-print("start", number, flush=True)
+print("start", number, "of slot", slot, flush=True)
 born = time.time()
 (home / "run").mkdir(exist_ok=True)
 endpoint = home / "run" / (name + ".json")

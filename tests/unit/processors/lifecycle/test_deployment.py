@@ -62,7 +62,7 @@ def test_a_program_that_ends_fails_the_deployment_with_its_last_lines(stage: Any
         deploy(stage.rollout, stage.world, timeout_s=30)
     slot = failed.value.fields["slot"]  # whichever was seen first
     assert failed.value.fields["exit_status"] == 64
-    assert failed.value.fields["log"] == (f"start {slot}", "giving up")
+    assert failed.value.fields["log"] == (f"start 0 of slot {slot}", "giving up")
     assert "giving up" in str(failed.value)
     assert stage.registry.deployment("fleet").desired == "deployed"
     assert stage.registry.actions(1)[0].outcome.startswith(f"failed: Processor fleet slot {slot} ended")
