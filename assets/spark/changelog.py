@@ -21,11 +21,11 @@ from processors.snapshots.facts import ChangelogNow
 #: Spark gives a partition up when it gets nothing for so long, in milliseconds.
 POLL_TIMEOUT_MS = 20_000
 
-#: Whether this code knows the formats of a record's key and value.
+#: SQL: whether this code knows the formats of a record's key and value.
 READABLE = (
-    f"coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
+    f"(coalesce(substring(key, 1, 1) = X'{KEY_VERSION:02x}', false) AND (value IS NULL OR ("
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
-    f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}')))"
+    f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}'))))"
 )
 #: Meta records are no state.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"
@@ -93,16 +93,26 @@ def require_readable(records: DataFrame, topic: str) -> None:
     Raises:
         ChangelogUnreadable: Names the first such record.
     """
-    strange = records.where(f"NOT ({READABLE})").selectExpr(
-        "count(1) AS records", "min(struct(store_partition, offset)) AS first"
-    )
-    row = strange.collect()[0]
-    if row["records"]:
-        partition, offset = row["first"]["store_partition"], row["first"]["offset"]
+    strange = records.where(f"NOT {READABLE}").groupBy("store_partition").agg({"*": "count", "offset": "min"})
+    refuse_strange(topic, [(row["store_partition"], row["count(1)"], row["min(offset)"]) for row in strange.collect()])
+
+
+def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
+    """The same, of what was looked at already.
+
+    Args:
+        topic: The changelog.
+        strange: Of each partition that has such records: its number, how many, and the offset of the first.
+
+    Raises:
+        ChangelogUnreadable: There is one.
+    """
+    if strange:
+        partition, _, offset = min(strange)
         raise ChangelogUnreadable(
             f"Changelog {topic}[{partition}] has a record of an unknown format at offset {offset} "
-            f"({row['records']} records are concerned); expected key version {KEY_VERSION}, value version "
-            f"{VALUE_VERSION}. Nothing was published.",
+            f"({sum(records for _, records, _ in strange)} records are concerned); expected key version "
+            f"{KEY_VERSION}, value version {VALUE_VERSION}. Nothing was published.",
             action="Run the Holdfast version that wrote it, or find out who else writes to the changelog.",
             topic=topic,
             partition=partition,

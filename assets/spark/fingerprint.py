@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from processors.state.fingerprint import Fingerprint
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
 
 #: SQL: the bucket of a row's key.
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
+#: SQL: of one pair.
+_HASH = "xxhash64(key, value)"
 _MASK = (1 << 64) - 1
 
 
@@ -23,7 +24,33 @@ def fingerprint_partitions(pairs: DataFrame) -> dict[int, Fingerprint]:
 
     The sum is taken in two halves, because a 64-bit sum overflows under ANSI rules.
     """
-    return {row["store_partition"]: _fingerprint(row) for row in _sums(pairs, ["store_partition"], []).collect()}
+    rows = _hashed(pairs).groupBy("store_partition").agg(*_sums("hash")).collect()
+    return {row["store_partition"]: _fingerprint(row, "hash") for row in rows}
+
+
+def fingerprint_replacing(
+    changed: DataFrame, live: str, before: DataFrame
+) -> dict[int, tuple[Fingerprint, Fingerprint]]:
+    """By ``store_partition``, the fingerprints of the pairs that changes replace, and of those that they put there.
+
+    Partitions without a change are absent. Args: as of ``replacing_sums``.
+    """
+    rows = replacing_sums(changed, live, before).collect()
+    return {row["store_partition"]: (_fingerprint(row, "old"), _fingerprint(row, "new")) for row in rows}
+
+
+def replacing_sums(changed: DataFrame, live: str, before: DataFrame) -> DataFrame:
+    """One row for each partition that has a change, of two sums: one pass over both, by one join.
+
+    Args:
+        changed: The newest row of each key that changed: store_partition, key, value, and what ``live`` asks for.
+        live: SQL: whether such a row leaves a value.
+        before: The pairs that there were: store_partition, key, value.
+    """
+    new = changed.selectExpr("store_partition", "key", f"if({live}, {_HASH}, NULL) AS new")
+    old = before.selectExpr("store_partition", "key", f"{_HASH} AS old")
+    both = new.join(old, ["store_partition", "key"], "left").groupBy("store_partition")
+    return both.agg(*_sums("old"), *_sums("new"))
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
@@ -36,27 +63,29 @@ def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
 
     found: dict[int, BucketPrints] = {}
     for row in bucket_sums(pairs).collect():
-        found.setdefault(row["store_partition"], BucketPrints()).put(row["bucket"], _fingerprint(row))
+        found.setdefault(row["store_partition"], BucketPrints()).put(row["bucket"], _fingerprint(row, "hash"))
     return found
 
 
 def bucket_sums(pairs: DataFrame) -> DataFrame:
     """One row for each partition and bucket that has a pair."""
-    return _sums(pairs, ["store_partition", "bucket"], [f"{BUCKET} AS bucket"])
+    return _hashed(pairs, f"{BUCKET} AS bucket").groupBy("store_partition", "bucket").agg(*_sums("hash"))
 
 
-def _sums(pairs: DataFrame, by: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    return (
-        pairs.selectExpr("store_partition", "xxhash64(key, value) AS h", *columns)
-        .groupBy(*by)
-        .agg(
-            F.expr("count(1)").alias("pairs"),
-            F.expr("bit_xor(h)").alias("mixed"),
-            F.expr("sum(h & 4294967295L)").alias("low"),
-            F.expr("sum(shiftrightunsigned(h, 32))").alias("high"),
-        )
-    )
+def _hashed(pairs: DataFrame, *columns: str) -> DataFrame:
+    return pairs.selectExpr("store_partition", f"{_HASH} AS hash", *columns)
 
 
-def _fingerprint(row: Any) -> Fingerprint:
-    return Fingerprint(row["pairs"], row["mixed"] & _MASK, ((row["high"] << 32) + row["low"]) & _MASK)
+def _sums(name: str) -> list[Column]:
+    """What a fingerprint is made of, out of a column of hashes; null is no pair."""
+    return [
+        F.expr(f"count({name})").alias(f"{name}_pairs"),
+        F.expr(f"bit_xor({name})").alias(f"{name}_mixed"),
+        F.expr(f"sum({name} & 4294967295L)").alias(f"{name}_low"),
+        F.expr(f"sum(shiftrightunsigned({name}, 32))").alias(f"{name}_high"),
+    ]
+
+
+def _fingerprint(row: Any, name: str) -> Fingerprint:
+    pairs, mixed, low, high = (row[f"{name}_{part}"] or 0 for part in ("pairs", "mixed", "low", "high"))
+    return Fingerprint(pairs, mixed & _MASK, ((high << 32) + low) & _MASK)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
+from assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
 from assets.spark.versions import Versions, branch_table
 from processors.changelog.format import CODEC_JSON
 from processors.snapshots.facts import HistoryHead
@@ -27,6 +27,8 @@ REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
 #: SQL: whether a row is a record of the changelog.
 TOLD = f"op IN ('{PUT}', '{DELETE}')"
+#: SQL: whether a row leaves a value.
+LIVE = f"op IN ('{PUT}', '{BASE}')"
 
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
 #: Keys of messages are bytes; what is no text in them is shown as the replacement character.
@@ -50,11 +52,14 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of one partition's changes: records and deletions that the changelog had, and bytes of all keys and values."""
+    """Of one partition's changes: records and deletions that the changelog had, bytes of all keys and values, and
+    records of a format that this code does not know, with the offset of the first of them."""
 
     records: int = 0
     tombstones: int = 0
     size: int = 0
+    strange: int = 0
+    first_strange: int | None = None
 
 
 def history_head(versions: Versions) -> HistoryHead | None:
@@ -134,8 +139,11 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
         F.expr(f"count_if({TOLD})").alias("records"),
         F.expr(f"count_if({TOLD} AND value IS NULL)").alias("tombstones"),
         F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
+        F.expr(f"count_if(NOT {READABLE})").alias("strange"),
+        F.expr(f"min(if({READABLE}, NULL, offset))").alias("first_strange"),
     )
-    return {row["store_partition"]: Counted(row["records"], row["tombstones"], row["size"]) for row in found.collect()}
+    names = ("records", "tombstones", "size", "strange", "first_strange")
+    return {row["store_partition"]: Counted(*(row[name] for name in names)) for row in found.collect()}
 
 
 def fold(rows: DataFrame) -> DataFrame:
@@ -164,4 +172,4 @@ def fold(rows: DataFrame) -> DataFrame:
 
 def live(folded: DataFrame) -> DataFrame:
     """Of a fold, the keys that have a value."""
-    return folded.where(f"op IN ('{PUT}', '{BASE}')").drop("op")
+    return folded.where(LIVE).drop("op")

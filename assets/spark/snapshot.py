@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -24,8 +24,8 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from assets.spark import current, history, versions
-from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog, require_readable
-from assets.spark.fingerprint import fingerprint_partitions
+from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog, refuse_strange, require_readable
+from assets.spark.fingerprint import fingerprint_partitions, fingerprint_replacing
 from assets.spark.quarantine import write_quarantine
 from assets.spark.records import record_snapshot
 from assets.spark.sources import checkpoint_rows
@@ -129,6 +129,14 @@ class Work:
         """What the plan reads of the changelog."""
         return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
+    def feeds(self) -> list[PartitionRange]:
+        """What the history lacks of it."""
+        return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
+
+    def counted_ranges(self) -> list[PartitionRange]:
+        """What the manifest counts."""
+        return self.feeds() if self.plan.source == CHECKPOINT else self.ranges()
+
 
 def write_snapshot(
     spark: SparkSession,
@@ -192,7 +200,7 @@ def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versi
     """Of this attempt, and of all that broke off: none of them can be published any more."""
     versions.drop_branches(spark, plan.table, seen.branches(BRANCH))
     changes = history_name(plan.processor, plan.store)
-    versions.drop_branches(spark, changes, versions.Versions.of(spark, changes).branches(BRANCH))
+    versions.drop_branches(spark, changes, versions.branches_of(spark, changes, BRANCH))
 
 
 def _publish(work: Work) -> bool:
@@ -240,8 +248,13 @@ def feed_history(work: Work) -> None:
     if rows is None:
         rows = work.changes().where("false")
     history.append_history(rows, table, work.history_ref, plan)
-    feeds = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
-    require_readable(work.changes().where(history.between(plan.generation, feeds)), plan.topic)
+    fed = history.counted(work.changes().where(history.between(plan.generation, work.feeds())))
+    refuse_strange(
+        plan.topic,
+        [(number, each.strange, each.first_strange) for number, each in fed.items() if each.first_strange is not None],
+    )
+    if work.counted_ranges() == work.feeds():
+        work.counted = fed
 
 
 def write_branch(work: Work) -> None:
@@ -332,9 +345,8 @@ def _known(work: Work) -> DataFrame:
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or unfinished or work.history_ref == versions.MAIN:
         return history.live(history.fold(work.changes()))
-    feeds = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
     before = versions.at_version(work.spark, plan.table, versions.MAIN)
-    return current.known_after(before, work.changes().where(history.between(plan.generation, feeds)))
+    return current.known_after(before, work.changes().where(history.between(plan.generation, work.feeds())))
 
 
 def audit_branch(work: Work) -> dict[int, Fingerprint]:
@@ -389,13 +401,13 @@ def _are_few(work: Work) -> bool:
 
 def expected_after(base: SnapshotManifest, before: DataFrame, changed: DataFrame) -> dict[int, Fingerprint]:
     """What a merge has to give: the base's fingerprints without what was replaced, and with what is new."""
-    replaced = fingerprint_partitions(before.join(changed.select("store_partition", "key"), ["store_partition", "key"]))
-    new = fingerprint_partitions(history.live(changed))
-    empty = Fingerprint()
-    return {
-        number: _minus(known, replaced.get(number, empty)) + new.get(number, empty)
-        for number, known in base.fingerprints.items()
-    }
+    found = fingerprint_replacing(changed, history.LIVE, before)
+    nothing = (Fingerprint(), Fingerprint())
+    expected = {}
+    for number, known in base.fingerprints.items():
+        replaced, new = found.get(number, nothing)
+        expected[number] = _minus(known, replaced) + new
+    return expected
 
 
 def _minus(one: Fingerprint, other: Fingerprint) -> Fingerprint:
@@ -460,13 +472,10 @@ def seal_branch(spark: SparkSession, table: str, branch: str, manifest: Snapshot
 
 
 def _counted(work: Work) -> Mapping[int, history.Counted]:
-    """What was read, by partition: the rows of the history in the plan's ranges; looked at once."""
+    """What was read, by partition: the rows of the history in these ranges; looked at once."""
     if work.counted is None:
-        plan = work.plan
-        ranges: Sequence[PartitionRange] = work.ranges()
-        if plan.source == CHECKPOINT:
-            ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
-        work.counted = history.counted(work.changes().where(history.between(plan.generation, ranges)))
+        tests = history.between(work.plan.generation, work.counted_ranges())
+        work.counted = history.counted(work.changes().where(tests))
     return work.counted
 
 

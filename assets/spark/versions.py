@@ -93,6 +93,12 @@ class Versions:
         return [name for name, (kind, _) in self.refs.items() if kind == "BRANCH" and name.startswith(prefix)]
 
 
+def branches_of(spark: SparkSession, table: str, prefix: str) -> list[str]:
+    """The branches of a table whose names begin so, where its versions are of no interest."""
+    rows = spark.sql(f"SELECT name FROM {quoted(table)}.refs WHERE type = 'BRANCH'").collect()
+    return [row["name"] for row in rows if row["name"].startswith(prefix)]
+
+
 def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:
     """A branch of this attempt alone, from main or from a version; returns its name."""
     name = f"{branch_name(snapshot_id)}-{uuid.uuid4().hex[:8]}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from assets.spark.tables import require_table
@@ -32,7 +33,7 @@ _JSON = (
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Make both views anew, with the typed columns of the schema; their names.
+    """Make both views, with the typed columns of the schema, where they are not there as they should be; their names.
 
     Args:
         spark: The session.
@@ -43,8 +44,18 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
     for view, query in ((scd2, scd2_query(history, schema)), (feed, feed_query(history, schema))):
-        spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
+        if not _is_made(spark, view, query):
+            spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
     return scd2, feed
+
+
+def _is_made(spark: SparkSession, view: str, query: str) -> bool:
+    """Whether a view is there with this query; each making of it would leave a file more in the warehouse."""
+    try:
+        shown = spark.sql(f"SHOW CREATE TABLE {quoted(view)}").collect()[0][0]
+    except AnalysisException:  # it is not there
+        return False
+    return str(shown).rstrip().endswith(f"AS\n{query}")
 
 
 def _changes(history: str) -> str:

@@ -90,6 +90,28 @@ def test_each_value_has_the_time_that_it_held(spark, processor):
     assert [row.why for row in now if row.store_partition == 1] == ["n is not bigint: bad"]
 
 
+def test_views_are_made_anew_only_where_they_are_not_as_they_should_be(spark, spark_settings, unique):
+    name = unique("made").replace("-", "_")
+    create_history(spark, history_name(name, "s"))
+
+    def files():
+        return {path.name for path in spark_settings.paths.warehouse.rglob(f"{name}/*/metadata/*.metadata.json")}
+
+    scd2, feed = map(quoted, create_views(spark, name, "s", None))
+    made = files()
+    create_views(spark, name, "s", None)
+    assert files() == made
+    create_views(spark, name, "s", schema_of(Counted))
+    assert spark.table(scd2).columns[-2:] == ["n", "why"]
+    assert len(files()) == len(made) + 2
+
+    wanted = [spark.table(view).schema for view in (scd2, feed)]
+    spark.sql(f"CREATE OR REPLACE VIEW {scd2} AS SELECT 1 AS `by hand`")
+    spark.sql(f"DROP VIEW {feed}")
+    create_views(spark, name, "s", schema_of(Counted))
+    assert [spark.table(view).schema for view in (scd2, feed)] == wanted
+
+
 def test_the_feed_tells_each_change_with_what_was_before(spark, processor):
     rows = spark.table(f"holdfast.{processor}.s_feed").where("store_partition = 0").orderBy("generation", "offset")
     seen = [(row.change, row.message_key, row.n, row.json_before, row.exact) for row in rows.collect()]

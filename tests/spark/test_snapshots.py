@@ -9,7 +9,7 @@ import pytest
 from assets.spark import current, history, versions
 from assets.spark import snapshot as steps
 from assets.spark.changelog import ChangelogUnreadable
-from assets.spark.fingerprint import fingerprint_partitions
+from assets.spark.fingerprint import fingerprint_partitions, replacing_sums
 from infra.kafka.reader import read_range
 from infra.spark import progress
 from infra.warehouse.catalog import TableUnknown, read_table
@@ -122,9 +122,14 @@ def test_a_merge_moves_no_row_between_tasks(changelog, few, join):
         statement = current.merge_statement(work.plan.table, branch)
         with current.merging(spark, few=few):
             plan = spark.sql(f"EXPLAIN FORMATTED {statement}").collect()[0][0]
+        changed = current.joined_in_memory(history.fold(rows)) if few else history.fold(rows)
+        before = versions.at_version(spark, work.plan.table, versions.MAIN)
+        replacing_sums(changed, history.LIVE, before).createOrReplaceTempView("holdfast_sums")
+        audit = spark.sql("EXPLAIN FORMATTED SELECT * FROM holdfast_sums").collect()[0][0]
     assert "MergeRows" in plan
-    assert join in plan
-    assert "Exchange" not in plan
+    for shown in (plan, audit):
+        assert join in shown
+        assert "Exchange" not in shown
 
 
 def test_of_the_history_only_the_files_of_the_range_are_read(changelog):
