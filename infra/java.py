@@ -23,6 +23,9 @@ from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 #: Kafka 4 and Spark 4 ask for it.
 OLDEST_VERSION = 17
+#: Option of a JVM that lives for seconds or minutes: it compiles what it runs once, quickly, and a broker's start takes
+#: half the CPU. What runs for hours is slower with it.
+BRIEF = "-XX:TieredStopAtLevel=1"
 #: A Java that says nothing for so many seconds is refused.
 ANSWER_WITHIN_S = 30.0
 #: How :attr:`Java.source` names the wheel's Java.

@@ -16,7 +16,7 @@ import structlog
 from xdist.scheduler import LoadFileScheduling
 
 from infra.jars import JarSource, fetch_jars
-from infra.java import Java, find_java
+from infra.java import BRIEF, Java, find_java
 from infra.kafka.broker import EmbeddedBroker
 from infra.settings import load_settings
 
@@ -149,7 +149,9 @@ def broker_jars(java: Java) -> tuple[Path, ...]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[str]:
     """The bootstrap address of a real broker that all tests of the run share; use `unique` names on it."""
-    embedded = EmbeddedBroker(tmp_path_factory.mktemp("broker"), heap_mb=384, java=java, jars=broker_jars)
+    embedded = EmbeddedBroker(
+        tmp_path_factory.mktemp("broker"), heap_mb=384, java=java, jars=broker_jars, options=[BRIEF]
+    )
     yield embedded.start().bootstrap
     embedded.stop()
 

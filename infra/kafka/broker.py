@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from infra.jars import JarSource, fetch_jars
-from infra.java import Java, find_java
+from infra.java import BRIEF, Java, find_java
 from infra.kafka.broker_errors import BrokerAlreadyRunning, BrokerDidNotStart, PortTaken
 from infra.kafka.readiness import answers_metadata, port_is_open
 from infra.kafka.unclean_end import ended_uncleanly, expire_registration
@@ -64,18 +64,27 @@ class EmbeddedBroker:
         heap_mb: Heap bound, MiB.
         java: The Java that runs it.
         jars: Its class path.
+        options: Further options of its JVM.
     """
 
     #: Whether its controller decides alone. One of several must never run by itself on its copy of the metadata.
     _decides_alone: ClassVar[bool] = True
 
     def __init__(
-        self, folder: Path, *, port: int | None = None, heap_mb: int = 512, java: Java, jars: Sequence[Path]
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        heap_mb: int = 512,
+        java: Java,
+        jars: Sequence[Path],
+        options: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._port = port
         self._heap_mb = heap_mb
         self._java = java
+        self._options = tuple(options)
         self._class_path = os.pathsep.join(str(jar) for jar in jars)
 
     @property
@@ -104,7 +113,7 @@ class EmbeddedBroker:
             port = self._choose_port()
             self._configure(port, _free_port(), deadline)
             if self._decides_alone and ended_uncleanly(self._folder / "data"):
-                expire_registration(self._folder / "data", self._java_command(), _free_port(), self.log, deadline)
+                expire_registration(self._folder / "data", self._java_command(BRIEF), _free_port(), self.log, deadline)
             process = self._launch()
             mark = start_mark(process.pid) or ""
             address = BrokerAddress(f"127.0.0.1:{port}", process.pid, mark)
@@ -144,7 +153,7 @@ class EmbeddedBroker:
         # A leading dash would be read as an option.
         cluster_id = "H" + cluster_id[1:]
         done = subprocess.run(
-            [*self._java_command(), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
+            [*self._java_command(BRIEF), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -155,12 +164,13 @@ class EmbeddedBroker:
             said = " ".join((done.stdout + done.stderr).split())[-600:]
             raise BrokerDidNotStart(self._folder, f"its folder could not be formatted: {said}")
 
-    def _java_command(self) -> list[str]:
+    def _java_command(self, *options: str) -> list[str]:
         return [
             str(self._java.executable),
             f"-Xmx{self._heap_mb}m",
             "-XX:+UseSerialGC",
             "-XX:+ExitOnOutOfMemoryError",
+            *options,
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION}",
             f"-Dholdfast.broker.log={self.log}",
@@ -171,7 +181,7 @@ class EmbeddedBroker:
     def _launch(self) -> subprocess.Popen[bytes]:
         with (self._folder / "broker.out").open("wb") as out:
             return subprocess.Popen(
-                [*self._java_command(), "kafka.Kafka", str(self._folder / "server.properties")],
+                [*self._java_command(*self._options), "kafka.Kafka", str(self._folder / "server.properties")],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -53,7 +53,7 @@ def expire_registration(data: Path, java_command: Sequence[str], port: int, brok
     from_here = broker_log.stat().st_size if broker_log.exists() else 0
     with (data.parent / "controller.out").open("wb") as out:
         process = subprocess.Popen(
-            [java_command[0], "-XX:TieredStopAtLevel=1", *java_command[1:], "kafka.Kafka", str(properties)],
+            [*java_command, "kafka.Kafka", str(properties)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.java import Java
+from infra.java import BRIEF, Java
 from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.topics import Topics
 from infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
@@ -109,7 +109,7 @@ def start_home(folder: Path, definitions: Mapping[str, str], java: Java, jars: S
     """
     code = folder / "definitions"
     code.mkdir(parents=True)
-    broker = EmbeddedBroker(folder / "kafka", heap_mb=384, java=java, jars=jars)
+    broker = EmbeddedBroker(folder / "kafka", heap_mb=384, java=java, jars=jars, options=[BRIEF])
     home = folder / "home"
     bootstrap = broker.start().bootstrap
     environment = {

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from infra.java import Java
+from infra.java import BRIEF, Java
 from infra.kafka.broker import BrokerAddress, EmbeddedBroker
 
 ADMIN = ("admin", "admin-secret")
@@ -34,7 +34,7 @@ class SecuredBroker(EmbeddedBroker):
     """One KRaft node with SASL_SSL, SCRAM and the standard authorizer; ``admin`` may do everything."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
-        super().__init__(folder, heap_mb=384, java=java, jars=jars)
+        super().__init__(folder, heap_mb=384, java=java, jars=jars, options=[BRIEF])
         folder.mkdir(parents=True, exist_ok=True)
         self.ca, self._pem = folder / "ca.crt", folder / "broker.pem"
         self._make_certificates()
@@ -147,7 +147,7 @@ class SecuredBroker(EmbeddedBroker):
         cluster_id = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
         subprocess.run(
-            [*self._java_command(), *tool, "--add-scram", f"{MECHANISM}=[name={user},password={password}]"],
+            [*self._java_command(BRIEF), *tool, "--add-scram", f"{MECHANISM}=[name={user},password={password}]"],
             capture_output=True,
             timeout=90,
             check=True,

@@ -5,6 +5,7 @@ import signal
 import threading
 
 from infra.errors import EXIT_BROKER_UNAVAILABLE
+from infra.java import BRIEF
 from infra.kafka.broker import EmbeddedBroker
 from processors.lifecycle import provision
 from tests.kafka.test_bad_world import committed, is_exact
@@ -16,7 +17,7 @@ AWAY_S = float(os.environ.get("HOLDFAST_TEST_AWAY_S", "8"))
 def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worker(
     tmp_path, java, broker_jars, unique, worker_class, stream_class, waiting
 ):
-    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
     address = embedded.start()
     stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")
     one = worker_class(stream, tmp_path / "home")

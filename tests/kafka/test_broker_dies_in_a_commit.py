@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from infra.java import BRIEF
 from infra.kafka.broker import EmbeddedBroker
 
 #: Many: ending a transaction takes the longer.
@@ -43,7 +44,7 @@ def ends(consumer: Consumer) -> list[int]:
 
 @pytest.fixture
 def embedded(tmp_path, java, broker_jars):
-    broker = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    broker = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
     yield broker
     broker.stop()
 

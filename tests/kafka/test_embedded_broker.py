@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra.java import Java, find_java
+from infra.java import BRIEF, Java, find_java
 from infra.kafka.broker import (
     BrokerAlreadyRunning,
     BrokerDidNotStart,
@@ -46,7 +46,9 @@ def make(tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[
     """Makes brokers on the test's own folder; whatever runs there at the end is ended."""
 
     def make(**options) -> EmbeddedBroker:
-        return EmbeddedBroker(tmp_path / "kafka", **{"heap_mb": 256, "java": java, "jars": broker_jars, **options})
+        return EmbeddedBroker(
+            tmp_path / "kafka", **{"heap_mb": 256, "java": java, "jars": broker_jars, "options": [BRIEF], **options}
+        )
 
     yield make
     make().stop(timeout_s=5)

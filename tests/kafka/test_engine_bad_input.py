@@ -6,6 +6,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 
+from infra.java import BRIEF
 from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from infra.kafka.records import TopicSpec
@@ -161,7 +162,7 @@ def test_a_full_disk_stops_with_its_own_exit_code_and_loses_nothing(stream, work
 def test_a_broker_that_dies_is_waited_for_without_a_flood(
     tmp_path, java, broker_jars, unique, worker_class, stream_class, waiting
 ):
-    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
     address = embedded.start()
     try:
         stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from infra.java import BRIEF
 from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.consumer import GroupConsumer
 from infra.kafka.records import Partition
@@ -18,7 +19,7 @@ SESSION_MS = 30_000
 
 @pytest.fixture
 def own_broker(tmp_path, java, broker_jars):
-    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars)
+    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
     yield embedded.start()
     embedded.stop()
 

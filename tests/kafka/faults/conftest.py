@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from infra.java import Java
+from infra.java import BRIEF, Java
 from infra.kafka.broker import BrokerAddress, EmbeddedBroker
 from processors.lifecycle import provision
 from tests.kafka.faults.proxy import KafkaProxy
@@ -58,7 +58,8 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Site]:
     proxy = KafkaProxy()
-    broker = ProxiedBroker(tmp_path_factory.mktemp("proxied"), heap_mb=256, java=java, jars=broker_jars)
+    folder = tmp_path_factory.mktemp("proxied")
+    broker = ProxiedBroker(folder, heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
     broker.proxy = proxy
     yield Site(broker, broker.start(), proxy)
     broker.stop()

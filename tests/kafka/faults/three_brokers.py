@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from infra.java import Java
+from infra.java import BRIEF, Java
 from infra.kafka.broker import EmbeddedBroker
 
 CLUSTER_ID = "HoldfastThreeBrokers00"
@@ -28,7 +28,7 @@ class Node(EmbeddedBroker):
     def __init__(
         self, folder: Path, node: int, controllers: dict[int, int], java: Java, jars: tuple[Path, ...]
     ) -> None:
-        super().__init__(folder, heap_mb=320, java=java, jars=jars)
+        super().__init__(folder, heap_mb=320, java=java, jars=jars, options=[BRIEF])
         self.node, self._controllers = node, controllers
 
     def _configure(self, port: int, controller_port: int, deadline: float) -> None:
@@ -62,11 +62,7 @@ class Node(EmbeddedBroker):
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         if not (self._folder / "data" / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
-            subprocess.run([*self._java_command(), *tool], capture_output=True, timeout=60, check=True)
-
-    def _java_command(self) -> list[str]:
-        executable, *rest = super()._java_command()
-        return [executable, "-XX:TieredStopAtLevel=1", *rest]
+            subprocess.run([*self._java_command(BRIEF), *tool], capture_output=True, timeout=60, check=True)
 
 
 class ThreeBrokers:

@@ -17,7 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from infra.deploy.supervisord import Supervisord
-from infra.java import Java
+from infra.java import BRIEF, Java
 from infra.kafka.broker import EmbeddedBroker
 from infra.kafka.reader import read_range
 from infra.kafka.records import TopicSpec
@@ -274,7 +274,7 @@ def test_on_a_new_broker_with_the_inputs_copied_it_goes_on_as_if_nothing_had_hap
     begun(operated)
     operated.do(Stop(operated.group))
     topic = f"{operated.group}-in"
-    other = EmbeddedBroker(tmp_path / "other-kafka", heap_mb=256, java=java, jars=broker_jars)
+    other = EmbeddedBroker(tmp_path / "other-kafka", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
     bootstrap = other.start().bootstrap
     home = tmp_path / "other-home"
     (home / "warehouse").mkdir(parents=True)
