@@ -45,7 +45,7 @@ def replacing_sums(changed: DataFrame, live: str, before: DataFrame) -> DataFram
     Args:
         changed: The newest row of each key that changed: store_partition, key, value, and what ``live`` asks for.
         live: SQL: whether such a row leaves a value.
-        before: The pairs that there were: store_partition, key, value.
+        before: The pairs that there were, each key once: store_partition, key, value.
     """
     new = changed.selectExpr("store_partition", "key", f"if({live}, {_HASH}, NULL) AS new")
     old = before.selectExpr("store_partition", "key", f"{_HASH} AS old")

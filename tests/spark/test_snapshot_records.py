@@ -1,0 +1,62 @@
+"""The table of snapshots: a row for each partition of each snapshot, once, as the manifest says it."""
+
+import datetime as dt
+import json
+
+import pytest
+
+from assets.spark.records import record_snapshot
+from assets.spark.tables import quoted
+from processors.snapshots.manifest import PartitionManifest, SnapshotManifest
+from processors.snapshots.names import snapshots_name
+from processors.state.fingerprint import Fingerprint
+
+WHY = 'full, because "a\\b" isn\'t \'c\', ${none} of it:\n{"ä": \U0001f600}'
+
+
+@pytest.mark.parametrize("partitions", [1, 130])  # 130 are written by more than one task
+def test_each_partition_is_told_once_and_to_the_letter(spark, unique, partitions):
+    processor = unique("recorded")
+    manifest = SnapshotManifest(
+        snapshot_id="5" * 16,
+        processor=processor,
+        store="s",
+        table=f"holdfast.{processor}.s",
+        source="changelog",
+        base=None,
+        why=WHY,
+        taken_at=1_795_000_000.123457,
+        code_version="v1",
+        state_format="1.1.1",
+        schema_version=0,
+        topic="changes",
+        generation=2,
+        partitions=tuple(
+            PartitionManifest(
+                partition=number,
+                topic_id="t",
+                log_start=0,
+                start=number,
+                end=2**62 + number,
+                records=2**53 + 1,
+                tombstones=1,
+                live_keys=3,
+                fingerprint=Fingerprint(3, number, number),
+                inputs={'in "put"': number},
+            )
+            for number in range(partitions)
+        ),
+        covers_from=0.0,
+    )
+    record_snapshot(spark, manifest)
+    record_snapshot(spark, manifest)
+    rows = spark.table(quoted(snapshots_name(processor))).orderBy("store_partition").collect()
+    assert [row.store_partition for row in rows] == list(range(partitions))
+    assert {(row.base, row.why, row.generation, row.records, row.quarantined) for row in rows} == {
+        (None, WHY, 2, 2**53 + 1, 0)
+    }
+    assert [row.end_offset for row in rows] == [2**62 + number for number in range(partitions)]
+    assert [json.loads(row.inputs) for row in rows] == [{'in "put"': number} for number in range(partitions)]
+    assert [row.fingerprint for row in rows] == [part.fingerprint.hex for part in manifest.partitions]
+    (taken,) = {row.taken_at for row in rows}
+    assert taken.astimezone(dt.UTC) == dt.datetime.fromtimestamp(1_795_000_000, dt.UTC).replace(microsecond=123457)
