@@ -6,11 +6,14 @@ import pytest
 
 from tests.simulation.lifecycle import lifecycle_runner
 
-SEEDS = 200
-SHARE = 25
+SEEDS, MORE_SEEDS, SHARE = 125, 200, 25
+SHARES = [
+    *range(0, SEEDS, SHARE),
+    *(pytest.param(first, marks=pytest.mark.thorough) for first in range(SEEDS, MORE_SEEDS, SHARE)),
+]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+@pytest.mark.parametrize("first", SHARES)
 def test_what_a_plan_says_is_what_happens_whoever_dies(first: int) -> None:
     with lifecycle_runner() as runner:
         for seed in range(first, first + SHARE):

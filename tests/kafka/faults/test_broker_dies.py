@@ -14,7 +14,14 @@ READERS_WAIT_MAX_S = 15.0 + 15.0
 
 
 @pytest.mark.parametrize(
-    "api_key", [PRODUCE, ADD_OFFSETS, TXN_OFFSET_COMMIT, END_TXN], ids=["sending", "adding", "offsets", "ending"]
+    "api_key",
+    [
+        PRODUCE,
+        pytest.param(ADD_OFFSETS, marks=pytest.mark.thorough),
+        pytest.param(TXN_OFFSET_COMMIT, marks=pytest.mark.thorough),
+        END_TXN,
+    ],
+    ids=["sending", "adding", "offsets", "ending"],
 )
 def test_a_broker_killed_in_mid_commit_loses_and_doubles_nothing(site, on_site, workers, waiting, api_key, capsys):
     on_site.feed_numbers(1000)

@@ -53,8 +53,15 @@ class StrikingCluster(KafkaCluster):
         return made
 
 
-@pytest.mark.parametrize("step", ["offsets", "commit"])
-@pytest.mark.parametrize("victim", ["leader of the changelog", "transaction coordinator"])
+@pytest.mark.parametrize(
+    ("victim", "step"),
+    [
+        ("leader of the changelog", "offsets"),
+        ("transaction coordinator", "commit"),
+        pytest.param("leader of the changelog", "commit", marks=pytest.mark.thorough),
+        pytest.param("transaction coordinator", "offsets", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_broker_of_three_killed_in_mid_commit_loses_and_doubles_nothing(
     three, stream_class, unique, tmp_path, waiting, victim, step
 ):

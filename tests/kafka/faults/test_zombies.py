@@ -14,7 +14,12 @@ from tests.kafka.faults.verification import verify
 
 @pytest.mark.parametrize(
     ("api_key", "fate"),
-    [(PRODUCE, Fate.CALL), (TXN_OFFSET_COMMIT, Fate.CALL), (END_TXN, Fate.CALL), (END_TXN, Fate.HOLD)],
+    [
+        (PRODUCE, Fate.CALL),
+        pytest.param(TXN_OFFSET_COMMIT, Fate.CALL, marks=pytest.mark.thorough),
+        (END_TXN, Fate.CALL),
+        (END_TXN, Fate.HOLD),
+    ],
     ids=["while sending", "sending offsets", "ending", "its end arrives late"],
 )
 def test_a_zombie_changes_nothing(site, on_site, workers, waiting, api_key, fate):
@@ -53,8 +58,15 @@ def freezing(value, state):
 """
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
-@pytest.mark.parametrize("at", [1000, 1999], ids=["first message", "last message"])
+@pytest.mark.parametrize(
+    ("at", "guarantee"),
+    [
+        pytest.param(1000, "exactly-once", id="first message-exactly-once"),
+        pytest.param(1000, "at-least-once", id="first message-at-least-once", marks=pytest.mark.thorough),
+        pytest.param(1999, "exactly-once", id="last message-exactly-once"),
+        pytest.param(1999, "at-least-once", id="last message-at-least-once"),
+    ],
+)
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
     """At the first message nothing of the transaction is sent; at the last, outputs of those before it are."""
     workers = partial(workers, guarantee=guarantee)
