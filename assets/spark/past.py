@@ -133,8 +133,7 @@ def write_past(
         for name in (tag, snapshot_tag(snapshot_id)):
             versions.set_tag(spark, table, name, found.version)
         if made:
-            seen = versions.Versions.of(spark, table)
-            versions.drop_branches(spark, table, seen.branches(branch_name(snapshot_id)))
+            versions.drop_branches(spark, table, versions.branches_of(spark, table, branch_name(snapshot_id)))
     return PastVersion(tag, found.version, found.manifest, made)
 
 

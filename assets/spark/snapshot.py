@@ -472,7 +472,7 @@ def seal_branch(spark: SparkSession, table: str, branch: str, manifest: Snapshot
 
 
 def _counted(work: Work) -> Mapping[int, history.Counted]:
-    """What was read, by partition: the rows of the history in these ranges; looked at once."""
+    """What was read, by partition: the rows of the history in what the manifest counts; looked at once."""
     if work.counted is None:
         tests = history.between(work.plan.generation, work.counted_ranges())
         work.counted = history.counted(work.changes().where(tests))
