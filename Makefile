@@ -8,7 +8,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 setup: ## install everything into .venv, fetch the jars; quick when it is there
-	@$(PYTHON) -m infra.bootstrap
+	@$(PYTHON) -m holdfast.infra.bootstrap
 
 demo: setup ## run the whole path on real flights, kill a processor on the way, verify
 	@$(BIN)/holdfast demo
@@ -20,11 +20,11 @@ ui-stop: setup ## stop what `make ui` started
 	@$(BIN)/holdfast down
 
 test: ## run all tests
-	@$(PYTHON) -m infra.bootstrap --browser --all-jars
+	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
 	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-thorough: ## run all tests, with more seeds, every drill and every bench in small
-	@$(PYTHON) -m infra.bootstrap --browser --all-jars
+	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
 	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder --thorough --all-drills
 
 test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores

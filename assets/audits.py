@@ -11,15 +11,15 @@ from typing import Any
 
 import dagster as dg
 
-from assets import keys
-from assets.heat_map import heat_map
-from assets.ports import Cluster, Lifecycle
-from processors.audits.comparison import SHOWN, Side
-from processors.audits.tables import SnapshotUnknown, subject_of, tabled
-from processors.audits.telling import UNJUDGED, told_key
-from processors.lifecycle.store_audit import StoreAudit, audit_store, checkpoint_manifests
-from processors.registration import ProcessorDefinition
-from processors.state.fingerprint import Fingerprint
+from holdfast.assets import keys
+from holdfast.assets.heat_map import heat_map
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.processors.audits.comparison import SHOWN, Side
+from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoint_manifests
+from holdfast.processors.audits.tables import SnapshotUnknown, subject_of, tabled
+from holdfast.processors.audits.telling import UNJUDGED, told_key
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.registration import ProcessorDefinition
 
 COPIES_EQUAL = "copies_equal"
 
@@ -66,7 +66,7 @@ def audit_results(
         cluster: Kafka.
         lifecycle: Where checkpoints and the warehouse are.
     """
-    from infra.warehouse.catalog import TableUnknown
+    from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
     kept = checkpoint_manifests(lifecycle.paths.checkpoints(processor))

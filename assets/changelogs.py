@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 
 import dagster as dg
 
-from assets import checks, keys
-from assets.ports import Cluster, Lifecycle, Verbs
-from assets.telling import teller
-from infra.kafka.records import TopicFacts, TopicSpec
-from processors.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
-from processors.lifecycle import provision
-from processors.lifecycle.apply import ApplyInProgress, PlanStale
-from processors.lifecycle.explanation import explain, explain_markdown
-from processors.lifecycle.plan import Plan, Refused
-from processors.lifecycle.requests import Provision
-from processors.registration import ProcessorDefinition
-from processors.topology import ChangelogSpec
+from holdfast.assets import checks, keys
+from holdfast.assets.ports import Cluster, Lifecycle, Verbs
+from holdfast.assets.telling import teller
+from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
+from holdfast.processors.engine.topology import ChangelogSpec
+from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
+from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import Provision
+from holdfast.processors.registration import ProcessorDefinition
 
 CONFIG_MATCHES = "config_matches_spec"
 PARTITIONS_MATCH = "partitions_match_source"

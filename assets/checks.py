@@ -11,19 +11,19 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets import keys
-from assets.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
-from assets.ports import Cluster, Lifecycle
-from assets.rehearsals import measured_rate
-from infra.kafka.records import TopicFacts, TopicSpec
-from infra.kafka.topics import Topics
-from processors.changelog.config import drift
-from processors.lifecycle.compaction import RESTORE_TARGET_S, CompactionFacts, judge_compaction
-from processors.lifecycle.compaction_facts import look_closer, read_compaction
-from processors.registration import BrokenDefinition, ProcessorDefinition
-from processors.serving.client import ProcessorClient
-from processors.serving.status import TaskStatus
-from processors.topology import ChangelogSpec, Topology
+from holdfast.assets import keys
+from holdfast.assets.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.assets.rehearsals import measured_rate
+from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.changelog.config import drift
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import TaskStatus
+from holdfast.processors.engine.topology import ChangelogSpec, Topology
+from holdfast.processors.lifecycle.health.compaction import RESTORE_TARGET_S, CompactionFacts, judge_compaction
+from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
+from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition
 
 COMPACTION = "compaction_healthy"
 IMPORTABLE = "importable"

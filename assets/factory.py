@@ -13,20 +13,20 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.audits import audit_check
-from assets.changelogs import changelog_asset
-from assets.checks import broken_definition, compaction_check
-from assets.maintenance import maintenance_asset
-from assets.orphans import orphans_asset, orphans_check
-from assets.processors import processor_asset
-from assets.rehearsals import rehearsal_check
-from assets.snapshots import snapshot_asset
-from assets.state import state_asset
-from assets.topics import topic_assets
-from assets.watched import watch_checks
-from assets.working import working_check
-from infra.settings import SnapshotSettings
-from processors.registration import BrokenDefinition, ProcessorDefinition
+from holdfast.assets.audits import audit_check
+from holdfast.assets.changelogs import changelog_asset
+from holdfast.assets.checks import broken_definition, compaction_check
+from holdfast.assets.maintenance import maintenance_asset
+from holdfast.assets.orphans import orphans_asset, orphans_check
+from holdfast.assets.processors import processor_asset
+from holdfast.assets.rehearsals import rehearsal_check
+from holdfast.assets.snapshots import snapshot_asset
+from holdfast.assets.state import state_asset
+from holdfast.assets.topics import topic_assets
+from holdfast.assets.watched import watch_checks
+from holdfast.assets.working import working_check
+from holdfast.infra.settings import SnapshotSettings
+from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition
 
 
 def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None) -> dg.Definitions:

@@ -7,8 +7,8 @@ Invariants:
 import base64
 from collections.abc import Sequence
 
-from processors.audits.comparison import Moment
-from processors.state.buckets import BUCKETS
+from holdfast.processors.audits.comparison import Moment
+from holdfast.processors.engine.state.buckets import BUCKETS
 
 #: Partitions beyond so many get no row; those with differences come first then.
 ROWS_MAX = 64

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from infra.database.records import Incident
-from processors.lifecycle.faults import TITLES, kind_of
+from holdfast.infra.database.records import Incident
+from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
 #: More lines than this make no page; the first and the last are shown.
 LINES_MAX = 60

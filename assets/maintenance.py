@@ -10,9 +10,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets import keys
-from assets.ports import Warehouse
-from processors.registration import ProcessorDefinition
+from holdfast.assets import keys
+from holdfast.assets.ports import Warehouse
+from holdfast.processors.registration import ProcessorDefinition
 
 
 def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
@@ -32,7 +32,7 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
     def maintain_tables(
         context: dg.AssetExecutionContext, warehouse: dg.ResourceParam[Warehouse]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from assets.spark.maintenance import maintain_store, upkeep_of
+        from holdfast.assets.spark.maintenance import maintain_store, upkeep_of
 
         upkeep = upkeep_of(warehouse.maintenance)
         done = maintain_store(warehouse.session, definition.name, store, upkeep, datetime.now(UTC))

@@ -10,9 +10,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets import keys
-from assets.ports import Cluster, Lifecycle
-from infra.settings import load_settings
+from holdfast.assets import keys
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.infra.settings import load_settings
 
 ALL_OWNED = "all_owned"
 #: So many are named in a sentence; all are in the table.
@@ -41,7 +41,7 @@ def orphans_check() -> dg.AssetChecksDefinition:
         description="Every topic, group, state folder, checkpoint and table of ours belongs to a registered store.",
     )
     def all_owned(cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        from processors.lifecycle.orphan_cleaning import OrphanCleaning, as_document
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning, as_document
 
         settings = load_settings()
         grace = timedelta(days=settings.orphan_grace_days)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from assets.drawing import BLUE, GREEN, GREY, PALE, RED, Bar, bars, box, label, markdown, note, scaled, svg
-from processors.serving.status import ProcessorStatus
-from processors.snapshots.coverage import shown
-from processors.snapshots.facts import ChangelogNow
-from processors.snapshots.manifest import SnapshotManifest
+from holdfast.assets.drawing import BLUE, GREEN, GREY, PALE, RED, Bar, bars, box, label, markdown, note, scaled, svg
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.snapshots.coverage import shown
+from holdfast.processors.snapshots.facts import ChangelogNow
+from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 #: So many snapshots, and so many partitions, are drawn.
 SNAPSHOTS_MAX, PARTITIONS_MAX = 20, 32

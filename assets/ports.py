@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infra.kafka.topics import Topics
-from infra.paths import Paths
-from processors.lifecycle.apply import Applied, Tell
-from processors.lifecycle.deployment import DeploymentResult
-from processors.lifecycle.plan import Plan
-from processors.lifecycle.ports import World
-from processors.lifecycle.requests import Request
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.paths import Paths
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
+from holdfast.processors.lifecycle.plans.apply import Applied, Tell
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.ports import World
 
 if TYPE_CHECKING:
-    from infra.database.registry import Registry
+    from holdfast.infra.database.registry import Registry
 
 
 class Cluster(Protocol):

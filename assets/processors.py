@@ -11,18 +11,18 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets import keys
-from assets.pictures import processor_picture
-from assets.ports import Cluster, Lifecycle
-from assets.rollouts import rollout_of
-from assets.telling import teller
-from infra.errors import HoldfastError
-from processors.lifecycle.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
-from processors.lifecycle.explanation import explain, explain_markdown
-from processors.lifecycle.plan import Refused
-from processors.lifecycle.requests import Deploy
-from processors.registration import ProcessorDefinition
-from processors.serving.status import ProcessorStatus
+from holdfast.assets import keys
+from holdfast.assets.pictures import processor_picture
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.assets.rollouts import rollout_of
+from holdfast.assets.telling import teller
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
+from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
+from holdfast.processors.lifecycle.plans.plan import Refused
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.registration import ProcessorDefinition
 
 HEALTHY = "healthy"
 ALL_ASSIGNED = "all_partitions_assigned"

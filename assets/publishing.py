@@ -15,22 +15,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assets.ports import Cluster, Warehouse
-from assets.times import Window
-from infra.paths import Paths
-from processors.checkpoints.manifest import STATE_FORMAT
-from processors.registration import ProcessorDefinition
-from processors.schema.types import StoreSchema
-from processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, TableNow, points_of
-from processors.snapshots.gathering import changelog_now
-from processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
+from holdfast.assets.ports import Cluster, Warehouse
+from holdfast.assets.times import Window
+from holdfast.infra.paths import Paths
+from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, TableNow, points_of
+from holdfast.processors.snapshots.gathering import changelog_now
+from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 
 if TYPE_CHECKING:
-    from assets.spark.changelog import ChangelogSource
-    from assets.spark.past import PastVersion
-    from assets.spark.snapshot import SnapshotResult
-    from processors.snapshots.manifest import SnapshotManifest
-    from processors.state.fingerprint import Fingerprint
+    from holdfast.assets.spark.changelog import ChangelogSource
+    from holdfast.assets.spark.past import PastVersion
+    from holdfast.assets.spark.snapshot import SnapshotResult
+    from holdfast.processors.engine.state.fingerprint import Fingerprint
+    from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ class StorePublisher:
             NotCovered: The history does not have every change around the end of a window.
             SnapshotAuditFailed: What was written is not what the owner holds.
         """
-        from assets.spark import past
-        from assets.spark.planning import look_at_table, shape_table
-        from assets.spark.tables import table_shape
-        from assets.spark.versions import set_tag
-        from processors.snapshots.names import table_name, time_tag
+        from holdfast.assets.spark import past
+        from holdfast.assets.spark.planning import look_at_table, shape_table
+        from holdfast.assets.spark.tables import table_shape
+        from holdfast.assets.spark.versions import set_tag
+        from holdfast.processors.snapshots.names import table_name, time_tag
 
         now, spark = time.time(), self.warehouse.session
         name = self.definition.name
@@ -135,8 +135,8 @@ class StorePublisher:
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
         """What the owner's checkpoint holds, by partition, from its RocksDB files."""
-        from processors.state.checkpoint_reader import fingerprint_checkpoint
-        from processors.state.fingerprint import Fingerprint
+        from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+        from holdfast.processors.engine.state.fingerprint import Fingerprint
 
         return {
             part.partition: fingerprint_checkpoint(Path(part.path), self.store) if part.path else Fingerprint()
@@ -144,7 +144,7 @@ class StorePublisher:
         }
 
     def _write(self, plan: SnapshotPlan, stored: dict[int, Fingerprint]) -> SnapshotResult:
-        from assets.spark.snapshot import write_snapshot
+        from holdfast.assets.spark.snapshot import write_snapshot
 
         return write_snapshot(
             self.warehouse.session,
@@ -157,7 +157,7 @@ class StorePublisher:
         )
 
     def _source(self) -> ChangelogSource:
-        from assets.spark.changelog import ChangelogSource
+        from holdfast.assets.spark.changelog import ChangelogSource
 
         topics, topic = self.cluster.topics(), self._topic()
         return ChangelogSource(

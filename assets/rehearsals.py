@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets import keys
-from assets.ports import Cluster, Lifecycle
-from infra.errors import HoldfastError
-from processors.registration import ProcessorDefinition
+from holdfast.assets import keys
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.registration import ProcessorDefinition
 
 if TYPE_CHECKING:
-    from processors.lifecycle.rehearsal import Rehearsal, Rehearsals
+    from holdfast.processors.lifecycle.health.rehearsal import Rehearsal, Rehearsals
 
 RESTORE_REHEARSED = "restore_rehearsed"
 
 
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
     """What rehearses restores in this very process."""
-    from infra.kafka.cluster import KafkaCluster
-    from processors.lifecycle.rehearsal import Rehearsals
-    from processors.state.rocksdb import RocksDatabases
+    from holdfast.infra.kafka.cluster import KafkaCluster
+    from holdfast.processors.engine.state.rocksdb import RocksDatabases
+    from holdfast.processors.lifecycle.health.rehearsal import Rehearsals
 
     return Rehearsals(
         lifecycle.world, KafkaCluster(cluster.bootstrap, client_config=cluster.client_config), RocksDatabases()
@@ -52,7 +52,7 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
         cluster: dg.ResourceParam[Cluster],
         lifecycle: dg.ResourceParam[Lifecycle],
     ) -> Iterable[dg.AssetCheckResult]:
-        from processors.lifecycle.rehearsal import choose
+        from holdfast.processors.lifecycle.health.rehearsal import choose
 
         wanted = {key.asset_key for key in context.selected_asset_check_keys}
         if _materialises(context):
@@ -82,7 +82,7 @@ def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
 
 def last_said(processor: str, lifecycle: Lifecycle) -> tuple[bool, str]:
     """What the newest rehearsal came to, without another: whether it was equal, and words."""
-    from processors.lifecycle.rehearsal import rehearsed
+    from holdfast.processors.lifecycle.health.rehearsal import rehearsed
 
     last = next(iter(rehearsed(lifecycle.world.registry.actions(1000), processor)), None)
     if last is None:
@@ -102,7 +102,7 @@ def said_of(
     done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle
 ) -> Iterator[tuple[dg.AssetKey, bool, str, dict[str, dg.MetadataValue]]]:
     """By state asset: whether the rehearsal is in order, the words, and the figures."""
-    from processors.lifecycle.rehearsal import judge
+    from holdfast.processors.lifecycle.health.rehearsal import judge
 
     passed, text = judge(done, lifecycle.restore_target_s, opened.before(done.processor))
     for each in done.stores:
@@ -138,7 +138,7 @@ def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals
 
 def measured_rate(processor: str, lifecycle: Lifecycle) -> float | None:
     """Records a second of the processor's newest rehearsal; None when there is none that tells."""
-    from processors.lifecycle.rehearsal import rehearsed_rate
+    from holdfast.processors.lifecycle.health.rehearsal import rehearsed_rate
 
     try:
         return rehearsed_rate(lifecycle.world.registry.actions(1000), processor)

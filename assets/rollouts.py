@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from infra.kafka.topics import Topics
-from processors.lifecycle.deployment import Rollout
-from processors.lifecycle.ports import World
-from processors.lifecycle.running import rollout_of_release
-from processors.registration import ProcessorDefinition
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.running import rollout_of_release
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.registration import ProcessorDefinition
 
 #: The slots of a processor on one machine.
 SLOTS = ("0",)

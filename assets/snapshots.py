@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets import keys
-from assets.pictures import snapshot_picture
-from assets.ports import Cluster, Lifecycle, Warehouse
-from assets.publishing import Published, StorePublisher
-from assets.times import Window, current_key, snapshot_freshness, snapshot_partitions, windows
-from infra.settings import SnapshotSettings
-from processors.lifecycle.store_audit import MIB
-from processors.registration import ProcessorDefinition
-from processors.snapshots.manifest import SnapshotManifest
-from processors.snapshots.names import time_tag
-from processors.snapshots.plan import Wanted
+from holdfast.assets import keys
+from holdfast.assets.pictures import snapshot_picture
+from holdfast.assets.ports import Cluster, Lifecycle, Warehouse
+from holdfast.assets.publishing import Published, StorePublisher
+from holdfast.assets.times import Window, current_key, snapshot_freshness, snapshot_partitions, windows
+from holdfast.infra.settings import SnapshotSettings
+from holdfast.processors.audits.stores import MIB
+from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.snapshots.manifest import SnapshotManifest
+from holdfast.processors.snapshots.names import time_tag
+from holdfast.processors.snapshots.plan import Wanted
 
 if TYPE_CHECKING:
-    from processors.state.fingerprint import Fingerprint
+    from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 MATCHES_STATE = "matches_state"
 
@@ -91,7 +91,7 @@ def snapshot_asset(
         lifecycle: dg.ResourceParam[Lifecycle],
         warehouse: dg.ResourceParam[Warehouse],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        from assets.spark.snapshot import SnapshotAuditFailed
+        from holdfast.assets.spark.snapshot import SnapshotAuditFailed
 
         wanted = list(context.partition_keys) if context.has_partition_key_range or context.has_partition_key else []
         tell = context.log.info
@@ -118,7 +118,7 @@ def snapshot_asset(
 
 
 def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
-    from assets.spark.tables import COLUMNS
+    from holdfast.assets.spark.tables import COLUMNS
 
     kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in done.columns]
     fixed = {name for name, _, _ in COLUMNS}

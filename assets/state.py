@@ -11,17 +11,17 @@ from typing import Any
 
 import dagster as dg
 
-from assets import keys
-from assets.audits import judge_audit
-from assets.pictures import skew, state_picture
-from assets.ports import Cluster, Lifecycle
-from assets.times import snapshot_freshness
-from infra.settings import SnapshotSettings
-from processors.audits.tables import subject_of
-from processors.lifecycle.store_audit import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
-from processors.registration import ProcessorDefinition
-from processors.serving.client import ProcessorClient
-from processors.serving.status import ProcessorStatus
+from holdfast.assets import keys
+from holdfast.assets.audits import judge_audit
+from holdfast.assets.pictures import skew, state_picture
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.assets.times import snapshot_freshness
+from holdfast.infra.settings import SnapshotSettings
+from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
+from holdfast.processors.audits.tables import subject_of
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.registration import ProcessorDefinition
 
 MATCHES_CHANGELOG = "matches_changelog"
 CHECKPOINTS_STORED = "checkpoints_stored"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from infra.settings import SnapshotSettings
+from holdfast.infra.settings import SnapshotSettings
 
 WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets import keys
-from processors.registration import ProcessorDefinition
-from processors.topology import TopicSpec
+from holdfast.assets import keys
+from holdfast.processors.engine.topology import TopicSpec
+from holdfast.processors.registration import ProcessorDefinition
 
 
 def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpec]:

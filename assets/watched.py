@@ -1,7 +1,7 @@
 """The checks that look at topics as they are: told by a sensor every half minute, and run on demand.
 
 Invariants:
-    - What is said is decided by ``processors.lifecycle.watching``; here it becomes a check's result, nothing else.
+    - What is said is decided by ``processors.lifecycle.health.topics``; here it becomes a check's result, nothing else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,17 @@ from typing import Any
 
 import dagster as dg
 
-from assets import keys
-from assets.ports import Cluster, Lifecycle
-from infra.errors import HoldfastError
-from infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector, OpenTransaction
-from infra.kafka.records import Partition
-from infra.kafka.topics import Topics
-from processors.lifecycle import rediscovery, watching
-from processors.lifecycle.watching import CONFIG_MATCHES, Finding, Look
-from processors.registration import ProcessorDefinition
-from processors.topology import Topology
+from holdfast.assets import keys
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector, OpenTransaction
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.health import topics as watching
+from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
+from holdfast.processors.lifecycle.recovery import rediscovery
+from holdfast.processors.registration import ProcessorDefinition
 
 #: The checks of a source topic, and what they say.
 OF_TOPICS = {

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from assets import keys
-from assets.incidents import page_of
-from assets.ports import Lifecycle
-from infra.database.records import Incident
-from processors.lifecycle.diagnosis import Limits
-from processors.lifecycle.noticing import observe
-from processors.lifecycle.ports import World
-from processors.lifecycle.working import Answer, judge_working
-from processors.registration import ProcessorDefinition
+from holdfast.assets import keys
+from holdfast.assets.incidents import page_of
+from holdfast.assets.ports import Lifecycle
+from holdfast.infra.database.records import Incident
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.answer import Answer, judge_working
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.registration import ProcessorDefinition
 
 WORKING = "working"
 

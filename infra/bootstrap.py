@@ -1,7 +1,7 @@
-"""Makes this checkout runnable with nothing but Python and make: ``python3 -m infra.bootstrap [--browser]``.
+"""Makes this checkout runnable with nothing but Python and make: ``python3 -m holdfast.infra.bootstrap [--browser]``.
 
 It makes ``.venv``, installs exactly what ``requirements.lock`` names, every file checked by its hash, and the project
-itself, and then lets that environment prepare the rest (:mod:`infra.machine`: Java, jars, a browser).
+itself, and then lets that environment prepare the rest (:mod:`holdfast.infra.machine`: Java, jars, a browser).
 
 Invariants:
     - Only the standard library is used, and old Pythons can read this far enough to be told what is wrong.
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         )
     finally:
         os.close(folder)
-    return subprocess.call([str(PYTHON), "-m", "infra.machine", *arguments], cwd=PROJECT)
+    return subprocess.call([str(PYTHON), "-m", "holdfast.infra.machine", *arguments], cwd=PROJECT)
 
 
 def python_problem(version: tuple[int, int]) -> str | None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from infra.errors import HoldfastError
+from holdfast.infra.errors import HoldfastError
 
 #: Names under which systems know it; the small headless build first.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

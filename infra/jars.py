@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.java import Java
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.java import Java
 
 #: The lock of this checkout.
 LOCK = Path(__file__).resolve().parent.parent / "jars.lock"

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 #: Kafka 4 and Spark 4 ask for it.
 OLDEST_VERSION = 17

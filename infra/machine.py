@@ -1,6 +1,6 @@
 """Prepares what this machine needs beyond Python: a Java, the locked jars and, when asked, a browser.
 
-``python -m infra.machine [--browser] [--all-jars]``, the second half of set-up. It says one line for each thing that
+``python -m holdfast.infra.machine [--browser] [--all-jars]``, the second half of set-up. It says one line for each thing that
 it found or fetched, and is quick when all is there.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from infra.browser import find_or_install_browser
-from infra.errors import HoldfastError
-from infra.jars import JarSource, fetch_jars
-from infra.java import find_java
-from infra.settings import load_settings
+from holdfast.infra.browser import find_or_install_browser
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import find_java
+from holdfast.infra.settings import load_settings
 
 JAR_SETS = ("broker", "spark")
 #: For tables in an object store; fetched where the settings name one.

@@ -19,10 +19,10 @@ import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.log import configure_logging
-from infra.paths import Paths
-from infra.webhook import WebhookSettings
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.log import configure_logging
+from holdfast.infra.paths import Paths
+from holdfast.infra.webhook import WebhookSettings
 
 _log = structlog.get_logger("settings")
 
@@ -307,7 +307,10 @@ class Settings(BaseSettings):
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     processors: tuple[str, ...] = Field(
-        default=("processors.definitions.fleet:application", "processors.definitions.routes:application"),
+        default=(
+            "holdfast.processors.definitions.fleet:application",
+            "holdfast.processors.definitions.routes:application",
+        ),
         description="The processors to run, each as module:attribute naming an Application (JSON list).",
     )
     standby_replicas: int = Field(

@@ -17,25 +17,25 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from infra.deploy.supervisord import Supervisord
-from infra.errors import HoldfastError
-from infra.kafka.broker import embedded_broker, running_broker
-from infra.kafka.client import client_config
-from infra.kafka.topics import Topics
-from infra.log import configure_logging
-from infra.settings import WARM, Settings, load_settings
-from infra.spark.server import start_server, stop_server
-from orchestration import local
-from orchestration.commands.incidents import add_incidents
-from orchestration.commands.looking import add_looking
-from orchestration.commands.orphans import add_orphans
-from orchestration.commands.rehearse import add_rehearse
-from orchestration.commands.spark import add_spark
-from orchestration.commands.status import add_status
-from orchestration.commands.top import add_top
-from orchestration.commands.verbs import add_verbs
-from orchestration.resources import open_registry
-from processors.registration import BrokenDefinition, load_processors
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.broker import embedded_broker, running_broker
+from holdfast.infra.kafka.client import client_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import WARM, Settings, load_settings
+from holdfast.infra.spark.server import start_server, stop_server
+from holdfast.orchestration import local
+from holdfast.orchestration.commands.incidents import add_incidents
+from holdfast.orchestration.commands.looking import add_looking
+from holdfast.orchestration.commands.orphans import add_orphans
+from holdfast.orchestration.commands.rehearse import add_rehearse
+from holdfast.orchestration.commands.spark import add_spark
+from holdfast.orchestration.commands.status import add_status
+from holdfast.orchestration.commands.top import add_top
+from holdfast.orchestration.commands.verbs import add_verbs
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.registration import BrokenDefinition, load_processors
 
 #: Slow enough to watch, quick enough to finish in minutes.
 DEMO_FLIGHTS_PER_SECOND = 8_000
@@ -62,7 +62,7 @@ def demo(
     keep: Annotated[bool, typer.Option(help="Leave everything running afterwards.")] = False,
 ) -> None:
     """Run the whole path on real flights, kill a processor on the way, verify."""
-    from orchestration.demo.run import run_demo
+    from holdfast.orchestration.demo.run import run_demo
 
     raise typer.Exit(run_demo(load_settings(), Console(), keep_running=keep, flights_per_second=flights_per_second))
 

@@ -11,7 +11,7 @@ import dagster as dg
 import yaml
 from dagster_postgres.utils import DagsterPostgresException
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class DagsterConfigInvalid(HoldfastError):

@@ -10,28 +10,28 @@ import dagster as dg
 
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
-from assets.checks import compaction_check_keys  # noqa: E402
-from assets.factory import build_assets  # noqa: E402
-from infra.log import configure_logging  # noqa: E402
-from infra.settings import Settings, load_settings  # noqa: E402
-from orchestration.jobs.archive_orphans import archive_orphans  # noqa: E402
-from orchestration.jobs.asset_jobs import (  # noqa: E402
+from holdfast.assets.checks import compaction_check_keys  # noqa: E402
+from holdfast.assets.factory import build_assets  # noqa: E402
+from holdfast.infra.log import configure_logging  # noqa: E402
+from holdfast.infra.settings import Settings, load_settings  # noqa: E402
+from holdfast.orchestration.jobs.archive_orphans import archive_orphans  # noqa: E402
+from holdfast.orchestration.jobs.asset_jobs import (
     checkpoint_and_snapshot,
     compaction_checks,
     maintain_warehouse,
     orphan_checks,
     provision_and_deploy,
 )
-from orchestration.jobs.feed_flights import feed_flights  # noqa: E402
-from orchestration.jobs.lifecycle_verbs import VERB_JOBS  # noqa: E402
-from orchestration.jobs.recover_processor import recover_processor  # noqa: E402
-from orchestration.jobs.rehearse_restore import rehearse_restore  # noqa: E402
-from orchestration.notifications import notifications_sensor  # noqa: E402
-from orchestration.resources import build_resources  # noqa: E402
-from orchestration.schedules import build_schedules  # noqa: E402
-from orchestration.sensors import build_sensors  # noqa: E402
-from orchestration.watching import topics_watch  # noqa: E402
-from processors.registration import ProcessorDefinition, load_processors  # noqa: E402
+from holdfast.orchestration.jobs.feed_flights import feed_flights  # noqa: E402
+from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS  # noqa: E402
+from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
+from holdfast.orchestration.jobs.rehearse_restore import rehearse_restore  # noqa: E402
+from holdfast.orchestration.notifications import notifications_sensor  # noqa: E402
+from holdfast.orchestration.resources import build_resources  # noqa: E402
+from holdfast.orchestration.schedules import build_schedules  # noqa: E402
+from holdfast.orchestration.sensors import build_sensors  # noqa: E402
+from holdfast.orchestration.watching import topics_watch  # noqa: E402
+from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
 
 #: One process for a run, and one step after the other: a run has one JVM, however many of its assets use Spark.
 EXECUTOR = dg.in_process_executor

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import httpx
 
-from infra.errors import HoldfastError
-from infra.process import end_process, is_running, start_mark
-from infra.settings import PROJECT, Settings
-from orchestration.dagster_config import check_dagster_config
-from orchestration.resources import environment_of
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.process import end_process, is_running, start_mark
+from holdfast.infra.settings import PROJECT, Settings
+from holdfast.orchestration.dagster_config import check_dagster_config
+from holdfast.orchestration.resources import environment_of
 
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: The port that people know; the next free one is taken when it is in use.
@@ -63,7 +63,7 @@ def prepare(settings: Settings) -> Path:
     config = home / "dagster.yaml"
     if not config.exists():
         temporary = home / f"dagster.yaml.{os.getpid()}"
-        temporary.write_text((files("infra") / "dagster" / "local.yaml").read_text())
+        temporary.write_text((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
         temporary.replace(config)
     return home
 

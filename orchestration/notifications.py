@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from infra.errors import HoldfastError
-from infra.settings import Settings, load_settings
-from infra.webhook import TIMEOUT_S, Answer, post, shown
-from orchestration import local
-from orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
-from orchestration.resources import LifecycleResource
-from processors.lifecycle import notifications as told
-from processors.lifecycle.notifications import Notification, Outbox
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
+from holdfast.orchestration import local
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
+from holdfast.orchestration.resources import LifecycleResource
+from holdfast.processors.lifecycle.recovery import notifications as told
+from holdfast.processors.lifecycle.recovery.notifications import Notification, Outbox
 
 NOTIFY_EVERY_S = 15
 #: So many of the newest incidents can still be told of.

@@ -10,19 +10,19 @@ from itertools import pairwise
 
 import structlog
 
-from infra.database.registry import Registry
-from infra.deploy.programs import asked_for
-from infra.deploy.supervisord import Supervisord
-from infra.errors import HoldfastError
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.topics import Topics
-from infra.settings import Settings
-from processors.lifecycle.compatibility import as_document, shape_of
-from processors.lifecycle.ports import now_utc
-from processors.lifecycle.rediscovery import ADOPT, Adopted, Found, rediscover
-from processors.lifecycle.releases import code_of, release_id
-from processors.registration import ProcessorDefinition, load_processors
-from processors.serving.client import ProcessorClient
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.programs import asked_for
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.deploy.releases import code_of, release_id
+from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover
+from holdfast.processors.lifecycle.verbs.compatibility import as_document, shape_of
+from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: How long Kafka may take to tell of topics, seconds.
 TOPICS_S = 5.0

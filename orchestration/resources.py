@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import BaseModel, PrivateAttr
 
-from infra.database.registry import Registry
-from infra.deploy.supervisord import Supervisord
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.topics import Topics
-from infra.paths import Paths
-from infra.settings import PROJECT, Settings, load_settings
-from orchestration.rediscovery import adopt_what_runs
-from processors.lifecycle.ports import World
-from processors.serving.client import ProcessorClient
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import PROJECT, Settings, load_settings
+from holdfast.orchestration.rediscovery import adopt_what_runs
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.ports import World
 
 if TYPE_CHECKING:
-    from orchestration.verbs import Verbs
+    from holdfast.orchestration.verbs import Verbs
 
 
 #: How long brokers are asked for an answer where a tick waits for it, seconds.
@@ -115,7 +115,7 @@ class LifecycleResource(RegistryResource):
 
     def verbs(self, who: str) -> "Verbs":
         """Plans and applies, recorded as done by ``who``."""
-        from orchestration.verbs import Verbs  # which builds on this module
+        from holdfast.orchestration.verbs import Verbs  # which builds on this module
 
         settings = load_settings()
         return Verbs(settings, self.registry, Topics(bootstrap_servers(settings), client_config(settings)), who)
@@ -133,7 +133,7 @@ class WarehouseResource(RegistryResource):
             yield self
         finally:
             if self._session is not None:
-                from infra.spark.session import stop_spark
+                from holdfast.infra.spark.session import stop_spark
 
                 stop_spark(self._session)
                 self._session = None
@@ -143,7 +143,7 @@ class WarehouseResource(RegistryResource):
     def session(self) -> Any:
         """The run's session."""
         if self._session is None:
-            from infra.spark.session import spark_session
+            from holdfast.infra.spark.session import spark_session
 
             self._session = spark_session(load_settings(), app_name="holdfast-snapshots")
         return self._session

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dagster import DagsterEventType, DagsterRun, EventLogEntry
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus
 
-from infra.process import started_at
+from holdfast.infra.process import started_at
 
 #: A process that began so much later than its run said its id is another one, seconds.
 CLOCKS_DIFFER_S = 2.0

@@ -6,10 +6,15 @@ Invariants:
 
 import dagster as dg
 
-from assets.times import current_key, snapshot_partitions
-from infra.settings import SnapshotSettings
-from orchestration.jobs.asset_jobs import COMPACTION_CHECKS, checkpoint_and_snapshot, maintain_warehouse, orphan_checks
-from orchestration.jobs.rehearse_restore import RehearseConfig, rehearse_restore
+from holdfast.assets.times import current_key, snapshot_partitions
+from holdfast.infra.settings import SnapshotSettings
+from holdfast.orchestration.jobs.asset_jobs import (
+    COMPACTION_CHECKS,
+    checkpoint_and_snapshot,
+    maintain_warehouse,
+    orphan_checks,
+)
+from holdfast.orchestration.jobs.rehearse_restore import RehearseConfig, rehearse_restore
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:

@@ -14,21 +14,21 @@ from typing import Any
 import dagster as dg
 import structlog
 
-from assets import keys
-from assets.working import evaluation, incident_of
-from infra.database.records import ApplyRecord, Deployment, Incident
-from infra.errors import HoldfastError
-from infra.settings import load_settings
-from orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
-from orchestration.resources import ClusterResource, LifecycleResource
-from orchestration.verbs import this_process
-from processors.lifecycle.apply import is_free
-from processors.lifecycle.conditions import Conditions, once
-from processors.lifecycle.diagnosis import Diagnosis, Limits
-from processors.lifecycle.looking import look_at_all
-from processors.lifecycle.noticing import Notice, notice, observe, wait_on, waits_for
-from processors.lifecycle.ports import ProcessorStatus
-from processors.lifecycle.working import Answer, Lag, is_due, judge_broken_off, judge_working, next_lag
+from holdfast.assets import keys
+from holdfast.assets.working import evaluation, incident_of
+from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.orchestration.verbs import this_process
+from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
+from holdfast.processors.lifecycle.plans.apply import is_free
+from holdfast.processors.lifecycle.ports import ProcessorStatus
+from holdfast.processors.lifecycle.recovery.answer import Answer, Lag, is_due, judge_broken_off, judge_working, next_lag
+from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
+from holdfast.processors.lifecycle.recovery.incidents import Notice, notice, observe, wait_on, waits_for
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60

@@ -1,8 +1,8 @@
 """The lifecycle's verbs on this machine's world: what jobs, the command line and Python programs call alike.
 
-    from infra.settings import load_settings
-    from orchestration.verbs import open_verbs
-    from processors.lifecycle.requests import Clear, Keys
+    from holdfast.infra.settings import load_settings
+    from holdfast.orchestration.verbs import open_verbs
+    from holdfast.processors.lifecycle.plans.requests import Clear, Keys
 
     with open_verbs(load_settings(), who="me") as verbs:
         plan = verbs.plan(Clear("fleet", stores=("aircraft",), selection=Keys(("N14228",))))
@@ -24,47 +24,47 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assets.rollouts import SLOTS, deployed_rollout
-from infra.database.registry import Registry
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.topics import Topics
-from infra.process import is_running, start_mark
-from infra.settings import PROJECT, Settings
-from orchestration.resources import build_world, environment_of, open_registry
-from processors.audits.tables import subject_of, tabled
-from processors.lifecycle import apply as applying
-from processors.lifecycle import plan as plans
-from processors.lifecycle.apply import Applied, Holder, Tell
-from processors.lifecycle.compatibility import Shape, shape_of
-from processors.lifecycle.deployment import DeploymentResult, Rollout
-from processors.lifecycle.execution import Execution
-from processors.lifecycle.explanation import explain
-from processors.lifecycle.facts import Facts, read_facts
-from processors.lifecycle.from_tables import TableStages, TableWorld
-from processors.lifecycle.hanging import HangingTransactions
-from processors.lifecycle.journal import ApplyRecord
-from processors.lifecycle.local_state import LocalFolders
-from processors.lifecycle.owners import WorkingOwners
-from processors.lifecycle.plan import Plan
-from processors.lifecycle.planning import plan_for
-from processors.lifecycle.ports import World
-from processors.lifecycle.rebuilding import Rebuilding
-from processors.lifecycle.releases import Code, ReleaseFailed, code_of
-from processors.lifecycle.requests import Request
-from processors.lifecycle.running import DeployedProcessors, rollout_of_release
-from processors.lifecycle.shadow_program import Machine
-from processors.lifecycle.store_audit import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
-from processors.lifecycle.verbs.refusals import unknown_stores
-from processors.lifecycle.warehouse_tables import WarehouseTables
-from processors.lifecycle.world_facts import WorldFacts
-from processors.registration import ProcessorDefinition, find_processor
-from processors.serving.client import ProcessorClient
-from processors.state.fingerprint import Fingerprint
-from processors.state.rocksdb import RocksDatabases
+from holdfast.assets.rollouts import SLOTS, deployed_rollout
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.process import is_running, start_mark
+from holdfast.infra.settings import PROJECT, Settings
+from holdfast.orchestration.resources import build_world, environment_of, open_registry
+from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
+from holdfast.processors.audits.tables import subject_of, tabled
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
+from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
+from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
+from holdfast.processors.lifecycle.journal import ApplyRecord
+from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
+from holdfast.processors.lifecycle.plans.execution import Execution
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.facts import Facts, read_facts
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
+from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
+from holdfast.processors.lifecycle.rebuild.shadow import Machine
+from holdfast.processors.lifecycle.verbs.compatibility import Shape, shape_of
+from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
+from holdfast.processors.lifecycle.verbs.table import plan_for
+from holdfast.processors.lifecycle.world.facts import WorldFacts
+from holdfast.processors.lifecycle.world.hanging import HangingTransactions
+from holdfast.processors.lifecycle.world.local_state import LocalFolders
+from holdfast.processors.lifecycle.world.owners import WorkingOwners
+from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
+from holdfast.processors.registration import ProcessorDefinition, find_processor
 
 if TYPE_CHECKING:
-    from infra.warehouse.stored_tables import StoredTables
+    from holdfast.infra.warehouse.stored_tables import StoredTables
 
 
 class ApplyUnknown(HoldfastError):
@@ -301,7 +301,9 @@ class Verbs:
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
         """What the owners hold, by their checkpoints of now."""
-        from processors.state.checkpoint_reader import fingerprint_checkpoint  # RocksDB is for runs, not for loading
+        from holdfast.processors.engine.state.checkpoint_reader import (
+            fingerprint_checkpoint,  # RocksDB is for runs, not for loading
+        )
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
         return {
@@ -403,7 +405,10 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    from infra.warehouse.stored_tables import StoredTables, existing_catalog  # a second to load; most verbs need none
+    from holdfast.infra.warehouse.stored_tables import (  # a second to load; most verbs need none
+        StoredTables,
+        existing_catalog,
+    )
 
     return StoredTables(partial(existing_catalog, settings))
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
-from assets import watched
-from infra.errors import HoldfastError
-from orchestration.resources import ClusterResource, LifecycleResource
-from processors.lifecycle import watching
-from processors.lifecycle.journal import SILENT_S
-from processors.lifecycle.watching import Look, WatchMemory
-from processors.registration import ProcessorDefinition
-from processors.topology import Topology
+from holdfast.assets import watched
+from holdfast.infra.errors import HoldfastError
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.health import topics as watching
+from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
+from holdfast.processors.lifecycle.journal import SILENT_S
+from holdfast.processors.registration import ProcessorDefinition
 
 WATCH_EVERY_S = 15
 #: How long one request of a tick may take, seconds.

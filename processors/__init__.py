@@ -1,13 +1,13 @@
 """The engine: stateful Kafka processors with RocksDB state, changelogs and exactly-once.
 
-from processors import Application, State
+from holdfast import Application, State
 """
 
-from processors.application import Application
-from processors.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
-from processors.dataframe.topic import TopicConfig
-from processors.state.store import State
-from processors.topology import Topology
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.state.store import State
+from holdfast.processors.engine.topology import Topology
 
 __all__ = [
     "Application",

@@ -1,4 +1,4 @@
-"""One deployed worker: ``python -m processors --processor NAME --slot 0``. Imports neither Dagster nor Spark.
+"""One deployed worker: ``python -m holdfast.processors --processor NAME --slot 0``. Imports neither Dagster nor Spark.
 
 Exit codes: 0 stopped as asked, 1 processing failed, 64 bad configuration, 69 no broker, 74 disk failure.
 """
@@ -12,17 +12,17 @@ from typing import Any
 
 import structlog
 
-from infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
-from infra.log import configure_logging
-from infra.settings import Settings, load_settings
-from processors.registration import find_processor
-from processors.runtime.options import Start
-from processors.serving.last_words import leave_last_words
+from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.serving.last_words import leave_last_words
+from holdfast.processors.registration import find_processor
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one worker; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m processors", description="Run one worker of a processor.")
+    parser = argparse.ArgumentParser(prog="python -m holdfast.processors", description="Run one worker of a processor.")
     parser.add_argument("--processor", required=True, help="the processor's name")
     parser.add_argument("--slot", default="0", help="the worker's slot (default 0)")
     parser.add_argument("--paused", action="store_true", help="read no input before it is told to resume")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from infra.errors import HoldfastError
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.producer import BATCH_BYTES_MAX
-from infra.kafka.records import TopicSpec
-from infra.log import configure_logging
-from infra.settings import Settings, load_settings
-from processors.arguments import (
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.arguments import (
     ApplicationInvalid,
     Guarantee,
     at_least,
@@ -38,33 +38,27 @@ from processors.arguments import (
     one_of,
     whole_number,
 )
-from processors.changelog.config import chosen_config
-from processors.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
-from processors.dataframe.dataframe import StreamingDataFrame, described_stores
-from processors.dataframe.serialization import Deserializer, Serializer
-from processors.dataframe.topic import Topic, TopicConfig
-from processors.lifecycle import provision
-from processors.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
-from processors.runtime.memory import MemoryPlan, plan_memory
-from processors.signals import stop_on_signals
-from processors.topology import (
-    ChangelogSpec,
-    Topology,
-    code_version_of,
-    source_of,
-    subtopologies_of,
-)
+from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine.changelog.config import chosen_config
+from holdfast.processors.engine.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame, described_stores
+from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
+from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
+from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
+from holdfast.processors.engine.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
+from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
+from holdfast.processors.signals import stop_on_signals
 
 if TYPE_CHECKING:
-    from infra.kafka.cluster import KafkaCluster
-    from processors.checkpoints.ports import Storage
-    from processors.runtime.assignment import Assignment
-    from processors.runtime.failures import OnProcessingError
-    from processors.runtime.loop import Worker
-    from processors.runtime.options import RuntimeOptions, Start
-    from processors.runtime.ports import Cluster
-    from processors.state.database import Databases
-    from processors.state.folder import StateFolder
+    from holdfast.infra.kafka.cluster import KafkaCluster
+    from holdfast.processors.engine.checkpoints.ports import Storage
+    from holdfast.processors.engine.runtime.assignment import Assignment
+    from holdfast.processors.engine.runtime.failures import OnProcessingError
+    from holdfast.processors.engine.runtime.loop import Worker
+    from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
+    from holdfast.processors.engine.runtime.ports import Cluster
+    from holdfast.processors.engine.state.database import Databases
+    from holdfast.processors.engine.state.folder import StateFolder
 
 _log = structlog.get_logger("application")
 
@@ -267,7 +261,7 @@ class Application:
 
     def cluster(self, settings: Settings) -> KafkaCluster:
         """The Kafka cluster that this application works on, with its own client settings."""
-        from infra.kafka.cluster import KafkaCluster
+        from holdfast.infra.kafka.cluster import KafkaCluster
 
         memory = self._memory(settings)
         return KafkaCluster(
@@ -301,10 +295,10 @@ class Application:
             databases: Where state lives; None for RocksDB in the state folder.
             storage: Where checkpoints go; None for what the settings say.
         """
-        from processors.checkpoints.opening import open_keeper
-        from processors.runtime.assignment import Assignment
-        from processors.state.backends import databases_of
-        from processors.state.folder import StateFolder
+        from holdfast.processors.engine.backends import databases_of
+        from holdfast.processors.engine.checkpoints.opening import open_keeper
+        from holdfast.processors.engine.runtime.assignment import Assignment
+        from holdfast.processors.engine.state.folder import StateFolder
 
         topology = self.topology()
         if not topology.inputs:
@@ -353,7 +347,7 @@ class Application:
         Raises:
             StateFolderTaken: A live process uses the state.
         """
-        from processors.state.folder import StateFolder
+        from holdfast.processors.engine.state.folder import StateFolder
 
         root = (self.state_dir or load_settings().paths.state).resolve()
         group = root / self.consumer_group
@@ -384,10 +378,10 @@ class Application:
         folder: StateFolder,
         options: RuntimeOptions,
     ) -> Worker:
-        from infra.clock import SystemClock
-        from processors.runtime.failures import FailurePolicy
-        from processors.runtime.loop import Worker
-        from processors.runtime.same_changelogs import SameChangelogs
+        from holdfast.infra.clock import SystemClock
+        from holdfast.processors.engine.runtime.failures import FailurePolicy
+        from holdfast.processors.engine.runtime.loop import Worker
+        from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 
         failures = FailurePolicy(
             self._dead_letter_topic,
@@ -412,7 +406,7 @@ class Application:
         server = None
         try:
             if serve:
-                from processors.serving.server import ControlServer
+                from holdfast.processors.engine.serving.server import ControlServer
 
                 paths = settings.paths
                 server = ControlServer(
@@ -438,7 +432,7 @@ class Application:
             self._stop_asked = False
 
     def _options(self) -> RuntimeOptions:
-        from processors.runtime.options import RuntimeOptions
+        from holdfast.processors.engine.runtime.options import RuntimeOptions
 
         return RuntimeOptions(
             group=self.consumer_group,

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from processors.changelog.config import chosen_config
-from processors.runtime.pace import Bounds
-from processors.topology import Topology
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.processors.engine.changelog.config import chosen_config
+from holdfast.processors.engine.runtime.pace import Bounds
+from holdfast.processors.engine.topology import Topology
 
 #: Between these the interval between commits adapts where nothing else was asked for, in seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
@@ -154,7 +154,7 @@ def check_changelog_config(
 
     Raises:
         ApplicationInvalid: It is not by store, or there are no changelogs.
-        processors.changelog.config.ChangelogConfigInvalid: An entry could lose state, or is none.
+        holdfast.processors.engine.changelog.config.ChangelogConfigInvalid: An entry could lose state, or is none.
     """
     if config is None:
         return {}

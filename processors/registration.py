@@ -8,11 +8,11 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.settings import Settings
-from processors.application import Application
-from processors.lifecycle.names import name_conflicts
-from processors.topology import Topology
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.settings import Settings
+from holdfast.processors.application import Application
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.name_conflicts import name_conflicts
 
 
 class ProcessorUnknown(HoldfastError):

@@ -11,22 +11,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, NestedField
 
-from infra.kafka.reader import read_range
-from infra.settings import Settings
-from infra.warehouse.catalog import open_catalog
-from processors.changelog.format import encode_value, key_prefix
-from processors.lifecycle.audit import fold_changelog
-from processors.lifecycle.store_audit import StorePartition, store_partitions
-from processors.snapshots.manifest import (
-    ID_PROPERTY,
-    MANIFEST_PROPERTY,
-    PartitionManifest,
-    SnapshotManifest,
-)
-from processors.snapshots.names import table_name
-from processors.state.fingerprint import fingerprint_of
-from processors.state.keys import store_prefix
-from processors.state.rocksdb import RocksDatabases
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.catalog import open_catalog
+from holdfast.processors.audits.stores import StorePartition, store_partitions
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.state.fingerprint import fingerprint_of
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.lifecycle.audit import fold_changelog
+from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.names import table_name
 from tests.operating import Operated
 
 STORE = "counts"

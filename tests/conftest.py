@@ -15,10 +15,10 @@ import pytest
 import structlog
 from xdist.scheduler import LoadFileScheduling
 
-from infra.jars import JarSource, fetch_jars
-from infra.java import BRIEF, Java, find_java
-from infra.kafka.broker import EmbeddedBroker
-from infra.settings import load_settings
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import BRIEF, Java, find_java
+from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.settings import load_settings
 
 # Started in the background, a process ignores SIGINT; Dagster then gives SIGTERM the same fate, for children, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

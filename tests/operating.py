@@ -13,25 +13,25 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from infra.deploy.supervisord import Supervisord
-from infra.errors import HoldfastError
-from infra.kafka.reader import read_range
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import PROJECT, Settings, load_settings
-from orchestration.verbs import Verbs, open_verbs
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.lifecycle.apply import Applied
-from processors.lifecycle.audit import fold_changelog
-from processors.lifecycle.plan import Plan
-from processors.lifecycle.requests import Deploy, Provision, Request
-from processors.serving.client import ProcessorClient
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import PROJECT, Settings, load_settings
+from holdfast.orchestration.verbs import Verbs, open_verbs
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.audit import fold_changelog
+from holdfast.processors.lifecycle.plans.apply import Applied
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request
 
 PARTITIONS = 2
 #: How long is waited for what takes seconds on a quiet machine.
 PATIENCE_S = 120.0
 DEFINITION = """
-from processors import Application
+from holdfast import Application
 
 application = Application(
     consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,
@@ -127,7 +127,7 @@ class Operated:
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """Start ``holdfast`` with these words; what it says is in its ``stdout``."""
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestration.cli", *words],
+            [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
             env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
             stdout=subprocess.PIPE,

@@ -15,15 +15,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from infra.database.registry import Registry
-from infra.deploy.programs import ProgramSpec
-from infra.deploy.supervisord import Supervisord
-from infra.settings import Settings
-from processors.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.programs import ProgramSpec
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.settings import Settings
+from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 
 PROCESSORS, STORES, PARTITIONS = 50, 4, 4
 MODULE = """
-from processors import Application
+from holdfast import Application
 
 def count(value, state):
     state.set("n", state.get("n", 0) + 1)

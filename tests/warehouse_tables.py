@@ -13,20 +13,20 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, NestedField
 
-from infra.paths import Paths
-from infra.warehouse.catalog import open_catalog
-from processors.checkpoints.manifest import STATE_FORMAT
-from processors.lifecycle.store_audit import store_partitions
-from processors.snapshots.manifest import (
+from holdfast.infra.paths import Paths
+from holdfast.infra.warehouse.catalog import open_catalog
+from holdfast.processors.audits.stores import store_partitions
+from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+from holdfast.processors.engine.state.fingerprint import fingerprint_of
+from holdfast.processors.snapshots.manifest import (
     CHECKPOINT,
     ID_PROPERTY,
     MANIFEST_PROPERTY,
     PartitionManifest,
     SnapshotManifest,
 )
-from processors.snapshots.names import snapshot_tag, table_name
-from processors.state.checkpoint_reader import iterate_checkpoint
-from processors.state.fingerprint import fingerprint_of
+from holdfast.processors.snapshots.names import snapshot_tag, table_name
 
 _SCHEMA = Schema(
     NestedField(1, "store_partition", IntegerType(), required=False),

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from pyspark.sql import DataFrame
 
-from assets.spark.fingerprint import BUCKET, fingerprint_buckets
-from processors.audits.comparison import Entry
-from processors.state.buckets import BucketPrints
+from holdfast.assets.spark.fingerprint import BUCKET, fingerprint_buckets
+from holdfast.processors.audits.comparison import Entry
+from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:

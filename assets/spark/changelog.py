@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from infra.errors import HoldfastError
-from processors.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
-from processors.snapshots.facts import ChangelogNow
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
+from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Spark gives a partition up when it gets nothing for so long, in milliseconds.
 POLL_TIMEOUT_MS = 20_000

@@ -2,7 +2,7 @@
 
 One Spark partition for each store partition, read where the executor runs. The folders stay as they are, byte for byte:
 they are opened for reading only. Executors need this package, and the folders under the paths that are given (on a
-cluster: shared storage, or ``processors.checkpoints.fetch.obtain_checkpoint`` on each machine).
+cluster: shared storage, or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine).
 
 Invariants:
     - A checkpoint that is not there or is damaged fails the read by name; what is left of it is never taken for all.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from infra.errors import HoldfastError
+from holdfast.infra.errors import HoldfastError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +119,7 @@ class CheckpointReader(DataSourceReader):
         """The rows of one part, on an executor."""
         import pyarrow as pa
 
-        from processors.state.checkpoint_reader import checkpoint_pages
+        from holdfast.processors.engine.state.checkpoint_reader import checkpoint_pages
 
         schema = pa.schema([("store_partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
         number = pa.repeat(pa.scalar(partition.partition, pa.int32()), BATCH_ROWS)

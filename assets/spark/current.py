@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark.history import BASE, BASE_DELETE, CURRENT, DELETE, PUT, fold, live
-from assets.spark.tables import COLUMNS
-from assets.spark.typed import type_rows, typed_columns
-from assets.spark.versions import branch_table
-from processors.schema.types import StoreSchema
-from processors.snapshots.names import quoted
+from holdfast.assets.spark.history import BASE, BASE_DELETE, CURRENT, DELETE, PUT, fold, live
+from holdfast.assets.spark.tables import COLUMNS
+from holdfast.assets.spark.typed import type_rows, typed_columns
+from holdfast.assets.spark.versions import branch_table
+from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.snapshots.names import quoted
 
 _ALIGNED = {
     "spark.sql.sources.v2.bucketing.enabled": "true",

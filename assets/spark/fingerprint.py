@@ -1,4 +1,4 @@
-"""Order-free fingerprints computed by Spark; equal to ``processors.state.fingerprint`` bit by bit."""
+"""Order-free fingerprints computed by Spark; equal to ``processors.engine.state.fingerprint`` bit by bit."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from processors.state.fingerprint import Fingerprint
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 if TYPE_CHECKING:
-    from processors.state.buckets import BucketPrints
+    from holdfast.processors.engine.state.buckets import BucketPrints
 
 #: SQL: the bucket of a row's key.
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
@@ -59,7 +59,7 @@ def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
     What is exchanged between tasks is their sums, at most 256 rows for each partition and task. Partitions without
     a pair are absent.
     """
-    from processors.state.buckets import BucketPrints
+    from holdfast.processors.engine.state.buckets import BucketPrints
 
     found: dict[int, BucketPrints] = {}
     for row in bucket_sums(pairs).collect():

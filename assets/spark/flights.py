@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark.tables import quoted
-from infra.sample_data.flights import flights_file
-from infra.spark.session import short_errors
+from holdfast.assets.spark.tables import quoted
+from holdfast.infra.sample_data.flights import flights_file
+from holdfast.infra.spark.session import short_errors
 
 #: So many differing keys are shown.
 EXAMPLES_MAX = 20

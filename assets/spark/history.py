@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
-from assets.spark.versions import Versions, branch_table
-from processors.changelog.format import CODEC_JSON
-from processors.snapshots.facts import HistoryHead
-from processors.snapshots.manifest import ID_PROPERTY
-from processors.snapshots.plan import SnapshotPlan
+from holdfast.assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
+from holdfast.assets.spark.versions import Versions, branch_table
+from holdfast.processors.engine.changelog.format import CODEC_JSON
+from holdfast.processors.snapshots.facts import HistoryHead
+from holdfast.processors.snapshots.manifest import ID_PROPERTY
+from holdfast.processors.snapshots.plan import SnapshotPlan
 
 #: In the summary of the history's versions: how far it reaches.
 REACH_PROPERTY = "holdfast.history"

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Row, SparkSession
 
-from infra.spark.session import short_errors
-from processors.snapshots.names import (
+from holdfast.infra.spark.session import short_errors
+from holdfast.processors.snapshots.names import (
     BRANCH,
     CATALOG,
     SNAPSHOT_TAG,
@@ -22,7 +22,7 @@ from processors.snapshots.names import (
     snapshots_name,
     tables_of,
 )
-from processors.snapshots.retention import Reference, Retention, expired_references
+from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
 
 #: Iceberg refuses to remove leftovers that are younger: they may be files of a commit under way.
 LEFTOVER_HOURS_MIN = 24.0

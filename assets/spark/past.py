@@ -23,20 +23,20 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark import current, history, versions
-from assets.spark.changelog import PartitionRange
-from assets.spark.fingerprint import fingerprint_partitions
-from assets.spark.records import record_snapshot
-from assets.spark.snapshot import SnapshotAuditFailed, expected_after, seal_branch
-from assets.spark.tables import require_table
-from assets.spark.typed import resolve_schema
-from infra.spark.session import short_errors
-from processors.changelog.format import key_prefix
-from processors.schema.types import StoreSchema
-from processors.snapshots.coverage import covering, nearest, seconds_of
-from processors.snapshots.manifest import HISTORY, SnapshotManifest
-from processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
-from processors.state.fingerprint import Fingerprint
+from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark.changelog import PartitionRange
+from holdfast.assets.spark.fingerprint import fingerprint_partitions
+from holdfast.assets.spark.records import record_snapshot
+from holdfast.assets.spark.snapshot import SnapshotAuditFailed, expected_after, seal_branch
+from holdfast.assets.spark.tables import require_table
+from holdfast.assets.spark.typed import resolve_schema
+from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.coverage import covering, nearest, seconds_of
+from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
+from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
 
 @dataclass(frozen=True, slots=True)

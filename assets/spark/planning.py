@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from assets.spark.history import history_head
-from assets.spark.tables import create_history, create_table
-from assets.spark.typed import VERSION_PROPERTY, evolve_table
-from assets.spark.versions import Versions
-from infra.spark.session import short_errors
-from processors.schema.types import StoreSchema
-from processors.snapshots.facts import TableNow
-from processors.snapshots.manifest import CHANGELOG, CHECKPOINT
-from processors.snapshots.names import history_name, quoted, table_name
+from holdfast.assets.spark.history import history_head
+from holdfast.assets.spark.tables import create_history, create_table
+from holdfast.assets.spark.typed import VERSION_PROPERTY, evolve_table
+from holdfast.assets.spark.versions import Versions
+from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.snapshots.facts import TableNow
+from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT
+from holdfast.processors.snapshots.names import history_name, quoted, table_name
 
 
 def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark.tables import QUARANTINE_COLUMNS, create_quarantine
-from processors.schema.types import tick
-from processors.snapshots.names import quoted
+from holdfast.assets.spark.tables import QUARANTINE_COLUMNS, create_quarantine
+from holdfast.processors.engine.schema.types import tick
+from holdfast.processors.snapshots.names import quoted
 
 
 def write_quarantine(spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str) -> dict[int, int]:

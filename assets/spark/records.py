@@ -11,10 +11,10 @@ import json
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from assets.spark import versions
-from assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
-from processors.snapshots.manifest import SnapshotManifest
-from processors.snapshots.names import quoted
+from holdfast.assets.spark import versions
+from holdfast.assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
+from holdfast.processors.snapshots.manifest import SnapshotManifest
+from holdfast.processors.snapshots.names import quoted
 
 _ATTEMPTS = 5
 #: So many files one task writes, one after the other, before others share the work.

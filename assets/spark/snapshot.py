@@ -23,20 +23,27 @@ from typing import Any, Protocol
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark import current, history, versions
-from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog, refuse_strange, require_readable
-from assets.spark.fingerprint import fingerprint_partitions, fingerprint_replacing
-from assets.spark.quarantine import write_quarantine
-from assets.spark.records import record_snapshot
-from assets.spark.sources import checkpoint_rows
-from assets.spark.tables import create_history, create_table
-from assets.spark.typed import evolve_table, resolve_schema, type_rows
-from assets.spark.views import create_views
-from infra.errors import HoldfastError
-from infra.spark.progress import Narrator
-from infra.spark.session import short_errors
-from processors.schema.types import StoreSchema
-from processors.snapshots.manifest import (
+from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark.changelog import (
+    ChangelogSource,
+    PartitionRange,
+    read_changelog,
+    refuse_strange,
+    require_readable,
+)
+from holdfast.assets.spark.fingerprint import fingerprint_partitions, fingerprint_replacing
+from holdfast.assets.spark.quarantine import write_quarantine
+from holdfast.assets.spark.records import record_snapshot
+from holdfast.assets.spark.sources import checkpoint_rows
+from holdfast.assets.spark.tables import create_history, create_table
+from holdfast.assets.spark.typed import evolve_table, resolve_schema, type_rows
+from holdfast.assets.spark.views import create_views
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.spark.progress import Narrator
+from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.manifest import (
     CHANGELOG,
     CHECKPOINT,
     ID_PROPERTY,
@@ -45,9 +52,8 @@ from processors.snapshots.manifest import (
     PartitionManifest,
     SnapshotManifest,
 )
-from processors.snapshots.names import BRANCH, history_name, quarantine_name, snapshot_tag
-from processors.snapshots.plan import SnapshotPlan, check_read, gap_free
-from processors.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.names import BRANCH, history_name, quarantine_name, snapshot_tag
+from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, gap_free
 
 __all__ = ["SnapshotAuditFailed", "SnapshotClaims", "SnapshotResult", "write_snapshot"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from processors.snapshots.plan import SnapshotPlan
+from holdfast.processors.snapshots.plan import SnapshotPlan
 
 
 def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
     """Columns store_partition, key, value of all partitions of the plan."""
-    from assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
+    from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
 
     if not any(part.path for part in plan.partitions):  # nothing was ever written
         return spark.createDataFrame([], "store_partition int, key binary, value binary")

@@ -16,12 +16,23 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark.tables import COLUMNS
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from processors.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
-from processors.schema.evolution import Add, Change, Drop, Refused, Rename, Replace, Widen, changes, from_spark, plain
-from processors.schema.inference import inferred_schema
-from processors.schema.types import (
+from holdfast.assets.spark.tables import COLUMNS
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
+from holdfast.processors.engine.schema.evolution import (
+    Add,
+    Change,
+    Drop,
+    Refused,
+    Rename,
+    Replace,
+    Widen,
+    changes,
+    from_spark,
+    plain,
+)
+from holdfast.processors.engine.schema.inference import inferred_schema
+from holdfast.processors.engine.schema.types import (
     ANY_STATE_KEY,
     Column,
     ColumnType,
@@ -35,7 +46,7 @@ from processors.schema.types import (
     ValueSchema,
     tick,
 )
-from processors.snapshots.names import quoted
+from holdfast.processors.snapshots.names import quoted
 
 #: Of a value that does not fit, so many characters are shown.
 SHOWN = 60

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from infra.errors import HoldfastError
-from infra.spark.session import CATALOG
-from processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
-from processors.snapshots.names import branch_name, procedure_name, quoted
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.spark.session import CATALOG
+from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.names import branch_name, procedure_name, quoted
 
 MAIN = "main"
 _MOVED = ("not an ancestor", "does not exist", "Branch does not", "unknown branch", "CommitFailed", "has changed")

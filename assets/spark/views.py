@@ -17,12 +17,12 @@ from datetime import datetime
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from assets.spark.tables import require_table
-from assets.spark.typed import typed_columns, typed_query
-from processors.changelog.format import CODEC_JSON
-from processors.schema.types import StoreSchema, tick
-from processors.snapshots.coverage import seconds_of
-from processors.snapshots.names import history_name, quoted, views_of
+from holdfast.assets.spark.tables import require_table
+from holdfast.assets.spark.typed import typed_columns, typed_query
+from holdfast.processors.engine.changelog.format import CODEC_JSON
+from holdfast.processors.engine.schema.types import StoreSchema, tick
+from holdfast.processors.snapshots.coverage import seconds_of
+from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
 #: A key's changes in their order; what a snapshot found as of an offset was so before the record at that offset.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, CursorResult, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from infra.database import tables
-from infra.database.connections import Connections
-from infra.database.records import ApplyOutcome, ApplyRecord, StageNote
+from holdfast.infra.database import tables
+from holdfast.infra.database.connections import Connections
+from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 
 #: So many shown plans are remembered.
 PLANS_MAX = 500

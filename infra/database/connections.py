@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from infra.database import schema
-from infra.database.errors import RegistryUnavailable
+from holdfast.infra.database import schema
+from holdfast.infra.database.errors import RegistryUnavailable
 
 
 class Connections:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class RegistryUnavailable(HoldfastError):

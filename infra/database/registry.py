@@ -19,11 +19,11 @@ import structlog
 from sqlalchemy import Connection, CursorResult, Row, Select, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from infra.database import schema, tables
-from infra.database.applies import ApplyJournal
-from infra.database.connections import Connections
-from infra.database.errors import RecordUnknown
-from infra.database.records import (
+from holdfast.infra.database import schema, tables
+from holdfast.infra.database.applies import ApplyJournal
+from holdfast.infra.database.connections import Connections
+from holdfast.infra.database.errors import RecordUnknown
+from holdfast.infra.database.records import (
     Action,
     Deployment,
     DesiredState,
@@ -32,7 +32,7 @@ from infra.database.records import (
     Outcome,
     SnapshotRecord,
 )
-from infra.database.releases import ReleaseBook
+from holdfast.infra.database.releases import ReleaseBook
 
 log = structlog.get_logger(__name__)
 

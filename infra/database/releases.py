@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import Row, Select, delete, func, insert, select, update
 
-from infra.database import tables
-from infra.database.connections import Connections
-from infra.database.errors import RecordUnknown
-from infra.database.records import Release
+from holdfast.infra.database import tables
+from holdfast.infra.database.connections import Connections
+from holdfast.infra.database.errors import RecordUnknown
+from holdfast.infra.database.records import Release
 
 
 class ReleaseBook:

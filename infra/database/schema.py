@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
+from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
 
 #: Execution option of a connection that is going to write.
 WRITES = "holdfast_writes"

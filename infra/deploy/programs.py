@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 ProgramState = Literal["RUNNING", "STARTING", "STOPPED", "STOPPING", "EXITED", "FATAL", "BACKOFF", "UNKNOWN"]
 

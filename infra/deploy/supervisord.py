@@ -35,7 +35,7 @@ from typing import Any
 import structlog
 from supervisor.xmlrpc import Faults, SupervisorTransport, UnixStreamHTTPConnection
 
-from infra.deploy.programs import (
+from holdfast.infra.deploy.programs import (
     STOP_WAIT_S,
     ProgramRefused,
     ProgramSpec,
@@ -48,7 +48,7 @@ from infra.deploy.programs import (
     launch_file,
     program_file,
 )
-from infra.paths import Paths
+from holdfast.infra.paths import Paths
 
 log = structlog.get_logger(__name__)
 

@@ -27,13 +27,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from infra.jars import JarSource, fetch_jars
-from infra.java import BRIEF, Java, find_java
-from infra.kafka.broker_errors import BrokerAlreadyRunning, BrokerDidNotStart, PortTaken
-from infra.kafka.readiness import answers_metadata, port_is_open
-from infra.kafka.unclean_end import ended_uncleanly, expire_registration
-from infra.process import end_process, is_running, start_mark
-from infra.settings import Settings
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import BRIEF, Java, find_java
+from holdfast.infra.kafka.broker_errors import BrokerAlreadyRunning, BrokerDidNotStart, PortTaken
+from holdfast.infra.kafka.readiness import answers_metadata, port_is_open
+from holdfast.infra.kafka.unclean_end import ended_uncleanly, expire_registration
+from holdfast.infra.process import end_process, is_running, start_mark
+from holdfast.infra.settings import Settings
 
 _LOG_CONFIGURATION = Path(__file__).resolve().parent / "broker_log4j2.properties"
 _LOOK_EVERY_S = 0.05

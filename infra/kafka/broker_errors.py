@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
-from infra.kafka.errors import KafkaFailed
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
+from holdfast.infra.kafka.errors import KafkaFailed
 
 
 class BrokerAlreadyRunning(KafkaFailed):

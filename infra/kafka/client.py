@@ -17,8 +17,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
-from infra.settings import Settings
+from holdfast.infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
+from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("kafka.client")
 

@@ -1,4 +1,4 @@
-"""Makes the engine's Kafka clients for one cluster: the production side of ``processors.runtime.ports.Cluster``."""
+"""Makes the engine's Kafka clients for one cluster: the production side of ``processors.engine.runtime.ports.Cluster``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from infra.clock import Clock, SystemClock
-from infra.kafka.client import check_settings, library_logger
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
-from infra.kafka.records import GroupMetadata
-from infra.kafka.replay import ChangelogConsumer
-from infra.kafka.topics import Topics
+from holdfast.infra.clock import Clock, SystemClock
+from holdfast.infra.kafka.client import check_settings, library_logger
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
+from holdfast.infra.kafka.records import GroupMetadata
+from holdfast.infra.kafka.replay import ChangelogConsumer
+from holdfast.infra.kafka.topics import Topics
 
 #: More the client library does not take for ``queued.max.messages.kbytes``.
 FETCHED_KB_MAX = 2_097_151

@@ -16,10 +16,10 @@ from typing import Any, overload
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from infra.kafka.client import library_logger
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
-from infra.kafka.records import Batch, GroupMetadata, Headers, Partition
-from infra.kafka.rights import Kind, principal_of, refusal_of
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
+from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
 
 _log = structlog.get_logger("kafka.consumer")
 

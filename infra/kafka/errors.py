@@ -15,7 +15,7 @@ HoldfastError
 
 from __future__ import annotations
 
-from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, HoldfastError
 
 
 class KafkaFailed(HoldfastError):

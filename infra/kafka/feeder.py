@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from infra.kafka.client import library_logger
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
 
 #: How long the last records may take to be acknowledged, in seconds.
 FLUSH_TIMEOUT_S = 60.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import Partition
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Partition
 
 _VERSION, _NUMBER, _LENGTH = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">h")
 

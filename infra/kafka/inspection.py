@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from infra.kafka.errors import AccessRefused, BrokerUnreachable, ClientSettingsInvalid, KafkaFailed
-from infra.kafka.inspection_settings import admin_settings, quiet_library
-from infra.kafka.records import Partition
-from infra.kafka.rights import Right, principal_of, refused
+from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, ClientSettingsInvalid, KafkaFailed
+from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.rights import Right, principal_of, refused
 
 Answer = TypeVar("Answer")
 

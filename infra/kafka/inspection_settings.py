@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.kafka.errors import ClientSettingsInvalid
+from holdfast.infra.kafka.errors import ClientSettingsInvalid
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _ABOUT_SECURITY = ("sasl.", "ssl.", "security.", "enable.ssl.", "https.")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 
-from infra.kafka.records import Partition
-from infra.kafka.sampling import sample
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.sampling import sample
+from holdfast.infra.kafka.topics import Topics
 
 MURMUR2, CRC32 = "murmur2", "crc32"
 #: No key is there to judge by; and: keys are there, and neither hash puts them where they are.

@@ -20,8 +20,8 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from infra.kafka.client import library_logger
-from infra.kafka.errors import (
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.errors import (
     AccessRefused,
     BrokerUnreachable,
     KafkaFailed,
@@ -29,9 +29,9 @@ from infra.kafka.errors import (
     ProducerFenced,
     TransactionAborted,
 )
-from infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
-from infra.kafka.records import GroupMetadata, Headers, Partition
-from infra.kafka.rights import Kind, not_writable, principal_of, refusal_of
+from holdfast.infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
+from holdfast.infra.kafka.records import GroupMetadata, Headers, Partition
+from holdfast.infra.kafka.rights import Kind, not_writable, principal_of, refusal_of
 
 _log = structlog.get_logger("kafka.producer")
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from infra.kafka.client import library_logger
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import Batch, Partition, Record
-from infra.kafka.rights import WITHOUT_A_GROUP, principal_of, refusal_of
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Batch, Partition, Record
+from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, principal_of, refusal_of
 
 #: A read that gets nothing new for so many seconds is given up.
 NO_PROGRESS_S = 60.0

@@ -13,11 +13,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from infra.kafka.client import library_logger
-from infra.kafka.consumer import AWAY, FETCH_BACKOFF_MS, places_of
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import Batch, Partition
-from infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.consumer import AWAY, FETCH_BACKOFF_MS, places_of
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 
 #: So much is asked for at once. Larger answers come from memory that the system has to clear for each of them, and what
 #: lies fetched for longer is read from memory instead of from the processor's caches.

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation
 
-from infra.kafka.client import admin_client
-from infra.kafka.errors import AccessRefused
+from holdfast.infra.kafka.client import admin_client
+from holdfast.infra.kafka.errors import AccessRefused
 
 Kind = Literal["topic", "group", "cluster", "transactional-id"]
 

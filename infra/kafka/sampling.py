@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from infra.kafka.client import library_logger
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import Partition
-from infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 
 #: Records at one place.
 RECORDS_MAX = 500

@@ -20,13 +20,13 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
-from infra.errors import HoldfastError
-from infra.kafka.client import admin_client, library_logger
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed
-from infra.kafka.producer import BATCH_BYTES_MAX
-from infra.kafka.reader import read_range
-from infra.kafka.records import Headers, Record
-from infra.kafka.topics import Topics
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.client import admin_client, library_logger
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Headers, Record
+from holdfast.infra.kafka.topics import Topics
 
 #: The largest record that the client library takes; what was in a topic has to go into it again.
 RECORD_BYTES_MAX = 1_000_000_000

@@ -30,11 +30,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from infra.kafka.client import admin_client, library_logger
-from infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
-from infra.kafka.group_protocol import decode_assignment
-from infra.kafka.records import GroupShares, Partition, TopicFacts, TopicSpec
-from infra.kafka.rights import REFUSALS, Right, principal_of, refused
+from holdfast.infra.kafka.client import admin_client, library_logger
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
+from holdfast.infra.kafka.group_protocol import decode_assignment
+from holdfast.infra.kafka.records import GroupShares, Partition, TopicFacts, TopicSpec
+from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
 
 #: How long one administrative request may take, in seconds.
 REQUEST_TIMEOUT_S = 20.0

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from infra.process import end_process, start_mark
+from holdfast.infra.process import end_process, start_mark
 
 log = structlog.get_logger(__name__)
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.kafka.errors import TopicUnusable
-from infra.kafka.feeder import Feeder
-from infra.kafka.topics import Topics
-from infra.sample_data.flights import FLIGHTS, due_ms, read_flights, route_of
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.kafka.errors import TopicUnusable
+from holdfast.infra.kafka.feeder import Feeder
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights, route_of
 
 FLIGHTS_TOPIC = "flights"
 DEPARTURES_TOPIC = "departures"

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.jars import JarSource, fetch_jars
-from infra.java import Java
-from infra.settings import PROJECT, Settings
-from infra.warehouse.properties import CATALOG, spark_properties
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import Java
+from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
 #: The class that makes Spark understand MERGE, branches and tags; a Connect server must have it, too.
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

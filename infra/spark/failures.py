@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from infra.errors import HoldfastError
+from holdfast.infra.errors import HoldfastError
 
 #: What one of our own errors says, in the traceback of an executor's Python.
 _OURS = re.compile(r"^\s*(?:infra|processors|assets)\.[\w.]+: (.+)$", re.MULTILINE)

@@ -21,11 +21,11 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from infra.java import find_java, spark_java_home
-from infra.process import end_process, is_running, start_mark
-from infra.settings import Settings
-from infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
-from infra.spark.failures import SparkUnavailable
+from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.process import end_process, is_running, start_mark
+from holdfast.infra.settings import Settings
+from holdfast.infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
+from holdfast.infra.spark.failures import SparkUnavailable
 
 #: How long it may take to answer, in seconds.
 START_WITHIN_S = 180.0

@@ -20,10 +20,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from infra.java import find_java, spark_java_home
-from infra.process import is_running, start_mark
-from infra.settings import WARM, Settings
-from infra.spark.configuration import (
+from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.process import is_running, start_mark
+from holdfast.infra.settings import WARM, Settings
+from holdfast.infra.spark.configuration import (
     EXTENSIONS,
     jvm_configuration,
     python_path,
@@ -32,10 +32,10 @@ from infra.spark.configuration import (
     spark_jars,
     worker_python,
 )
-from infra.spark.failures import SparkFailed, SparkUnavailable, short_errors
-from infra.spark.server import running_server
-from infra.warehouse.catalog import prepare_catalog
-from infra.warehouse.properties import CATALOG
+from holdfast.infra.spark.failures import SparkFailed, SparkUnavailable, short_errors
+from holdfast.infra.spark.server import running_server
+from holdfast.infra.warehouse.catalog import prepare_catalog
+from holdfast.infra.warehouse.properties import CATALOG
 
 __all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spark"]
 
@@ -123,7 +123,7 @@ def _connected(settings: Settings) -> SparkSession:
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
-    from infra.spark.connect_patience import PatientOnce
+    from holdfast.infra.spark.connect_patience import PatientOnce
 
     url, token = settings.spark.master, settings.spark.token
     if url == WARM:

@@ -7,7 +7,7 @@ HoldfastError
 
 from __future__ import annotations
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class StorageFailed(HoldfastError):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
+from holdfast.infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
 
 #: Bytes that are read or written at once.
 CHUNK_BYTES = 4 << 20

@@ -18,10 +18,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 
-from infra.paths import Paths
-from infra.settings import Settings, load_settings
-from infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable, StorageUnavailable, TableUnknown
-from infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.warehouse.errors import (
+    CatalogLost,
+    CatalogUnavailable,
+    CatalogUnusable,
+    StorageUnavailable,
+    TableUnknown,
+)
+from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
 
 __all__ = [
     "CATALOG",

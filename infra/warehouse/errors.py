@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.errors import HoldfastError
+from holdfast.infra.errors import HoldfastError
 
 
 class TableUnknown(HoldfastError):

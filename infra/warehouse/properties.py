@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from infra.settings import Settings
+from holdfast.infra.settings import Settings
 
 #: The catalog's name, alike in Spark and in every other reader: the catalog's rows carry it.
 CATALOG = "holdfast"

@@ -16,11 +16,11 @@ from typing import Any
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from infra.errors import HoldfastError
-from infra.settings import Settings
-from infra.warehouse.catalog import open_catalog
-from infra.warehouse.errors import StorageUnavailable
-from infra.warehouse.properties import pyiceberg_properties, warehouse_location
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.catalog import open_catalog
+from holdfast.infra.warehouse.errors import StorageUnavailable
+from holdfast.infra.warehouse.properties import pyiceberg_properties, warehouse_location
 
 
 class TableElsewhere(HoldfastError):

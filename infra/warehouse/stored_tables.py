@@ -17,9 +17,9 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, EqualTo, Reference
 from pyiceberg.table.snapshots import ancestors_of
 
-from infra.errors import HoldfastError
-from infra.settings import Settings
-from infra.warehouse.catalog import TableUnknown, open_catalog, prepare_catalog, refuse_lost
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.catalog import TableUnknown, open_catalog, prepare_catalog, refuse_lost
 
 MAIN = "main"
 

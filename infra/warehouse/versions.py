@@ -8,9 +8,9 @@ from typing import Any
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from infra.paths import Paths
-from infra.settings import Settings
-from infra.warehouse.catalog import TableUnknown, load_table
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.catalog import TableUnknown, load_table
 
 #: Rows of a file are handed on in pieces of so many.
 ROWS_AT_ONCE = 4_096

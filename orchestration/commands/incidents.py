@@ -20,14 +20,14 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
-from assets.incidents import page_of
-from infra.database.records import Incident
-from infra.database.registry import Registry
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.log import configure_logging
-from infra.settings import load_settings
-from orchestration.resources import open_registry
-from processors.lifecycle.ports import now_utc
+from holdfast.assets.incidents import page_of
+from holdfast.infra.database.records import Incident
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.lifecycle.ports import now_utc
 
 Json = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
 Number = Annotated[int, typer.Argument(help="The number that `holdfast incidents list` shows.")]

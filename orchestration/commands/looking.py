@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.kafka.client import client_config
-from infra.log import configure_logging
-from infra.settings import load_settings
-from orchestration.verbs import open_verbs
-from processors.audits.comparison import SHOWN, Side
-from processors.audits.telling import UNJUDGED, document, told_key
-from processors.lifecycle.store_audit import StoreAudit
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.kafka.client import client_config
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.audits.comparison import SHOWN, Side
+from holdfast.processors.audits.stores import StoreAudit
+from holdfast.processors.audits.telling import UNJUDGED, document, told_key
 
 #: ``audit`` ends with this code when something differs.
 DIFFERENT = 1

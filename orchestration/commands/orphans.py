@@ -22,16 +22,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.topics import Topics
-from infra.log import configure_logging
-from infra.settings import Settings, load_settings
-from orchestration.commands.verbs import CHANGES_PENDING, NOTHING_TO_DO
-from orchestration.resources import open_registry
-from processors.lifecycle.orphan_archive import Archive
-from processors.lifecycle.orphan_cleaning import OrphanCleaning, Survey, as_document
-from processors.lifecycle.orphan_plan import explain
-from processors.lifecycle.topic_return import put_back as put_topic_back
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.commands.verbs import CHANGES_PENDING, NOTHING_TO_DO
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.lifecycle.orphans.archive import Archive
+from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning, Survey, as_document
+from holdfast.processors.lifecycle.orphans.plan import explain
+from holdfast.processors.lifecycle.orphans.put_back import put_back as put_topic_back
 
 Json = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
 Only = Annotated[

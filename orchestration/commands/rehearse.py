@@ -9,16 +9,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from infra.errors import EXIT_BAD_CONFIGURATION
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.cluster import KafkaCluster
-from infra.log import configure_logging
-from infra.settings import load_settings
-from orchestration.resources import build_world, open_registry
-from processors.lifecycle.ports import now_utc
-from processors.lifecycle.rehearsal import RehearsalImpossible, Rehearsals, as_document, choose, judge
-from processors.registration import find_processor
-from processors.state.rocksdb import RocksDatabases
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.resources import build_world, open_registry
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.lifecycle.health.rehearsal import RehearsalImpossible, Rehearsals, as_document, choose, judge
+from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.registration import find_processor
 
 #: ``rehearse`` ends with this code when what was restored is not what the owner has, or it took too long.
 FAILED = 1

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from processors.lifecycle.requests import (
+from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
     Clear,
     Compact,

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.log import configure_logging
-from infra.settings import load_settings
-from infra.spark.server import find_server, start_server, stop_server
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.server import find_server, start_server, stop_server
 
 _AS_JSON = typer.Option("--json", help="As one JSON document.")
 
@@ -56,7 +56,7 @@ def status(as_json: Annotated[bool, _AS_JSON] = False) -> None:
 
 def register(as_json: Annotated[bool, _AS_JSON] = False) -> None:
     """Make the catalog know the tables that the warehouse holds and it does not, each by its newest metadata."""
-    from infra.warehouse.catalog import register_tables
+    from holdfast.infra.warehouse.catalog import register_tables
 
     settings = load_settings()
     configure_logging("WARNING", settings.log_format)

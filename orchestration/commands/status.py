@@ -14,20 +14,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from infra.database.registry import Registry
-from infra.deploy.supervisord import Supervisord
-from infra.kafka.broker import running_broker
-from infra.log import configure_logging
-from infra.settings import Settings, load_settings
-from orchestration import local
-from orchestration.resources import build_world, open_registry
-from orchestration.verbs import this_process
-from processors.lifecycle.apply import is_free
-from processors.lifecycle.diagnosis import Limits
-from processors.lifecycle.ports import now_utc
-from processors.lifecycle.recovery import observe, worst
-from processors.lifecycle.rediscovery import ADOPT, TOLD_S
-from processors.registration import BrokenDefinition, load_processors
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.broker import running_broker
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import local
+from holdfast.orchestration.resources import build_world, open_registry
+from holdfast.orchestration.verbs import this_process
+from holdfast.processors.lifecycle.plans.apply import is_free
+from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.recovery import observe, worst
+from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
+from holdfast.processors.registration import BrokenDefinition, load_processors
 
 
 def add_status(app: typer.Typer) -> None:

@@ -21,17 +21,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from infra.database.records import Incident
-from infra.database.registry import Registry
-from infra.errors import HoldfastError
-from infra.log import configure_logging
-from infra.settings import Settings, load_settings
-from orchestration.resources import build_world, open_registry
-from processors.lifecycle.diagnosis import Limits
-from processors.lifecycle.looking import look_at_all
-from processors.lifecycle.ports import World
-from processors.lifecycle.recovery import Observation, observe
-from processors.serving.status import ProcessorStatus, TaskStatus
+from holdfast.infra.database.records import Incident
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.resources import build_world, open_registry
+from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatus
+from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.recovery import Observation, observe
 
 #: Between the look that rates begin with and the first one that is shown, seconds.
 _FIRST_S = 1.0

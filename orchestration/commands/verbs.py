@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from infra.log import configure_logging
-from infra.settings import load_settings
-from orchestration.commands.requests import VERBS
-from orchestration.verbs import Verbs, open_verbs
-from processors.lifecycle.apply import Applied
-from processors.lifecycle.explanation import size_and_time
-from processors.lifecycle.plan import Plan, Refused, as_document
-from processors.lifecycle.requests import Request
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.commands.requests import VERBS
+from holdfast.orchestration.verbs import Verbs, open_verbs
+from holdfast.processors.lifecycle.plans.apply import Applied
+from holdfast.processors.lifecycle.plans.explanation import size_and_time
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
+from holdfast.processors.lifecycle.plans.requests import Request
 
 NOTHING_TO_DO, CHANGES_PENDING, REFUSED = 0, 2, 3
 

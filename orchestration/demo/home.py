@@ -11,10 +11,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.deploy.supervisord import Supervisord
-from infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from infra.kafka.broker import running_broker
-from infra.paths import Paths
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.kafka.broker import running_broker
+from holdfast.infra.paths import Paths
 
 #: The file that says that a demonstration made this folder.
 MARKER = "made-by-demo"

@@ -6,23 +6,23 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from infra.sample_data.flights import read_flights, route_of
-from infra.settings import Settings
+from holdfast.infra.sample_data.flights import read_flights, route_of
+from holdfast.infra.settings import Settings
 
 if TYPE_CHECKING:
-    from assets.spark.flights import FlightsComparison
+    from holdfast.assets.spark.flights import FlightsComparison
 
 
 def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
     """Compute both results anew with Spark, from the file of flights, and compare the tables with them, key by key.
 
     Raises:
-        infra.spark.session.SparkFailed: The tables or the file could not be read.
+        holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
     """
     # A JVM and its library only when they are needed.
-    from assets.spark.flights import verify_flights
-    from assets.spark.tables import table_name
-    from infra.spark.session import spark_session, stop_spark
+    from holdfast.assets.spark.flights import verify_flights
+    from holdfast.assets.spark.tables import table_name
+    from holdfast.infra.spark.session import spark_session, stop_spark
 
     session = spark_session(settings, app_name="holdfast-demo")
     try:

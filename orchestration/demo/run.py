@@ -24,25 +24,25 @@ import dagster as dg
 from rich.console import Console
 from rich.markup import escape
 
-from assets import keys
-from assets.times import current_key, snapshot_partitions
-from infra.database.records import Incident
-from infra.database.registry import Registry
-from infra.deploy.supervisord import Supervisord
-from infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
-from infra.kafka.broker import embedded_broker
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.kafka.topics import Topics
-from infra.log import configure_logging
-from infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
-from infra.sample_data.flights import FLIGHTS
-from infra.settings import PROJECT, Settings
-from orchestration import local
-from orchestration.demo.home import prepare_home
-from orchestration.demo.recomputation import compare_with_spark, updates_expected
-from orchestration.demo.telling import Bars, Telling, stderr_to
-from orchestration.demo.verification import Verdict, verify
-from processors.registration import ProcessorDefinition, load_processors
+from holdfast.assets import keys
+from holdfast.assets.times import current_key, snapshot_partitions
+from holdfast.infra.database.records import Incident
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
+from holdfast.infra.kafka.broker import embedded_broker
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.log import configure_logging
+from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
+from holdfast.infra.sample_data.flights import FLIGHTS
+from holdfast.infra.settings import PROJECT, Settings
+from holdfast.orchestration import local
+from holdfast.orchestration.demo.home import prepare_home
+from holdfast.orchestration.demo.recomputation import compare_with_spark, updates_expected
+from holdfast.orchestration.demo.telling import Bars, Telling, stderr_to
+from holdfast.orchestration.demo.verification import Verdict, verify
+from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: The processor that is killed, and at which share of the feed.
 VICTIM = "fleet"
@@ -196,7 +196,7 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Run the feed's job as its own process; it is ended when the block is left early."""
     config = {"ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second}}}}
-    command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "orchestration.definitions"]
+    command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.definitions"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
     # Every JSON text is a YAML text.
@@ -277,7 +277,7 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], par
     Raises:
         DemoFailed: One failed, or one of its checks did.
     """
-    from orchestration.definitions import defs
+    from holdfast.orchestration.definitions import defs
 
     job = defs.resolve_implicit_global_asset_job_def()
     result = job.execute_in_process(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from infra.kafka.reader import read_range
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics import Topics
 
 
 @dataclass(frozen=True, slots=True)

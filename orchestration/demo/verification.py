@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.kafka.reader import read_range
-from infra.kafka.topics import Topics
-from infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT
-from infra.settings import Settings
-from infra.warehouse.catalog import read_table
-from orchestration.demo.sequences import SequenceCheck, check_sequences, committed_count, committed_updates
-from processors.changelog.format import META_KEY
-from processors.registration import ProcessorDefinition
-from processors.serving.client import ProcessorClient
-from processors.state.checkpoint_reader import fingerprint_checkpoint
-from processors.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.catalog import read_table
+from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed_count, committed_updates
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.registration import ProcessorDefinition
 
 if TYPE_CHECKING:
-    from assets.spark.flights import FlightsComparison
+    from holdfast.assets.spark.flights import FlightsComparison
 
 #: Dead letters that each processor must have produced.
 DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0}

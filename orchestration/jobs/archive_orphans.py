@@ -7,11 +7,11 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
-from assets import keys
-from assets.telling import teller
-from infra.errors import HoldfastError
-from infra.settings import load_settings
-from orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.assets import keys
+from holdfast.assets.telling import teller
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class OrphansConfig(dg.Config):
@@ -37,8 +37,8 @@ def archive_one(
 def _archive(
     context: dg.OpExecutionContext, config: OrphansConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
-    from processors.lifecycle.orphan_cleaning import OrphanCleaning
-    from processors.lifecycle.orphan_plan import explain
+    from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
+    from holdfast.processors.lifecycle.orphans.plan import explain
 
     who = f"dagster run {context.run.run_id}"
     cleaning = OrphanCleaning(load_settings(), lifecycle.world.registry, cluster.topics(), who)

@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import keys
+from holdfast.assets import keys
 
 #: The job's name.
 COMPACTION_CHECKS = "compaction_checks"

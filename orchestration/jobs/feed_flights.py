@@ -7,10 +7,10 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
-from infra.errors import HoldfastError
-from infra.kafka.client import bootstrap_servers, client_config
-from infra.sample_data.feed import FeedProgress, feed
-from infra.settings import load_settings
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
+from holdfast.infra.sample_data.feed import FeedProgress, feed
+from holdfast.infra.settings import load_settings
 
 #: The run's log gets a line each time another so many flights were sent.
 _LOG_EVERY = 25_000

@@ -13,18 +13,18 @@ from typing import Literal, cast
 import dagster as dg
 from pydantic import Field
 
-from assets import keys
-from assets.checks import compaction_results
-from assets.ports import Cluster, Lifecycle
-from assets.telling import teller
-from infra.errors import HoldfastError
-from infra.settings import load_settings
-from orchestration.resources import RegistryResource, build_resources
-from orchestration.verbs import open_verbs
-from processors.lifecycle.apply import Applied
-from processors.lifecycle.explanation import explain, explain_markdown
-from processors.lifecycle.plan import Plan, Refused
-from processors.lifecycle.requests import (
+from holdfast.assets import keys
+from holdfast.assets.checks import compaction_results
+from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.assets.telling import teller
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.resources import RegistryResource, build_resources
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.lifecycle.plans.apply import Applied
+from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
     Clear,
     Compact,
@@ -34,7 +34,7 @@ from processors.lifecycle.requests import (
     Stop,
     selection_of,
 )
-from processors.registration import ProcessorDefinition
+from holdfast.processors.registration import ProcessorDefinition
 
 #: Verbs change a processor one after the other, whoever launches them.
 _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}

@@ -8,17 +8,23 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
-from assets import keys
-from assets.incidents import page_of
-from assets.rollouts import deployed_rollout
-from infra.errors import HoldfastError
-from infra.kafka.errors import BrokerUnreachable
-from infra.settings import Settings, load_settings
-from orchestration.resources import ClusterResource, LifecycleResource
-from processors.lifecycle.conditions import Conditions
-from processors.lifecycle.diagnosis import Limits
-from processors.lifecycle.recovery import RecoveryPolicy, RecoveryResult, file_by_hand, recover, wait_for_broker
-from processors.registration import find_processor
+from holdfast.assets import keys
+from holdfast.assets.incidents import page_of
+from holdfast.assets.rollouts import deployed_rollout
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.processors.lifecycle.recovery.conditions import Conditions
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.recovery import (
+    RecoveryPolicy,
+    RecoveryResult,
+    file_by_hand,
+    recover,
+    wait_for_broker,
+)
+from holdfast.processors.registration import find_processor
 
 #: The run tag that names the processor.
 PROCESSOR_TAG = "processor"

@@ -7,8 +7,8 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
-from assets.rehearsals import open_rehearsals, publish
-from orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.assets.rehearsals import open_rehearsals, publish
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class RehearseConfig(dg.Config):
@@ -27,7 +27,7 @@ def rehearse_one(
     lifecycle: LifecycleResource,
 ) -> None:
     """Rehearse; the run fails when what was restored is not what the owner has."""
-    from processors.lifecycle.rehearsal import as_document, choose
+    from holdfast.processors.lifecycle.health.rehearsal import as_document, choose
 
     opened = open_rehearsals(cluster, lifecycle)
     found = opened.candidates(config.processor or None, None if config.partition < 0 else config.partition)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from processors.state.buckets import BUCKETS, BucketPrints, bucket_of
-from processors.state.fingerprint import Fingerprint
+from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 #: So many of the keys that differ are shown.
 SHOWN = 20

@@ -17,14 +17,14 @@ from typing import Any
 
 from xxhash import xxh64_intdigest
 
-from infra.errors import HoldfastError
-from infra.kafka.reader import read_batches
-from infra.kafka.records import Partition
-from infra.kafka.topics import Topics, TransactionUndecided
-from processors.audits.comparison import Entry, Place
-from processors.changelog.format import META_KEY
-from processors.state.buckets import BucketPrints, bucket_of, in_buckets
-from processors.state.fingerprint import BATCH_PAIRS, SEED
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.reader import read_batches
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics import Topics, TransactionUndecided
+from holdfast.processors.audits.comparison import Entry, Place
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, in_buckets
+from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED
 
 #: How long the markers of an answered commit may take, in seconds.
 MARKERS_WITHIN_S = 10.0
@@ -66,7 +66,7 @@ class StoreCopy:
             AuditImpossible: The checkpoint holds other offsets than its manifest.
             CheckpointDamaged: The folder is no checkpoint, or a file of it is damaged.
         """
-        from processors.state.checkpoint_reader import checkpoint_meta, checkpoint_pages
+        from holdfast.processors.engine.state.checkpoint_reader import checkpoint_meta, checkpoint_pages
 
         meta = checkpoint_meta(self._path)
         at = None if meta is None else meta.stores.get(self._store)
@@ -86,7 +86,9 @@ class StoreCopy:
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
         """See ``Copy.entries``."""
-        from processors.state.checkpoint_reader import iterate_checkpoint  # RocksDB is for runs, not for loading
+        from holdfast.processors.engine.state.checkpoint_reader import (
+            iterate_checkpoint,  # RocksDB is for runs, not for loading
+        )
 
         pairs = iterate_checkpoint(self._path, self._store)
         return {key: Entry(tuple(values)) for key, values in in_buckets(pairs, buckets).items()}

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from processors.audits.comparison import Moment, Odd, Side
+from holdfast.processors.audits.comparison import Moment, Odd, Side
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infra.errors import HoldfastError
-from processors.audits.comparison import Copy, Place
-from processors.audits.copies import TableCopy
-from processors.audits.repair import Subject
-from processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
-from processors.snapshots.names import table_name
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.audits.comparison import Copy, Place
+from holdfast.processors.audits.copies import TableCopy
+from holdfast.processors.audits.repair import Subject
+from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.names import table_name
 
 if TYPE_CHECKING:
-    from infra.paths import Paths
-    from infra.settings import Settings
-    from infra.warehouse.versions import TableVersion
+    from holdfast.infra.paths import Paths
+    from holdfast.infra.settings import Settings
+    from holdfast.infra.warehouse.versions import TableVersion
 
 
 class SnapshotUnknown(HoldfastError):
@@ -51,7 +51,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
         SnapshotUnknown: None of the table's versions is a snapshot's.
         ManifestDamaged, FormatUnknown: What is said of the snapshot can't be read.
     """
-    from infra.warehouse.versions import table_version  # the warehouse is for runs, not for loading
+    from holdfast.infra.warehouse.versions import table_version  # the warehouse is for runs, not for loading
 
     _, namespace, table = table_name(processor, store).split(".")
     version = table_version(where, namespace, table, tag=tag)

@@ -6,13 +6,13 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from processors.audits.comparison import SHOWN, Entry, KeyDifference, Moment, Side
-from processors.changelog.format import decode_value, split_key
+from holdfast.processors.audits.comparison import SHOWN, Entry, KeyDifference, Moment, Side
+from holdfast.processors.engine.changelog.format import decode_value, split_key
 
 if TYPE_CHECKING:
-    from processors.audits.copies import Stray
-    from processors.audits.repair import Subject
-    from processors.lifecycle.store_audit import StoreAudit
+    from holdfast.processors.audits.copies import Stray
+    from holdfast.processors.audits.repair import Subject
+    from holdfast.processors.audits.stores import StoreAudit
 
 #: So many characters of a value are shown.
 VALUE_CHARACTERS = 120

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from processors import Application, State, TopicConfig
+from holdfast import Application, State, TopicConfig
 
 application = Application(
     consumer_group="fleet",

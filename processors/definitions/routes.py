@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.sample_data.flights import route_of
-from processors import Application, State, TopicConfig
+from holdfast import Application, State, TopicConfig
+from holdfast.infra.sample_data.flights import route_of
 
 #: So many arrivals make up the moving average.
 WINDOW = 20

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from infra.kafka.records import Partition, Record
-from infra.kafka.topics import Topics
-from processors.audits.copies import AuditImpossible, ChangelogCopy
-from processors.changelog.format import META_KEY
-from processors.state.fingerprint import Fingerprint
+from holdfast.infra.kafka.records import Partition, Record
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 __all__ = ["AuditImpossible", "FoldedPartition", "fingerprint_changelog", "fold_changelog"]
 
@@ -64,7 +64,7 @@ def fingerprint_changelog(
 
     Raises:
         AuditImpossible: The changelog's committed part ends before ``end``.
-        infra.kafka.errors.KafkaFailed: It can't be read.
+        holdfast.infra.kafka.errors.KafkaFailed: It can't be read.
     """
     copy = ChangelogCopy(Topics(bootstrap, config), Partition(topic, partition), end, config or {})
     found = copy.prints().whole

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from infra.database.records import ApplyOutcome, ApplyRecord, StageNote
+from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 
 __all__ = ["BEAT_S", "SILENT_S", "ApplyOutcome", "ApplyRecord", "Journal", "StageNote"]
 

@@ -1,4 +1,4 @@
-"""What deployment and recovery need of the world, as protocols; ``infra`` and ``processors.serving`` fulfil them.
+"""What deployment and recovery need of the world, as protocols; ``infra`` and ``processors.engine.serving`` fulfil them.
 
 Invariants:
     - Everything here can be told apart from its implementation: no protocol names a supervisor, a database or
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from infra.database.records import Action, Deployment, Incident, Outcome
-from infra.deploy.programs import ProgramSpec, ProgramStatus
-from infra.paths import Paths
-from processors.lifecycle.journal import Journal
-from processors.lifecycle.releases import Releases
+from holdfast.infra.database.records import Action, Deployment, Incident, Outcome
+from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
+from holdfast.infra.paths import Paths
+from holdfast.processors.lifecycle.deploy.releases import Releases
+from holdfast.processors.lifecycle.journal import Journal
 
 
 class InputPosition(Protocol):

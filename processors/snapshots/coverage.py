@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from infra.errors import HoldfastError
-from processors.snapshots.manifest import HISTORY, SnapshotManifest
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 
 
 class NotCovered(HoldfastError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from processors.snapshots.manifest import SnapshotManifest
+from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.kafka.topics import Topics, TransactionUndecided
-from processors.runtime.coherence import delete_retention_s
-from processors.snapshots.facts import ChangelogNow, LogPartition
+from holdfast.infra.kafka.topics import Topics, TransactionUndecided
+from holdfast.processors.engine.state.coherence import delete_retention_s
+from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
 #: How long the markers of an answered commit may take, in seconds.
 MARKERS_WITHIN_S = 10.0

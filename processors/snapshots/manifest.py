@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.errors import HoldfastError
-from processors.changelog.format import FormatUnknown
-from processors.state.fingerprint import Fingerprint
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 MANIFEST_VERSION = 1
 #: The properties of a table version's summary that the snapshot's id and its manifest lie in.

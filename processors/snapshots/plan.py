@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from infra.errors import HoldfastError
-from processors.snapshots.facts import ChangelogNow, HistoryHead, LogPartition, SnapshotFacts, StorePoint
-from processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
-from processors.snapshots.names import table_name
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPartition, SnapshotFacts, StorePoint
+from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
+from holdfast.processors.snapshots.names import table_name
 
 #: A window that compaction leaves is used up to this part: its clock is not ours.
 WINDOW_PART_SAFE = 0.75

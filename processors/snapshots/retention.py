@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from processors.snapshots.names import BRANCH, SNAPSHOT_TAG, TIME_TAG
+from holdfast.processors.snapshots.names import BRANCH, SNAPSHOT_TAG, TIME_TAG
 
 
 @dataclass(frozen=True, slots=True)

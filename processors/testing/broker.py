@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.partitioners import murmur2
-from infra.kafka.records import Headers, Partition, TopicFacts
-from processors.testing.clock import VirtualClock
-from processors.testing.groups import Group
-from processors.testing.log import PartitionLog
-from processors.testing.network import Network
-from processors.testing.transactions import TransactionCoordinator
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.infra.kafka.records import Headers, Partition, TopicFacts
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.groups import Group
+from holdfast.processors.testing.log import PartitionLog
+from holdfast.processors.testing.network import Network
+from holdfast.processors.testing.transactions import TransactionCoordinator
 
 
 @dataclass(slots=True)

@@ -17,22 +17,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed
-from infra.kafka.producer import BATCH_BYTES_MAX
-from infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
-from infra.settings import CheckpointSettings, load_settings
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.changelog.names import changelog_topic
-from processors.testing.broker import Broker, Topic
-from processors.testing.clock import VirtualClock
-from processors.testing.consumers import InMemoryMember, InMemoryReplayer
-from processors.testing.groups import SESSION_TIMEOUT_S
-from processors.testing.network import Network
-from processors.testing.process import InlineProcess, Process
-from processors.testing.producer import InMemoryProducer
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
+from holdfast.infra.settings import CheckpointSettings, load_settings
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.testing.broker import Broker, Topic
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.consumers import InMemoryMember, InMemoryReplayer
+from holdfast.processors.testing.groups import SESSION_TIMEOUT_S
+from holdfast.processors.testing.network import Network
+from holdfast.processors.testing.process import InlineProcess, Process
+from holdfast.processors.testing.producer import InMemoryProducer
 
 if TYPE_CHECKING:
-    from processors.application import Application
+    from holdfast.processors.application import Application
 
 #: An application counts as done when nothing came for so many virtual seconds.
 QUIET_S = 3.0
@@ -40,7 +40,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class ClusterView:
-    """The cluster as one process sees it: ``processors.runtime.ports.Cluster``."""
+    """The cluster as one process sees it: ``processors.engine.runtime.ports.Cluster``."""
 
     bootstrap = "in-memory"
 
@@ -72,7 +72,7 @@ class ClusterView:
 
 
 class InMemoryTopics:
-    """See ``processors.runtime.ports.TopicView``; BrokerUnreachable after ``timeout_s`` when no broker is up."""
+    """See ``processors.engine.runtime.ports.TopicView``; BrokerUnreachable after ``timeout_s`` when no broker is up."""
 
     def __init__(self, broker: Broker, process: Process, timeout_s: float) -> None:
         self._broker = broker

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
-from infra.kafka.records import Batch, GroupMetadata, Partition
-from processors.runtime.ports import OnPartitions
-from processors.testing.broker import Broker
-from processors.testing.groups import Group, Member
-from processors.testing.log import Entry
-from processors.testing.network import Fate
-from processors.testing.process import Process
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from holdfast.infra.kafka.records import Batch, GroupMetadata, Partition
+from holdfast.processors.engine.runtime.ports import OnPartitions
+from holdfast.processors.testing.broker import Broker
+from holdfast.processors.testing.groups import Group, Member
+from holdfast.processors.testing.log import Entry
+from holdfast.processors.testing.network import Fate
+from holdfast.processors.testing.process import Process
 
 #: As the real consumer has it, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
@@ -20,7 +20,7 @@ _LOOK_EVERY_S = 0.05
 
 
 class InMemoryMember:
-    """See ``processors.runtime.ports.GroupMember``."""
+    """See ``processors.engine.runtime.ports.GroupMember``."""
 
     def __init__(self, broker: Broker, process: Process, group: str) -> None:
         self._broker = broker
@@ -251,7 +251,7 @@ class InMemoryMember:
 
 
 class InMemoryReplayer:
-    """See ``processors.runtime.ports.ChangelogReplayer``."""
+    """See ``processors.engine.runtime.ports.ChangelogReplayer``."""
 
     def __init__(self, broker: Broker, process: Process) -> None:
         self._broker = broker

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from processors.changelog.format import META_KEY
-from processors.checkpoints.ports import LocalFile
-from processors.state.database import Change, DatabaseCorrupt
-from processors.testing.process import Process
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.checkpoints.ports import LocalFile
+from holdfast.processors.engine.state.database import Change, DatabaseCorrupt
+from holdfast.processors.testing.process import Process
 
 #: So many keys are in one file of a database.
 KEYS_PER_FILE = 4
@@ -79,7 +79,7 @@ class SimulatedDisk:
         self._stored: dict[Path, _Stored] = {}
 
     def attach(self, process: Process) -> DiskOfProcess:
-        """The disk as one process sees it (``processors.state.database.Databases``)."""
+        """The disk as one process sees it (``processors.engine.state.database.Databases``)."""
         return DiskOfProcess(self, process)
 
     @property
@@ -174,7 +174,7 @@ class DiskOfProcess:
         self._closed(path)
         self._disk._stored.pop(path, None)
 
-    # -- the files of closed databases, see ``processors.checkpoints.ports.DatabaseFiles`` --------------------------
+    # -- the files of closed databases, see ``processors.engine.checkpoints.ports.DatabaseFiles`` --------------------------
 
     kind = "simulated"
 
@@ -214,7 +214,7 @@ class DiskOfProcess:
 
 
 class SimulatedDatabase:
-    """One open database; see ``processors.state.database.Database``."""
+    """One open database; see ``processors.engine.state.database.Database``."""
 
     def __init__(self, disk: SimulatedDisk, stored: _Stored, path: Path, process: Process) -> None:
         self._disk = disk

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.kafka.records import GroupShares, Partition
-from processors.testing.clock import VirtualClock
-from processors.testing.network import Network
-from processors.testing.process import Process
+from holdfast.infra.kafka.records import GroupShares, Partition
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.network import Network
+from holdfast.processors.testing.process import Process
 
 SESSION_TIMEOUT_S = 10.0
 #: Members that don't join again within this time are thrown out.

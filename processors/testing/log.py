@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from infra.kafka.records import Headers
+from holdfast.infra.kafka.records import Headers
 
 
 @dataclass(slots=True)

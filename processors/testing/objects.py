@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-from infra.storage.errors import ObjectMissing, StorageFailed
-from processors.checkpoints.ports import Job, Storage
-from processors.checkpoints.threads import step
-from processors.testing.clock import VirtualClock
-from processors.testing.process import Process
+from holdfast.infra.storage.errors import ObjectMissing, StorageFailed
+from holdfast.processors.engine.checkpoints.ports import Job, Storage
+from holdfast.processors.engine.checkpoints.threads import step
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.process import Process
 
 
 class SimulatedObjects:
@@ -47,7 +47,7 @@ class SimulatedObjects:
 
 
 class ObjectsOfProcess:
-    """The store as one process sees it; see ``processors.checkpoints.ports.Objects``."""
+    """The store as one process sees it; see ``processors.engine.checkpoints.ports.Objects``."""
 
     shown = "in-memory"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from processors.testing.clock import VirtualClock
+from holdfast.processors.testing.clock import VirtualClock
 
 
 class Process(Protocol):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from infra.kafka.errors import BrokerUnreachable, OutcomeUnknown, TransactionAborted
-from infra.kafka.records import GroupMetadata, Headers, Partition
-from processors.testing.broker import Broker
-from processors.testing.groups import Group
-from processors.testing.network import Fate
-from processors.testing.process import Process
+from holdfast.infra.kafka.errors import BrokerUnreachable, OutcomeUnknown, TransactionAborted
+from holdfast.infra.kafka.records import GroupMetadata, Headers, Partition
+from holdfast.processors.testing.broker import Broker
+from holdfast.processors.testing.groups import Group
+from holdfast.processors.testing.network import Fate
+from holdfast.processors.testing.process import Process
 
 #: How long a transactional request waits for its answer, in seconds: twice the transaction timeout, as the real one.
 ANSWER_TIMEOUT_S = 30.0
@@ -29,7 +29,7 @@ class _Queued:
 
 
 class InMemoryProducer:
-    """See ``processors.runtime.ports.TransactionProducer``."""
+    """See ``processors.engine.runtime.ports.TransactionProducer``."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker

@@ -19,8 +19,8 @@ from random import Random
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 
-from infra.errors import HoldfastError
-from processors.testing.clock import VirtualClock
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.testing.clock import VirtualClock
 
 #: So many points without any virtual time going by: somebody spins.
 POINTS_PER_INSTANT_MAX = 200_000

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from infra.kafka.errors import KafkaFailed, ProducerFenced
-from infra.kafka.records import Partition
-from processors.testing.clock import Timer, VirtualClock
-from processors.testing.network import Network
+from holdfast.infra.kafka.errors import KafkaFailed, ProducerFenced
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.testing.clock import Timer, VirtualClock
+from holdfast.processors.testing.network import Network
 
 #: transaction.timeout.ms of the engine's producers, in seconds.
 TRANSACTION_TIMEOUT_S = 15.0

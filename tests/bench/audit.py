@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from infra.kafka.records import Partition
-from infra.kafka.topics import Topics
-from infra.settings import load_settings
-from infra.warehouse.versions import TableVersion, table_version
-from processors.audits.comparison import Copy, Odd, Place, Side, compare_copies
-from processors.audits.copies import ChangelogCopy, StoreCopy, TableCopy
-from processors.state.fingerprint import Fingerprint
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import load_settings
+from holdfast.infra.warehouse.versions import TableVersion, table_version
+from holdfast.processors.audits.comparison import Copy, Odd, Place, Side, compare_copies
+from holdfast.processors.audits.copies import ChangelogCopy, StoreCopy, TableCopy
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures
 from tests.bench.scenario import Place as Bench

@@ -16,9 +16,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from infra.kafka.broker import BrokerAddress
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import WARM_AFTER, read_outputs
 from tests.bench.peers import PROJECT, Contender

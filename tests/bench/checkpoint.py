@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from infra.kafka.broker import BrokerAddress
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from processors.changelog.format import META_KEY
+from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.changelog.format import META_KEY
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.results import Figures

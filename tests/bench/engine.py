@@ -31,11 +31,11 @@ from pathlib import Path
 
 from confluent_kafka import libversion
 
-from infra.errors import HoldfastError
-from infra.jars import JarSource, fetch_jars
-from infra.java import Java, find_java
-from infra.kafka.broker import BrokerAddress, EmbeddedBroker
-from infra.settings import load_settings
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import Java, find_java
+from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.settings import load_settings
 from tests.bench import audit, checkpoint, failover, pair, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
 from tests.bench.goals import summary

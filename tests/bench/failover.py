@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures

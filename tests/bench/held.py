@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from infra.kafka.topics import Topics
-from processors.lifecycle.audit import fingerprint_changelog
-from processors.state.fingerprint import Fingerprint, fingerprint_of
-from processors.state.rocksdb import StateReader
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.engine.state.rocksdb import StateReader
+from holdfast.processors.lifecycle.audit import fingerprint_changelog
 from tests.bench.measured import RunWrong
 from tests.bench.ours import application_of
 from tests.bench.told import Work

@@ -19,14 +19,14 @@ from typing import Any
 import dagster as dg
 import httpx
 
-from infra.kafka.broker import embedded_broker
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.log import configure_logging
-from infra.settings import PROJECT, load_settings
-from orchestration import local
-from orchestration.resources import open_registry
-from processors.registration import find_processor
+from holdfast.infra.kafka.broker import embedded_broker
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.log import configure_logging
+from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.orchestration import local
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.registration import find_processor
 from tests.scale import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 
 TICKS = 5
@@ -61,7 +61,7 @@ def main() -> None:
 
 def _loading(settings: Any, fleet: Fleet) -> dict[str, Any]:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import orchestration.definitions"], cwd=PROJECT, check=True)
+    subprocess.run([sys.executable, "-c", "import holdfast.orchestration.definitions"], cwd=PROJECT, check=True)
     seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "definitions_s": round(seconds, 2),
@@ -71,7 +71,7 @@ def _loading(settings: Any, fleet: Fleet) -> dict[str, Any]:
 
 
 def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
-    from orchestration.definitions import build_definitions
+    from holdfast.orchestration.definitions import build_definitions
 
     definitions = build_definitions(settings)
     found: dict[str, Any] = {
@@ -127,7 +127,7 @@ def _of_sensor(
 
 def _topics(settings: Any, fleet: Fleet) -> dict[str, Any]:
     """The sensor that looks at topics, on a real broker that has all of them, of four partitions each."""
-    from orchestration.definitions import build_definitions
+    from holdfast.orchestration.definitions import build_definitions
 
     broker = embedded_broker(settings)
     address = broker.start()

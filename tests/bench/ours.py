@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
-from infra.settings import MEMORY_BYTES_MIN
-from processors import Application, State
-from processors.dataframe.dataframe import StreamingDataFrame
-from processors.runtime.memory import plan_memory
+from holdfast import Application, State
+from holdfast.infra.settings import MEMORY_BYTES_MIN
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.memory_plan import plan_memory
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from processors import Count, Last, Max, Mean, Min, Sum
-from processors.dataframe.dataframe import StreamingDataFrame
+from holdfast import Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from tests.bench.ours import main
 from tests.bench.stream import FIRST_TIMESTAMP_MS
 from tests.bench.told import Work

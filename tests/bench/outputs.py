@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.topics import Topics
 from tests.bench.measured import RunWrong
 from tests.bench.stream import Totals
 

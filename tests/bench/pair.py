@@ -18,8 +18,8 @@ from contextlib import contextmanager
 
 from confluent_kafka import Producer
 
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from tests.bench.measured import RunWrong
 from tests.bench.outputs import WARM_AFTER, read_outputs
 from tests.bench.results import Figures

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from infra.errors import HoldfastError
-from infra.jars import JarSource, fetch_jars
-from infra.java import Java
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import Java
 from tests.bench.told import Work
 
 HERE = Path(__file__).resolve().parent

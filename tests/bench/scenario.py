@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from infra.errors import HoldfastError
-from infra.jars import JarSource, fetch_jars
-from infra.java import find_java
-from infra.kafka.broker import BrokerAddress, EmbeddedBroker
-from infra.process import is_running
-from infra.settings import load_settings
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import find_java
+from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.process import is_running
+from holdfast.infra.settings import load_settings
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures, Results
 

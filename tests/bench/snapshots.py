@@ -30,24 +30,24 @@ from typing import Any
 from pydantic import BaseModel
 from pyspark.sql import functions as F
 
-from assets.spark import history
-from assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
-from assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
-from assets.spark.current import aligned_plans
-from assets.spark.fingerprint import fingerprint_buckets
-from assets.spark.planning import look_at_table
-from assets.spark.snapshot import SnapshotResult, Work, feed_history, write_snapshot
-from assets.spark.typed import type_rows
-from infra.kafka.topics import Topics
-from infra.settings import load_settings
-from infra.spark.server import start_server, stop_server
-from infra.spark.session import spark_session, stop_spark
-from processors.audits.comparison import Place
-from processors.schema.models import schema_of
-from processors.snapshots.facts import SnapshotFacts, StorePoint
-from processors.snapshots.gathering import changelog_now
-from processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
-from processors.state.fingerprint import Fingerprint, pair_hash
+from holdfast.assets.spark import history
+from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
+from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
+from holdfast.assets.spark.current import aligned_plans
+from holdfast.assets.spark.fingerprint import fingerprint_buckets
+from holdfast.assets.spark.planning import look_at_table
+from holdfast.assets.spark.snapshot import SnapshotResult, Work, feed_history, write_snapshot
+from holdfast.assets.spark.typed import type_rows
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.server import start_server, stop_server
+from holdfast.infra.spark.session import spark_session, stop_spark
+from holdfast.processors.audits.comparison import Place
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.state.fingerprint import Fingerprint, pair_hash
+from holdfast.processors.snapshots.facts import SnapshotFacts, StorePoint
+from holdfast.processors.snapshots.gathering import changelog_now
+from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures
 from tests.bench.scenario import Place as Bench

@@ -19,8 +19,8 @@ from itertools import islice
 
 from confluent_kafka import Consumer, TopicPartition
 
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import read_outputs

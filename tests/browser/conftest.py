@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from infra.browser import find_browser
+from holdfast.infra.browser import find_browser
 from tests.operating import operated
 
 __all__ = ["operated"]

@@ -12,13 +12,13 @@ import dagster as dg
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from assets import keys
-from assets.times import snapshot_partitions
-from infra.settings import SnapshotSettings
-from infra.spark.server import start_server, stop_server
-from infra.warehouse.catalog import load_table, read_table
-from orchestration import local
-from processors.snapshots.names import time_tag
+from holdfast.assets import keys
+from holdfast.assets.times import snapshot_partitions
+from holdfast.infra.settings import SnapshotSettings
+from holdfast.infra.spark.server import start_server, stop_server
+from holdfast.infra.warehouse.catalog import load_table, read_table
+from holdfast.orchestration import local
+from holdfast.processors.snapshots.names import time_tag
 from tests import operating
 from tests.browser.conftest import picture
 from tests.dagster.test_past_windows import HOUR_S, OF_THEN
@@ -32,7 +32,7 @@ HOURS = snapshot_partitions(SnapshotSettings(every="hour"))
 DEFINITION = """
 from typing import TypedDict
 
-from processors import Application
+from holdfast import Application
 
 application = Application(
     consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,

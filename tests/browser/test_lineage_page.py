@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from infra.settings import Settings, load_settings
-from orchestration import local
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import local
 from tests.browser.conftest import picture
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from assets import keys
-from orchestration import local
+from holdfast.assets import keys
+from holdfast.orchestration import local
 from tests.browser.conftest import picture
 from tests.drills.dagster_answers import DagsterAnswers, Evaluation
 from tests.drills.patience import wait_for

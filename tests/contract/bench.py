@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.kafka.records import Batch, Partition, Record, TopicSpec
-from processors.runtime.ports import ChangelogReplayer, Cluster, GroupMember, TransactionProducer
+from holdfast.infra.kafka.records import Batch, Partition, Record, TopicSpec
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster, GroupMember, TransactionProducer
 
 #: Seconds of the cluster's own time that anything may take.
 PATIENCE_S = 120.0

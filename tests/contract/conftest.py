@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.topics import Topics
-from processors.testing import InlineProcess, InMemoryCluster
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from tests.contract.bench import Bench
 
 

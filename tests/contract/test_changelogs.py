@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import Partition
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Partition
 from tests.contract.bench import Bench, send
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from processors.state.database import Database, Databases
-from processors.state.memory import MemoryDatabases
-from processors.state.rocksdb import RocksDatabases, StateReader, export
-from processors.state.task_store import StoreOffset, TaskMeta, TaskStore
-from processors.testing.clock import VirtualClock
-from processors.testing.disk import SimulatedDisk
-from processors.testing.process import InlineProcess
+from holdfast.processors.engine.state.database import Database, Databases
+from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.rocksdb import RocksDatabases, StateReader, export
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.disk import SimulatedDisk
+from holdfast.processors.testing.process import InlineProcess
 
 LASTING = ("rocksdb", "simulated")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.errors import KafkaFailed, MembershipLost, TransactionAborted
-from infra.kafka.records import Partition
+from holdfast.infra.kafka.errors import KafkaFailed, MembershipLost, TransactionAborted
+from holdfast.infra.kafka.records import Partition
 from tests.contract.bench import Bench, Reader, send
 
 IDLE_POLLS = 20

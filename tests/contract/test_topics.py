@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Partition, TopicSpec
 from tests.contract.bench import Bench, send
 
 

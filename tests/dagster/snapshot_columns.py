@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from infra.settings import Settings
-from infra.warehouse.catalog import load_table
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.catalog import load_table
 
 if TYPE_CHECKING:
     from tests.dagster.test_snapshot_assets import Control

@@ -11,23 +11,23 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from assets import keys
-from assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH, provisioned
-from assets.checks import COMPACTION
-from assets.factory import build_processor
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import load_settings
-from orchestration.resources import build_resources, open_registry
-from orchestration.verbs import open_verbs
-from processors.changelog.format import META_KEY
-from processors.lifecycle import plan as plans
-from processors.lifecycle.audit import AuditImpossible, fingerprint_changelog
-from processors.lifecycle.compaction import judge_compaction
-from processors.lifecycle.compaction_facts import read_compaction
-from processors.lifecycle.requests import Deploy
-from processors.registration import ProcessorDefinition, find_processor
-from processors.state.fingerprint import fingerprint_of
+from holdfast.assets import keys
+from holdfast.assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH, provisioned
+from holdfast.assets.checks import COMPACTION
+from holdfast.assets.factory import build_processor
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.resources import build_resources, open_registry
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.state.fingerprint import fingerprint_of
+from holdfast.processors.lifecycle.audit import AuditImpossible, fingerprint_changelog
+from holdfast.processors.lifecycle.health.compaction import judge_compaction
+from holdfast.processors.lifecycle.health.compaction_facts import read_compaction
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.registration import ProcessorDefinition, find_processor
 from tests.operating import DEFINITION
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -224,7 +224,7 @@ def test_a_transaction_that_stays_open_is_told(broker: str, unique: Callable[[st
 
 def test_loading_assets_loads_neither_spark_nor_a_store() -> None:
     code = (
-        "import sys, assets.factory, processors.definitions.fleet\n"
+        "import sys, holdfast.assets.factory, holdfast.processors.definitions.fleet\n"
         "heavy = {'pyspark', 'py4j', 'pyiceberg', 'pandas', 'rocksdict'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

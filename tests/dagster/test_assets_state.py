@@ -9,24 +9,24 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from assets import keys
-from assets.factory import build_processor
-from assets.processors import ALL_ASSIGNED, HEALTHY
-from assets.rehearsals import RESTORE_REHEARSED
-from assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
-from assets.working import WORKING
-from infra.deploy.supervisord import Supervisord
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import Settings, load_settings
-from orchestration.resources import build_resources
-from processors.changelog.format import key_prefix
-from processors.registration import ProcessorDefinition, find_processor
-from processors.serving.client import ProcessorClient
+from holdfast.assets import keys
+from holdfast.assets.factory import build_processor
+from holdfast.assets.processors import ALL_ASSIGNED, HEALTHY
+from holdfast.assets.rehearsals import RESTORE_REHEARSED
+from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
+from holdfast.assets.working import WORKING
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.resources import build_resources
+from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.registration import ProcessorDefinition, find_processor
 
 PATIENCE_S = 60.0
 DEFINITION = """
-from processors import Application
+from holdfast import Application
 
 application = Application(consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2)
 

@@ -7,10 +7,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import keys
-from assets.audits import COPIES_EQUAL, audit_check
-from orchestration.resources import build_resources
-from processors.registration import find_processor
+from holdfast.assets import keys
+from holdfast.assets.audits import COPIES_EQUAL, audit_check
+from holdfast.orchestration.resources import build_resources
+from holdfast.processors.registration import find_processor
 from tests.auditing import changelog_key, folded, manifest_of, placed, publish, stored
 from tests.operating import Operated
 

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.state import CHECKPOINTS_STORED, judge_store
-from processors.serving.status import ProcessorStatus
+from holdfast.assets.state import CHECKPOINTS_STORED, judge_store
+from holdfast.processors.engine.serving.status import ProcessorStatus
 
 KEY = dg.AssetKey(["fleet", "aircraft"])
 

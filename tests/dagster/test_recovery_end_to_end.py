@@ -13,17 +13,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import keys
-from infra.deploy.supervisord import Supervisord
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import Settings, load_settings
-from orchestration import cli
-from orchestration.definitions import build_definitions
-from orchestration.resources import open_registry
-from orchestration.verbs import open_verbs
-from processors.lifecycle.requests import Deploy, Provision
-from processors.serving.client import ProcessorClient
+from holdfast.assets import keys
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import cli
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.plans.requests import Deploy, Provision
 from tests.operating import DEFINITION
 
 

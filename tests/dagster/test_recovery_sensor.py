@@ -11,15 +11,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from infra.database.registry import Registry
-from infra.settings import Settings, load_settings
-from orchestration import cli, sensors
-from orchestration.definitions import build_definitions
-from orchestration.resources import open_registry
-from orchestration.sensors import RUNS_PER_INCIDENT
-from processors.lifecycle.plan import Plan, Ready, encode
-from processors.lifecycle.requests import Clear
-from processors.lifecycle.stages import StopProcessor
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import cli, sensors
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.sensors import RUNS_PER_INCIDENT
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
+from holdfast.processors.lifecycle.plans.requests import Clear
+from holdfast.processors.lifecycle.plans.stages import StopProcessor
 
 Tick = Callable[[], list[dg.RunRequest]]
 
@@ -192,7 +192,7 @@ def test_the_check_is_told_when_its_answer_changes_and_not_at_each_tick(registry
 def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
     registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.database.schema.BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("holdfast.infra.database.schema.BUSY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(Registry, "migrate", lambda self: "")  # it has its schema; only the lock is looked at
     with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import pytest
 
-from assets import keys
-from assets.watched import REGISTERED
-from orchestration.commands.status import describe
-from orchestration.definitions import build_definitions
-from orchestration.resources import open_registry
-from orchestration.verbs import open_verbs
-from processors.lifecycle.plan import NothingToDo
-from processors.lifecycle.rediscovery import ADOPT
-from processors.lifecycle.requests import Deploy, Stop
+from holdfast.assets import keys
+from holdfast.assets.watched import REGISTERED
+from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.lifecycle.plans.plan import NothingToDo
+from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
+from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT
 from tests.operating import Operated
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import keys
-from assets.checks import COMPACTION, compaction_results
-from assets.rehearsals import RESTORE_REHEARSED
-from orchestration import cli
-from orchestration.definitions import build_definitions
-from orchestration.resources import ClusterResource, LifecycleResource, open_registry
-from processors.lifecycle.requests import Stop
+from holdfast.assets import keys
+from holdfast.assets.checks import COMPACTION, compaction_results
+from holdfast.assets.rehearsals import RESTORE_REHEARSED
+from holdfast.orchestration import cli
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource, open_registry
+from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.auditing import plant_in_changelog
 from tests.operating import Operated
 
@@ -132,7 +132,7 @@ def test_a_changelog_that_would_give_other_state_fails_the_rehearsal(
 def test_the_measured_rate_is_what_checks_reckon_with(
     counting: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("processors.lifecycle.rehearsal.RECORDS_FEW", 1)
+    monkeypatch.setattr("holdfast.processors.lifecycle.health.rehearsal.RECORDS_FEW", 1)
     capsys.readouterr()
     assert cli.main(["rehearse", counting.group, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

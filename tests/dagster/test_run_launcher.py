@@ -17,10 +17,10 @@ import yaml
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 
-from infra.process import started_at
-from infra.settings import Settings, load_settings
-from orchestration import local
-from orchestration.run_launcher import LocalRunLauncher
+from holdfast.infra.process import started_at
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import local
+from holdfast.orchestration.run_launcher import LocalRunLauncher
 
 JOBS = """
 import pathlib, time
@@ -45,7 +45,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     settings = load_settings()
     settings.paths.dagster.mkdir(parents=True)
-    ours = yaml.safe_load((files("infra") / "dagster" / "local.yaml").read_text())
+    ours = yaml.safe_load((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
     ours["run_monitoring"]["poll_interval_seconds"] = 1
     (settings.paths.dagster / "dagster.yaml").write_text(yaml.safe_dump(ours))
     (tmp_path / "jobs_of_the_test.py").write_text(JOBS.format(release=str(tmp_path / "release")))

@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from assets import keys
-from orchestration.definitions import build_definitions
-from orchestration.watching import topics_watch
-from processors.lifecycle.requests import Backfill, Compact, Deploy, Provision, Reposition, Stop
-from processors.lifecycle.watching import HELD_S, decode_memory, encode_memory
+from holdfast.assets import keys
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.watching import topics_watch
+from holdfast.processors.lifecycle.health.topics import HELD_S, decode_memory, encode_memory
+from holdfast.processors.lifecycle.plans.requests import Backfill, Compact, Deploy, Provision, Reposition, Stop
 from tests.kafka.hanging import leave_hanging, unverified
 from tests.operating import Operated
 
@@ -170,7 +170,7 @@ def test_a_broker_that_is_away_is_no_news(operated: Operated, watch: Watch, monk
     operated.bring_up()
     watch.tick()
     before = watch.cursor
-    monkeypatch.setattr("orchestration.watching.REQUEST_S", 1.0)
+    monkeypatch.setattr("holdfast.orchestration.watching.REQUEST_S", 1.0)
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert watch.tick() == {}
     assert "Nothing could be looked at" in watch.said

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from infra.settings import load_settings
-from orchestration import local
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration import local
 
 
 def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: Path) -> None:

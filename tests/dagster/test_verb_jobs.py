@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import keys
-from assets.checks import COMPACTION
-from infra.settings import load_settings
-from orchestration.definitions import build_definitions
-from processors.lifecycle.requests import Stop
+from holdfast.assets import keys
+from holdfast.assets.checks import COMPACTION
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.operating import Operated
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from orchestration.definitions import EXECUTOR
-from orchestration.resources import WarehouseResource
+from holdfast.orchestration.definitions import EXECUTOR
+from holdfast.orchestration.resources import WarehouseResource
 
 
 @dg.asset

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from processors.dataframe.aggregation import AGGREGATORS
+from holdfast.processors.engine.dataframe.aggregation import AGGREGATORS
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGE = PROJECT / "docs" / "aggregations.md"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from orchestration.cli import app as command_line
-from processors import Application
+from holdfast import Application
+from holdfast.orchestration.cli import app as command_line
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from assets.checks import IMPORTABLE
-from infra.settings import load_settings
-from orchestration.definitions import build_definitions
+from holdfast.assets.checks import IMPORTABLE
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.definitions import build_definitions
 
 RUNBOOK = (Path(__file__).resolve().parent.parent.parent / "docs" / "runbook.md").read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", RUNBOOK, re.M | re.S)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from processors.testing import InMemoryCluster
+from holdfast.processors.testing import InMemoryCluster
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PAGE = PROJECT / "docs" / "testing.md"

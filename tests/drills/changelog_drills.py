@@ -9,8 +9,8 @@ import time
 
 from confluent_kafka import Producer
 
-from infra.kafka.records import TopicSpec
-from processors.changelog.format import encode_value, key_prefix
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from tests.drills.drilling import drill
 from tests.drills.exercise import KEYS, STORE, WORKING, Exercise
 from tests.kafka.hanging import leave_hanging, unverified

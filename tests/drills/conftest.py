@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.java import Java
+from holdfast.infra.java import Java
 from tests.drills.all_drills import DRILLS
 from tests.drills.home import Home, start_home
 

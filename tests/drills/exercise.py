@@ -17,15 +17,15 @@ from typing import Any
 import dagster as dg
 from confluent_kafka import Producer
 
-from assets import keys
-from infra.kafka.reader import read_range
-from infra.kafka.records import Partition, TopicSpec
-from infra.kafka.topics import Topics
-from orchestration.resources import open_registry
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.lifecycle.audit import fold_changelog
-from processors.lifecycle.requests import Deploy, Stop
-from processors.serving.client import ProcessorClient
+from holdfast.assets import keys
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.orchestration.resources import open_registry
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.audit import fold_changelog
+from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from tests.drills.dagster_answers import Evaluation
 from tests.drills.drill_results import Result
 from tests.drills.home import Home, Told

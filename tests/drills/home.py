@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.java import BRIEF, Java
-from infra.kafka.broker import EmbeddedBroker
-from infra.kafka.topics import Topics
-from infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
-from orchestration.verbs import Verbs, open_verbs
+from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
+from holdfast.orchestration.verbs import Verbs, open_verbs
 from tests.drills.dagster_answers import DagsterAnswers
 
 
@@ -70,7 +70,7 @@ class Home:
     def started(self, *words: str) -> subprocess.Popen[str]:
         """``holdfast`` as a process that is under way."""
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestration.cli", *words],
+            [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
             env={**os.environ, **self.environment, "COLUMNS": "200"},
             stdin=subprocess.DEVNULL,

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 
-from assets.processors import HEALTHY
-from orchestration import local
+from holdfast.assets.processors import HEALTHY
+from holdfast.orchestration import local
 from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise
 from tests.drills.patience import wait_for

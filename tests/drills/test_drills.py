@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.java import Java
+from holdfast.infra.java import Java
 from tests.drills.all_drills import DRILLS, Drill
 from tests.drills.drill_results import Result
 from tests.drills.exercise import Exercise

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.reader import read_range
-from infra.kafka.records import Record, TopicSpec
-from infra.kafka.topics import Topics
-from infra.paths import Paths
-from processors import Application
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.lifecycle import provision
-from processors.serving.client import ProcessorClient
+from holdfast import Application
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Record, TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.paths import Paths
+from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.serving.client import ProcessorClient
 from tests.kafka.object_store import S3Server
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -151,7 +151,7 @@ def stream(broker: str, unique: Callable[[str], str], tmp_path: Path) -> Stream:
 
 DEFINITION = """
 import os
-from processors import Application
+from holdfast import Application
 
 application = Application(
     os.environ["TEST_BOOTSTRAP"], consumer_group=os.environ["TEST_GROUP"], auto_offset_reset="earliest",

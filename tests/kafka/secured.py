@@ -22,8 +22,8 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from infra.java import BRIEF, Java
-from infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
 
 ADMIN = ("admin", "admin-secret")
 MECHANISM = "SCRAM-SHA-512"

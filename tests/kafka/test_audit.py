@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from infra.warehouse.catalog import TableUnknown
-from orchestration import cli
-from processors.audits.comparison import Odd, Side
-from processors.audits.tables import SnapshotUnknown
-from processors.lifecycle.requests import Backfill, Deploy, Restore, Stop
-from processors.lifecycle.store_audit import StoreAudit
+from holdfast.infra.warehouse.catalog import TableUnknown
+from holdfast.orchestration import cli
+from holdfast.processors.audits.comparison import Odd, Side
+from holdfast.processors.audits.stores import StoreAudit
+from holdfast.processors.audits.tables import SnapshotUnknown
+from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy, Restore, Stop
 from tests.auditing import (
     Pairs,
     changelog_key,
@@ -154,7 +154,7 @@ def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from
 
 
 def _checkpointed(parts: Any) -> Any:
-    from processors.state.checkpoint_reader import iterate_checkpoint
+    from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 
     for part in parts:
         yield from iterate_checkpoint(part.path, "counts")

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from infra.clock import SystemClock
-from infra.errors import EXIT_BAD_CONFIGURATION, EXIT_DISK_FAILURE
-from infra.kafka.errors import ProducerFenced
-from infra.settings import load_settings
-from processors.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
-from processors.changelog.names import changelog_topic, transactional_id
-from processors.runtime.failures import ProcessingFailed
-from processors.state.rocksdb import RocksDatabases
-from processors.state.task_store import TaskStore
+from holdfast.infra.clock import SystemClock
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_DISK_FAILURE
+from holdfast.infra.kafka.errors import ProducerFenced
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
+from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
+from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.task_store import TaskStore
 
 KEYS = 5_000
 
@@ -427,7 +427,7 @@ def test_a_restore_on_a_disk_that_is_too_small_says_so_and_goes_through_where_th
 
 def start_in_mounts(worker, mounts):
     """Start the worker with mounts that only it sees, and that end with it."""
-    command = [sys.executable, "-m", "processors", "--processor", worker.stream.group, "--slot", worker.slot]
+    command = [sys.executable, "-m", "holdfast.processors", "--processor", worker.stream.group, "--slot", worker.slot]
     with worker.log.open("ab") as log:
         worker.process = subprocess.Popen(
             ["unshare", "-rm", "sh", "-c", f'{mounts} && exec "$@"', "sh", *command],

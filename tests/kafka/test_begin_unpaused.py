@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.records import Partition
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.records import Partition
 
 STARTS = {"assign", "incremental_assign"}
 OVERTAKES = {"pause", "resume"}

@@ -4,10 +4,10 @@ import os
 import signal
 import threading
 
-from infra.errors import EXIT_BROKER_UNAVAILABLE
-from infra.java import BRIEF
-from infra.kafka.broker import EmbeddedBroker
-from processors.lifecycle import provision
+from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE
+from holdfast.infra.java import BRIEF
+from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.processors.engine import required_topics as provision
 from tests.kafka.test_bad_world import committed, is_exact
 
 #: How long the broker is frozen; longer than the session lasts.

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra.java import BRIEF
-from infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.java import BRIEF
+from holdfast.infra.kafka.broker import EmbeddedBroker
 
 #: Many: ending a transaction takes the longer.
 PARTITIONS = 60

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from infra.kafka.records import TopicSpec
-from processors.changelog.names import changelog_topic
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.names import changelog_topic
 
 
 def last_words(one):

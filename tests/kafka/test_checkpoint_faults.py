@@ -16,8 +16,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.state import judge_store
-from processors.checkpoints.keeper import DOWNLOADS
+from holdfast.assets.state import judge_store
+from holdfast.processors.engine.checkpoints.keeper import DOWNLOADS
 from tests.kafka.checkpointing import (
     KEYS,
     MANY,

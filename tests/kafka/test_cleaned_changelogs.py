@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from processors.changelog.config import CHANGELOG_CONFIG
-from processors.lifecycle.compaction import CompactionFacts, judge_compaction
-from processors.lifecycle.compaction_facts import look_closer, read_compaction
+from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
+from holdfast.processors.lifecycle.health.compaction import CompactionFacts, judge_compaction
+from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
 from tests.kafka.hanging import leave_hanging, unverified
 
 MONTH_S = 30 * 86_400

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from infra.deploy.supervisord import Supervisord
-from infra.settings import Settings, load_settings
-from orchestration.resources import open_registry
-from orchestration.verbs import Verbs, open_verbs
-from processors.lifecycle.apply import ApplyInProgress, PlanRefused
-from processors.lifecycle.plan import NothingToDo, Plan, Refused
-from processors.lifecycle.requests import Deploy
-from processors.lifecycle.running import RollbackFailed, RolledBack
-from processors.registration import ProcessorUnknown
-from processors.serving.client import ProcessorClient
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.verbs import Verbs, open_verbs
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.deploy.running import RollbackFailed, RolledBack
+from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanRefused
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.conftest import Stream, wait_for
 
 HEAD = """
 import sys
 import time
 
-from processors import Application
+from holdfast import Application
 
 DEPLOYED = "--release" in sys.argv
 
@@ -242,7 +242,7 @@ def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> N
 
     # It is known to its changelog from then on: no flag is needed to start again, not even with nothing on disk.
     with project.verbs() as verbs:
-        from processors.lifecycle.requests import Stop
+        from holdfast.processors.lifecycle.plans.requests import Stop
 
         verbs.apply(verbs.plan(Stop(project.stream.group)))
         shutil.rmtree(project.settings.paths.state)
@@ -325,8 +325,8 @@ def test_a_second_deployment_at_once_is_refused(project: Project) -> None:
     with project.verbs() as verbs:
         plan = verbs.plan(Deploy(project.stream.group))
         registry = open_registry(project.settings)
-        from processors.lifecycle.plan import encode
-        from processors.lifecycle.ports import now_utc
+        from holdfast.processors.lifecycle.plans.plan import encode
+        from holdfast.processors.lifecycle.ports import now_utc
 
         registry.journal.begin_apply(
             processor=plan.processor,

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra.java import BRIEF, Java, find_java
-from infra.kafka.broker import (
+from holdfast.infra.java import BRIEF, Java, find_java
+from holdfast.infra.kafka.broker import (
     BrokerAlreadyRunning,
     BrokerDidNotStart,
     EmbeddedBroker,
@@ -24,18 +24,18 @@ from infra.kafka.broker import (
     embedded_broker,
     running_broker,
 )
-from infra.kafka.client import bootstrap_servers
-from infra.kafka.errors import BrokerUnreachable
-from infra.kafka.readiness import answers_metadata
-from infra.process import is_running
-from infra.settings import load_settings
+from holdfast.infra.kafka.client import bootstrap_servers
+from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.kafka.readiness import answers_metadata
+from holdfast.infra.process import is_running
+from holdfast.infra.settings import load_settings
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTER = """
 import sys
 from pathlib import Path
-from infra.java import find_java
-from infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.java import find_java
+from holdfast.infra.kafka.broker import EmbeddedBroker
 folder, *jars = map(Path, sys.argv[1:])
 print(EmbeddedBroker(folder, heap_mb=256, java=find_java(), jars=jars).start().pid)
 """

@@ -6,18 +6,18 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from infra.java import BRIEF
-from infra.kafka.broker import EmbeddedBroker
-from infra.kafka.errors import BrokerUnreachable, TopicUnusable
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from processors import Application
-from processors.changelog.names import changelog_topic
-from processors.lifecycle import provision
-from processors.runtime.failures import ProcessingFailed
-from processors.state.errors import StateFolderTaken, StateIncoherent
-from processors.state.folder import StateFolder
-from processors.topology import CHANGELOG_CONFIG
+from holdfast import Application
+from holdfast.infra.java import BRIEF
+from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.state.errors import StateFolderTaken, StateIncoherent
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 
 
 def test_an_unreachable_broker_is_named(tmp_path):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Partition
 
 
 def test_the_documented_example_counts_exactly_and_starts_again_where_it_was(stream):
@@ -97,9 +97,9 @@ def test_sigterm_commits_and_leaves_nothing_to_do_again(stream, worker, waiting)
 def test_a_checkpoint_is_the_changelog_at_its_offsets(stream, worker, waiting):
     from pathlib import Path
 
-    from infra.kafka.reader import read_range
-    from processors.changelog.format import META_KEY
-    from processors.state.checkpoint_reader import iterate_checkpoint
+    from holdfast.infra.kafka.reader import read_range
+    from holdfast.processors.engine.changelog.format import META_KEY
+    from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 
     stream.feed_numbers(1000)
     one = worker().start().wait_running()

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.errors import KafkaFailed, OutcomeUnknown, TransactionAborted
-from infra.kafka.producer import EngineProducer
-from infra.settings import load_settings
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.errors import KafkaFailed, OutcomeUnknown, TransactionAborted
+from holdfast.infra.kafka.producer import EngineProducer
+from holdfast.infra.settings import load_settings
 
 
 class FaultyProducer(EngineProducer):

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.records import TopicSpec
-from processors.changelog.format import encode_value, key_prefix
-from processors.runtime.heirs import heirs
-from processors.state.keys import store_prefix
-from processors.state.rocksdb import RocksDatabases
-from processors.state.task_store import TaskStore
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.runtime.heirs import heirs
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.task_store import TaskStore
 from tests.kafka.faults.verification import verify
 
 DAY_S = 86_400.0

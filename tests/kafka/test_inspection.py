@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.errors import BrokerUnreachable
-from infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector, OpenTransaction, standing
-from infra.kafka.records import Partition, TopicSpec
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector, OpenTransaction, standing
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from tests.kafka.hanging import leave_hanging, unverified
 
 

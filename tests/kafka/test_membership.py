@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.errors import MembershipLost
-from infra.kafka.records import Partition
-from infra.settings import load_settings
-from processors import Application
-from processors.application import ApplicationInvalid
-from processors.testing import InlineProcess, InMemoryCluster
+from holdfast import Application
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.errors import MembershipLost
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import load_settings
+from holdfast.processors.application import ApplicationInvalid
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 6000}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra.errors import EXIT_BAD_CONFIGURATION
-from infra.settings import MEMORY_BYTES_MIN
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.settings import MEMORY_BYTES_MIN
 
 MIB = 1 << 20
 BOUND = 256 * MIB
@@ -21,7 +21,7 @@ PAD = 1_000
 
 PADDED = """
 import os
-from processors import Application
+from holdfast import Application
 
 application = Application(
     os.environ["TEST_BOOTSTRAP"], consumer_group=os.environ["TEST_GROUP"], auto_offset_reset="earliest",

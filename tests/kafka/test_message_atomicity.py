@@ -6,16 +6,16 @@ import threading
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.reader import read_range
-from infra.kafka.records import Partition
-from infra.paths import Paths
-from infra.settings import load_settings
-from processors import Application
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.changelog.names import changelog_topic
-from processors.runtime.failures import ProcessingFailed
-from processors.serving.client import ProcessorClient
-from processors.state.checkpoint_reader import iterate_checkpoint
+from holdfast import Application
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 
 STORES = ("first", "second")
 SLOT = "0"

@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.records import Partition, TopicSpec
-from infra.kafka.topics import Topics
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.topics import Topics
 
 
 class Between:

@@ -14,12 +14,12 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from infra.errors import HoldfastError
-from infra.kafka.reader import read_range
-from infra.kafka.records import TopicSpec
-from processors.changelog.format import META_KEY, split_key
-from processors.runtime.commands import CommandFailed, CommandRefused, CommandWrong
-from processors.topology import CHANGELOG_CONFIG
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.format import META_KEY, split_key
+from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong
+from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 
 KEYS = [b"k%d" % number for number in range(10)]
 

@@ -29,18 +29,18 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.feeder import Feeder
-from infra.kafka.reader import read_range
-from infra.kafka.records import Partition, Record, TopicSpec
-from infra.kafka.topics import Topics
-from infra.paths import Paths
-from infra.sample_data.flights import FLIGHTS, due_ms, read_flights
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.changelog.names import changelog_topic
-from processors.definitions.fleet import update_aircraft
-from processors.serving.client import ProcessorClient
-from processors.state.rocksdb import StateReader
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.feeder import Feeder
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Partition, Record, TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.paths import Paths
+from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights
+from holdfast.processors.definitions.fleet import update_aircraft
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.state.rocksdb import StateReader
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PARTITIONS = 4
@@ -62,8 +62,8 @@ if "HOLDFAST_KILL_ROUNDS" in os.environ:
 
 DEFINITION = """
 import os
-from processors import Application
-from processors.definitions.fleet import update_aircraft
+from holdfast import Application
+from holdfast.processors.definitions.fleet import update_aircraft
 
 application = Application(
     consumer_group=os.environ["KILLS_GROUP"],
@@ -143,7 +143,7 @@ class Fleet:
     def start(self, slot: str) -> None:
         with (self.paths.home / f"worker-{slot}.log").open("ab") as log:
             self.running[slot] = subprocess.Popen(
-                [sys.executable, "-m", "processors", "--processor", self.group, "--slot", slot],
+                [sys.executable, "-m", "holdfast.processors", "--processor", self.group, "--slot", slot],
                 cwd=self.paths.home,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from infra.java import Java
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.errors import AccessRefused, BrokerUnreachable
-from infra.kafka.inspection import Inspector, standing
-from infra.kafka.reader import read_range
-from infra.kafka.records import Partition, TopicSpec
-from infra.kafka.sampling import sample
-from infra.kafka.topics import Topics
-from infra.settings import load_settings
-from processors import Application
-from processors.lifecycle import provision
-from processors.lifecycle.compaction_facts import look_closer, read_compaction
+from holdfast import Application
+from holdfast.infra.java import Java
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
+from holdfast.infra.kafka.inspection import Inspector, standing
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.sampling import sample
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
 from tests.kafka.secured import ADMIN, SecuredBroker
 
 OPERATIONS = {

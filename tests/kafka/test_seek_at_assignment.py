@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.java import BRIEF
-from infra.kafka.broker import EmbeddedBroker
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.records import Partition
+from holdfast.infra.java import BRIEF
+from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.records import Partition
 
 PARTITIONS = 4
 SESSION_MS = 30_000

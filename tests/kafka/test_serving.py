@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from processors.serving.client import ProcessorSilent
+from holdfast.processors.engine.serving.client import ProcessorSilent
 
 TOKEN = "a-token-that-only-this-test-has"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics, TransactionUndecided
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 
 
 @pytest.fixture

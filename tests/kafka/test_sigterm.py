@@ -8,7 +8,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from infra.kafka.reader import read_range
+from holdfast.infra.kafka.reader import read_range
 
 #: A worker that is asked to stop has this long, in seconds.
 STOP_WITHIN_S = 10.0

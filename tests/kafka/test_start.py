@@ -35,7 +35,7 @@ HEAVY = {
 #: Tells what was loaded when the first message was processed.
 RUN = """
 import json, sys
-from processors import Application, Count
+from holdfast import Application, Count
 
 application = Application(
     sys.argv[1], consumer_group=sys.argv[2], auto_offset_reset="earliest", state_dir=sys.argv[3],
@@ -86,7 +86,7 @@ def test_a_built_in_aggregation_loads_numpy(stream, tmp_path: Path) -> None:
     assert "numpy" in loaded_by(stream, tmp_path / "home", "built-in")
 
 
-@pytest.mark.parametrize("module", ["processors.__main__", "processors.application"])
+@pytest.mark.parametrize("module", ["holdfast.processors.__main__", "holdfast.processors.application"])
 def test_importing_the_engine_loads_no_library_of_its_neighbours(module: str) -> None:
     told = subprocess.run(
         [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from processors.changelog.format import META_KEY
-from processors.checkpoints.manifest import CheckpointFile, Manifest, Place
-from processors.state.task_store import TaskMeta
-from processors.testing.disk import content_of, files_of
-from processors.testing.objects import SimulatedObjects
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.testing.disk import content_of, files_of
+from holdfast.processors.testing.objects import SimulatedObjects
 from tests.simulation.verifier import InvariantBroken
 
 #: The topic id of a changelog that is gone.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from infra.kafka.records import Partition
-from processors.changelog.format import META_KEY
-from processors.testing.disk import Damage
-from processors.testing.network import Fate
-from processors.testing.simulation import SimulatedProcess, Step
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.testing.disk import Damage
+from holdfast.processors.testing.network import Fate
+from holdfast.processors.testing.simulation import SimulatedProcess, Step
 from tests.simulation.checkpoint_store import damage, forge
 from tests.simulation.schedule import AIM_PATIENCE, Fault, Kind
 from tests.simulation.workload import GROUP, INPUT

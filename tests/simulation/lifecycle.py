@@ -19,9 +19,9 @@ from pathlib import Path
 
 import structlog
 
-from infra.database.registry import Registry
-from processors.runtime import sweep
-from processors.testing.simulation import signals_kept
+from holdfast.infra.database.registry import Registry
+from holdfast.processors.engine.commands import sweep
+from holdfast.processors.testing.simulation import signals_kept
 from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import LifecycleWorld, quiet, virtual_time
 from tests.simulation.schedule import draw_schedule

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
-from infra.kafka.records import Partition
-from processors.application import Application
-from processors.changelog.format import META_KEY
-from processors.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
-from processors.runtime.loop import Request as WorkerRequest
-from processors.runtime.loop import Worker
-from processors.serving.client import ProcessorClient
-from processors.serving.status import describe_worker
-from processors.state.database import Database, Databases
-from processors.state.errors import StateFolderTaken
-from processors.state.folder import StateFolder
-from processors.state.task_store import TaskMeta, items_of
-from processors.testing.cluster import InMemoryTopics
-from processors.testing.simulation import SimulatedProcess
+from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
+from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
+from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import describe_worker
+from holdfast.processors.engine.state.database import Database, Databases
+from holdfast.processors.engine.state.errors import StateFolderTaken
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.task_store import TaskMeta, items_of
+from holdfast.processors.testing.cluster import InMemoryTopics
+from holdfast.processors.testing.simulation import SimulatedProcess
 
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
@@ -193,7 +193,7 @@ def _seen(name: str, program: Program) -> ProgramStatus:
 
 
 class SimulatedClient(ProcessorClient):
-    """The production client of a worker, over a simulated wire: pages and commands as ``processors.serving.server``."""
+    """The production client of a worker, over a simulated wire: pages and commands as ``processors.engine.serving.server``."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess, processor: str, slot: str) -> None:
         super().__init__(processor, slot, world.paths)

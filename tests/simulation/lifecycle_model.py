@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from infra.kafka.records import Partition
-from processors.changelog.format import split_key
-from processors.lifecycle.requests import Clear, Everything, Keys, Prefix, Selection
-from processors.lifecycle.stages import ClearKeys
-from processors.testing.simulation import SimulatedProcess
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import split_key
+from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Keys, Prefix, Selection
+from holdfast.processors.lifecycle.plans.stages import ClearKeys
+from holdfast.processors.testing.simulation import SimulatedProcess
 from tests.simulation.lifecycle_tables import Snapshot
 from tests.simulation.lifecycle_world import LifecycleWorld
 from tests.simulation.verifier import InvariantBroken

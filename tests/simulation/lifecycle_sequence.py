@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from infra.errors import HoldfastError
-from infra.kafka.records import Partition
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.changelog.names import changelog_topic
-from processors.lifecycle.explanation import explain
-from processors.lifecycle.plan import NothingToDo, Plan, Refused
-from processors.lifecycle.requests import (
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import (
     Clear,
     Compact,
     Deploy,
@@ -34,10 +36,8 @@ from processors.lifecycle.requests import (
     Selection,
     Stop,
 )
-from processors.lifecycle.stages import ClearKeys, SetPositions
-from processors.state.keys import store_prefix
-from processors.state.task_store import TaskMeta
-from processors.testing.disk import content_of
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, SetPositions
+from holdfast.processors.testing.disk import content_of
 from tests.simulation.lifecycle_model import Fault, Model
 from tests.simulation.lifecycle_world import LifecycleWorld, Operator, Shown
 from tests.simulation.verifier import InvariantBroken

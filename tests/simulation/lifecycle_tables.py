@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from infra.kafka.records import GroupMetadata, Partition
-from processors.changelog.format import META_KEY
-from processors.checkpoints.manifest import STATE_FORMAT
-from processors.lifecycle.tables import NoTables, Rows, StoreTable, StoreVersion
-from processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
-from processors.snapshots.names import snapshot_tag, table_name
-from processors.state.fingerprint import Fingerprint, fingerprint_of
-from processors.state.keys import store_prefix
-from processors.state.task_store import TaskMeta
-from processors.testing.simulation import SimulatedProcess
+from holdfast.infra.kafka.records import GroupMetadata, Partition
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Rows, StoreTable, StoreVersion
+from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.names import snapshot_tag, table_name
+from holdfast.processors.testing.simulation import SimulatedProcess
 from tests.simulation.workload import GROUP, INPUT, Message
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Snapshot:
 
 
 class SimulatedTables(NoTables):
-    """The snapshots that were taken (``processors.lifecycle.tables.Tables``)."""
+    """The snapshots that were taken (``processors.lifecycle.plans.warehouse_facts.Tables``)."""
 
     def __init__(self, world: LifecycleWorld) -> None:
         self._world = world
@@ -104,7 +104,7 @@ class SimulatedTables(NoTables):
 
 
 class Loading:
-    """How an operator writes changelogs (``processors.lifecycle.from_tables.Loading``); tells which positions it set.
+    """How an operator writes changelogs (``processors.lifecycle.rebuild.from_tables.Loading``); tells which positions it set.
 
     Args:
         world: Where.

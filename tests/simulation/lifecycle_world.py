@@ -17,39 +17,40 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from infra.database.registry import Registry
-from infra.errors import HoldfastError
-from infra.kafka.records import Partition
-from infra.paths import Paths
-from infra.settings import CheckpointSettings, Settings
-from processors.application import Application
-from processors.lifecycle import apply as applying
-from processors.lifecycle import deployment, noticing, running
-from processors.lifecycle import plan as plans
-from processors.lifecycle.apply import Applied, Done, Executor, Holder, Tell
-from processors.lifecycle.compatibility import Shape, shape_of
-from processors.lifecycle.deployment import Rollout
-from processors.lifecycle.execution import Execution
-from processors.lifecycle.from_tables import TableStages, TableWorld
-from processors.lifecycle.journal import BEAT_S
-from processors.lifecycle.local_state import LocalFolders
-from processors.lifecycle.owners import WorkingOwners
-from processors.lifecycle.plan import Plan, Refused
-from processors.lifecycle.planning import plan_for
-from processors.lifecycle.ports import World as Acting
-from processors.lifecycle.releases import Code
-from processors.lifecycle.requests import Request
-from processors.lifecycle.running import DeployedProcessors, rollout_of_release
-from processors.lifecycle.stages import Stage
-from processors.lifecycle.world_facts import WorldFacts
-from processors.runtime.options import Start
-from processors.serving import client as serving
-from processors.testing.clock import VirtualClock
-from processors.testing.cluster import InMemoryCluster
-from processors.testing.disk import SimulatedDisk
-from processors.testing.network import Network
-from processors.testing.objects import SimulatedObjects
-from processors.testing.simulation import SimulatedProcess, Simulation, Step
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import CheckpointSettings, Settings
+from holdfast.processors.application import Application
+from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.serving import client as serving
+from holdfast.processors.lifecycle.deploy import deployment, running
+from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.releases import Code
+from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
+from holdfast.processors.lifecycle.journal import BEAT_S
+from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.apply import Applied, Done, Executor, Holder, Tell
+from holdfast.processors.lifecycle.plans.execution import Execution
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.ports import World as Acting
+from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
+from holdfast.processors.lifecycle.recovery import incidents as noticing
+from holdfast.processors.lifecycle.verbs.compatibility import Shape, shape_of
+from holdfast.processors.lifecycle.verbs.table import plan_for
+from holdfast.processors.lifecycle.world.facts import WorldFacts
+from holdfast.processors.lifecycle.world.local_state import LocalFolders
+from holdfast.processors.lifecycle.world.owners import WorkingOwners
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.cluster import InMemoryCluster
+from holdfast.processors.testing.disk import SimulatedDisk
+from holdfast.processors.testing.network import Network
+from holdfast.processors.testing.objects import SimulatedObjects
+from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, Step
 from tests.simulation.lifecycle_machine import (
     OperatorsTime,
     OperatorsTopics,
@@ -129,7 +130,7 @@ class LifecycleWorld:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def application(self, slot: str, start: Start) -> Application:
-        """The processor as ``python -m processors`` runs it."""
+        """The processor as ``python -m holdfast.processors`` runs it."""
         made = self.workload.application(
             state_dir=self.state_dir,
             commit_every=self.schedule.commit_every,

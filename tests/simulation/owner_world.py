@@ -13,18 +13,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from infra.kafka.records import Partition
-from infra.settings import Settings
-from processors.application import Application
-from processors.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
-from processors.runtime import adoption, sweep
-from processors.runtime.commands import Adopt, Clear, Command, CommandRefused, CommandWrong, Position
-from processors.runtime.loop import Phase, Request, Worker
-from processors.runtime.maintenance import Ticket, TicketPhase
-from processors.runtime.options import Start
-from processors.runtime.task import TaskPhase
-from processors.state.task_store import TaskMeta
-from processors.testing.simulation import signals_kept
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import Settings
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
+from holdfast.processors.engine.commands import adopt as adoption
+from holdfast.processors.engine.commands import sweep
+from holdfast.processors.engine.runtime.commands import Adopt, Clear, Command, CommandRefused, CommandWrong, Position
+from holdfast.processors.engine.runtime.loop import Phase, Request, Worker
+from holdfast.processors.engine.runtime.maintenance import Ticket, TicketPhase
+from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.task import TaskPhase
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.testing.simulation import signals_kept
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import Schedule, draw_schedule
 from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantBroken

@@ -13,21 +13,22 @@ from typing import Any
 
 import pytest
 
-from infra.kafka.errors import KafkaFailed, TransactionAborted
-from processors.changelog.format import META_KEY
-from processors.dataframe.columnar import ColumnarAggregation
-from processors.runtime import coherence, commit, standby
-from processors.runtime.assignment import Assignment
-from processors.runtime.committer import Committer
-from processors.runtime.restore import Restorer
-from processors.runtime.standby import Standbys
-from processors.runtime.task import Task
-from processors.state.store import StoreState
-from processors.state.task_store import TaskMeta, TaskStore
-from processors.testing.consumers import InMemoryReplayer
-from processors.testing.groups import Group
-from processors.testing.log import PartitionLog
-from processors.testing.producer import InMemoryProducer
+from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
+from holdfast.processors.engine.runtime import commit, standby
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.committer import Committer
+from holdfast.processors.engine.runtime.restore import Restorer
+from holdfast.processors.engine.runtime.standby import Standbys
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state import coherence
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.testing.consumers import InMemoryReplayer
+from holdfast.processors.testing.groups import Group
+from holdfast.processors.testing.log import PartitionLog
+from holdfast.processors.testing.producer import InMemoryProducer
 from tests.simulation.planted_checkpoints import PLANTS
 from tests.simulation.run import runner
 
@@ -282,7 +283,7 @@ def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
     def lenient(task: str, inputs: Any, committed: Mapping[str, int | None]) -> dict[str, int]:
         return {topic: offset for topic, offset in committed.items() if offset is not None}
 
-    patch.setattr("processors.runtime.assignment.check_inputs", lenient)
+    patch.setattr("holdfast.processors.engine.runtime.assignment.check_inputs", lenient)
 
 
 def _rows_stay_behind(patch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from processors.changelog.format import META_KEY
-from processors.checkpoints import decision
-from processors.checkpoints.fetch import Fetcher
-from processors.checkpoints.manifest import CheckpointFile, Manifest, Place
-from processors.checkpoints.ports import Job, LocalFile
-from processors.checkpoints.upload import Digest, Taken, Uploader
-from processors.state.task_store import TaskStore
-from processors.testing.disk import SimulatedDatabase
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.checkpoints.fetch import Fetcher
+from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
+from holdfast.processors.engine.checkpoints.ports import Job, LocalFile
+from holdfast.processors.engine.checkpoints.upload import Digest, Taken, Uploader
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.testing.disk import SimulatedDatabase
 
 
 def manifest_first(patch: pytest.MonkeyPatch) -> None:

@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from processors.lifecycle import apply as applying
-from processors.lifecycle import from_tables
-from processors.lifecycle.execution import Execution
-from processors.lifecycle.from_tables import TableStages
-from processors.lifecycle.local_state import LocalFolders
-from processors.lifecycle.owners import WorkingOwners
-from processors.lifecycle.plan import Plan
-from processors.lifecycle.requests import Everything
-from processors.lifecycle.running import DeployedProcessors
-from processors.lifecycle.stages import ClearKeys, RunProcessor, SetPositions
-from processors.lifecycle.verbs import clear, restore, restore_table
-from processors.runtime import clearing
-from processors.runtime.sweep import Sweep
+from holdfast.processors.engine.commands import keys as clearing
+from holdfast.processors.engine.commands.sweep import Sweep
+from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
+from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans.execution import Execution
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import Everything
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions
+from holdfast.processors.lifecycle.rebuild import from_tables
+from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
+from holdfast.processors.lifecycle.verbs import clear, restore, restore_table
+from holdfast.processors.lifecycle.world.local_state import LocalFolders
+from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation.lifecycle import lifecycle_runner
 from tests.simulation.lifecycle_world import Operator
 from tests.simulation.planted import print_table

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import structlog
 
-from infra.settings import Settings
+from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import draw_schedule
 from tests.simulation.verifier import InvariantBroken

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from infra.kafka.records import Partition
-from processors.application import Application
-from processors.changelog.format import META_KEY
-from processors.runtime.options import Start
-from processors.state.errors import StateIncoherent
-from processors.state.task_store import RESEEDING, TaskMeta
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
 from tests.simulation.faults import Faults
 from tests.simulation.owner_world import OwnerWorld, check_all, commanded, owner_schedule
 from tests.simulation.run import runner

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from infra.kafka.records import Partition
-from infra.settings import Settings
-from processors.runtime.standby import StandbyPhase
-from processors.runtime.task import Task, TaskPhase
-from processors.testing import InlineProcess
-from processors.testing.disk import Damage
-from processors.testing.simulation import signals_kept
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import Settings
+from holdfast.processors.engine.runtime.standby import StandbyPhase
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.testing import InlineProcess
+from holdfast.processors.testing.disk import Damage
+from holdfast.processors.testing.simulation import signals_kept
 from tests.simulation.schedule import Schedule, draw_schedule
 from tests.simulation.workload import GROUP
 from tests.simulation.world import Machine, World, tuned

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.kafka.records import Partition
-from processors.changelog.format import META_KEY, decode_value, split_key
-from processors.changelog.names import changelog_topic
-from processors.state.keys import store_prefix
-from processors.state.task_store import TaskMeta
-from processors.testing.cluster import InMemoryCluster
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, Expected, Workload
 
 

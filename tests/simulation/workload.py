@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
 
-from processors.application import Application
-from processors.changelog.format import key_prefix
-from processors.dataframe.aggregation import (
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.dataframe.aggregation import (
     STATE_KEY,
     AggregationFailed,
     Aggregator,

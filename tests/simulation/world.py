@@ -12,22 +12,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from infra.kafka.errors import KafkaFailed, TransactionAborted
-from infra.kafka.records import Partition
-from infra.settings import CheckpointSettings, Settings
-from processors.application import Application
-from processors.changelog.names import changelog_topic
-from processors.checkpoints import decision
-from processors.runtime import columns, commit, loop, restore
-from processors.state import task_store
-from processors.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
-from processors.testing import producer
-from processors.testing.clock import VirtualClock
-from processors.testing.cluster import ForeignTransaction, InMemoryCluster
-from processors.testing.disk import Damage, SimulatedDisk
-from processors.testing.network import Fate, Network
-from processors.testing.objects import SimulatedObjects
-from processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
+from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import CheckpointSettings, Settings
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.runtime import columns, commit, loop, restore
+from holdfast.processors.engine.state import task_store
+from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
+from holdfast.processors.testing import producer
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
+from holdfast.processors.testing.disk import Damage, SimulatedDisk
+from holdfast.processors.testing.network import Fate, Network
+from holdfast.processors.testing.objects import SimulatedObjects
+from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from assets.spark.changelog import ChangelogSource
-from assets.spark.planning import look_at_table
-from assets.spark.snapshot import write_snapshot
-from infra.jars import JarSource, fetch_jars
-from infra.java import find_java
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import Settings, load_settings
-from infra.spark.configuration import secret_configuration, session_configuration
-from infra.spark.session import spark_session, stop_spark
-from infra.warehouse.catalog import prepare_catalog
-from processors.changelog.format import META_KEY, encode_value, key_prefix
-from processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint
-from processors.snapshots.gathering import changelog_now
-from processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
+from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.assets.spark.planning import look_at_table
+from holdfast.assets.spark.snapshot import write_snapshot
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import find_java
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.spark.configuration import secret_configuration, session_configuration
+from holdfast.infra.spark.session import spark_session, stop_spark
+from holdfast.infra.warehouse.catalog import prepare_catalog
+from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
+from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint
+from holdfast.processors.snapshots.gathering import changelog_now
+from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 from tests.kafka.object_store import BUCKET, WRITER, S3Server
 from tests.postgres import PASSWORD, USER, PostgresServer
 

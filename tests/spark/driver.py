@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.errors import HoldfastError
-from infra.kafka.records import TopicSpec
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import TopicSpec
 from tests.spark.conftest import Changelog
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -93,8 +93,8 @@ class Driver:
 
 def main(bootstrap: str, processor: str) -> None:
     """Answer requests until the input ends."""
-    from infra.settings import load_settings
-    from infra.spark.session import spark_session, stop_spark
+    from holdfast.infra.settings import load_settings
+    from holdfast.infra.spark.session import spark_session, stop_spark
 
     session = spark_session(load_settings(), app_name="driver")
     changelog = Attached(bootstrap, processor, session)
@@ -137,7 +137,7 @@ def _where(batches: Iterator[Any]) -> Iterator[Any]:
     """In an executor's Python: our code is there, and so is what it needs."""
     import pyarrow
 
-    import processors.state.fingerprint as fingerprint
+    from holdfast.processors.engine.state import fingerprint
 
     for batch in batches:
         count = batch.num_rows

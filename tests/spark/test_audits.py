@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from assets.spark.audit import FrameCopies
-from assets.spark.fingerprint import bucket_sums
-from infra.kafka.records import Partition
-from infra.settings import Settings
-from infra.warehouse.versions import table_version
-from processors.audits.comparison import Copy, Entry, Moment, Odd, Place, Side, compare_copies
-from processors.audits.copies import ChangelogCopy, StoreCopy, TableCopy
-from processors.audits.tables import tabled
-from processors.state.buckets import bucket_of
+from holdfast.assets.spark.audit import FrameCopies
+from holdfast.assets.spark.fingerprint import bucket_sums
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.versions import table_version
+from holdfast.processors.audits.comparison import Copy, Entry, Moment, Odd, Place, Side, compare_copies
+from holdfast.processors.audits.copies import ChangelogCopy, StoreCopy, TableCopy
+from holdfast.processors.audits.tables import tabled
+from holdfast.processors.engine.state.buckets import bucket_of
 from tests.bench.warehouse_data import PARTITIONS, STORE, Data, key_of, value_of
 
 KEYS = 400

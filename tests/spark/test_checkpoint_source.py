@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from assets.spark.checkpoint_source import CheckpointMissing, CheckpointPart, read_checkpoints
-from assets.spark.fingerprint import fingerprint_partitions
-from infra.spark.session import SparkFailed, short_errors
-from processors.changelog.format import META_KEY, encode_value, key_prefix
-from processors.state.checkpoint_reader import CheckpointDamaged, checkpoint_pages, fingerprint_checkpoint
-from processors.state.keys import store_prefix
-from processors.state.rocksdb import RocksDatabases
+from holdfast.assets.spark.checkpoint_source import CheckpointMissing, CheckpointPart, read_checkpoints
+from holdfast.assets.spark.fingerprint import fingerprint_partitions
+from holdfast.infra.spark.session import SparkFailed, short_errors
+from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
+from holdfast.processors.engine.state.checkpoint_reader import (
+    CheckpointDamaged,
+    checkpoint_pages,
+    fingerprint_checkpoint,
+)
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
 
 KEYS = 20_000
 
@@ -129,10 +133,10 @@ def test_parts_are_named_once(spark, copies):
 ELSEWHERE = """
 import json, sys
 from pathlib import Path
-from assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
-from assets.spark.fingerprint import fingerprint_partitions
-from infra.settings import load_settings
-from infra.spark.session import spark_session
+from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
+from holdfast.assets.spark.fingerprint import fingerprint_partitions
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.session import spark_session
 settings = load_settings(home=sys.argv[1], spark={"master": "local-cluster[1,2,1024]", "driver_memory_mb": 512})
 spark = spark_session(settings, app_name="elsewhere")
 parts = [CheckpointPart(number, Path(path), "a") for number, path in enumerate(sys.argv[2:])]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from assets.spark import history
-from infra.kafka.reader import read_range
-from processors.snapshots.plan import plan_snapshot
-from processors.state.checkpoint_reader import fingerprint_checkpoint
+from holdfast.assets.spark import history
+from holdfast.infra.kafka.reader import read_range
+from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.snapshots.plan import plan_snapshot
 from tests.spark.conftest import Changelog
 from tests.spark.test_random_snapshots import checkpoint
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.java import find_java, spark_java_home
-from infra.process import is_running
-from infra.settings import load_settings
-from infra.spark.failures import SparkUnavailable
-from infra.spark.server import find_server, running_server, start_server, stop_server
-from infra.warehouse.catalog import read_table
+from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.process import is_running
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.failures import SparkUnavailable
+from holdfast.infra.spark.server import find_server, running_server, start_server, stop_server
+from holdfast.infra.warehouse.catalog import read_table
 from tests.spark.driver import Driver
 
 PATIENCE_S = 240.0

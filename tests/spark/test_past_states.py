@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from assets.spark import past, versions
-from assets.spark.changelog import READABLE
-from infra.warehouse.catalog import TableUnknown
-from processors.changelog.format import decode_value
-from processors.snapshots.coverage import NotCovered
-from processors.snapshots.names import time_tag
-from processors.snapshots.plan import Wanted
+from holdfast.assets.spark import past, versions
+from holdfast.assets.spark.changelog import READABLE
+from holdfast.infra.warehouse.catalog import TableUnknown
+from holdfast.processors.engine.changelog.format import decode_value
+from holdfast.processors.snapshots.coverage import NotCovered
+from holdfast.processors.snapshots.names import time_tag
+from holdfast.processors.snapshots.plan import Wanted
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from assets.spark import current, history, versions
-from assets.spark import snapshot as steps
-from processors.changelog.format import META_KEY, key_prefix
-from processors.snapshots.names import snapshot_tag
-from processors.snapshots.plan import Wanted
-from processors.state.checkpoint_reader import fingerprint_checkpoint
-from processors.state.keys import store_prefix
-from processors.state.rocksdb import RocksDatabases
+from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark import snapshot as steps
+from holdfast.processors.engine.changelog.format import META_KEY, key_prefix
+from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.snapshots.names import snapshot_tag
+from holdfast.processors.snapshots.plan import Wanted
 
 ROUNDS = 7
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 import s3fs
 
-from assets.spark.maintenance import Upkeep, maintain_store
-from assets.spark.tables import create_table
-from infra.spark.failures import WarehouseFailed, short_errors
-from infra.warehouse.catalog import open_catalog, read_table
-from infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
-from processors.snapshots.retention import Retention
+from holdfast.assets.spark.maintenance import Upkeep, maintain_store
+from holdfast.assets.spark.tables import create_table
+from holdfast.infra.spark.failures import WarehouseFailed, short_errors
+from holdfast.infra.warehouse.catalog import open_catalog, read_table
+from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
+from holdfast.processors.snapshots.retention import Retention
 from tests.kafka.object_store import READER
 from tests.spark.conftest import Changelog
 

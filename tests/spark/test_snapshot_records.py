@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from assets.spark.records import record_snapshot
-from assets.spark.tables import quoted
-from processors.snapshots.manifest import PartitionManifest, SnapshotManifest
-from processors.snapshots.names import snapshots_name
-from processors.state.fingerprint import Fingerprint
+from holdfast.assets.spark.records import record_snapshot
+from holdfast.assets.spark.tables import quoted
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.manifest import PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.names import snapshots_name
 
 WHY = 'full, because "a\\b" isn\'t \'c\', ${none} of it:\n{"ä": \U0001f600}'
 

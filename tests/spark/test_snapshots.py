@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from assets.spark import current, history, versions
-from assets.spark import snapshot as steps
-from assets.spark.changelog import ChangelogUnreadable
-from assets.spark.fingerprint import fingerprint_partitions, replacing_sums
-from infra.kafka.reader import read_range
-from infra.spark import progress
-from infra.warehouse.catalog import TableUnknown, read_table
-from processors.changelog.format import META_KEY, key_prefix
-from processors.snapshots.names import snapshot_tag
-from processors.snapshots.plan import ChangelogMoved, Wanted
-from processors.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark.changelog import ChangelogUnreadable
+from holdfast.assets.spark.fingerprint import fingerprint_partitions, replacing_sums
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.spark import progress
+from holdfast.infra.warehouse.catalog import TableUnknown, read_table
+from holdfast.processors.engine.changelog.format import META_KEY, key_prefix
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.snapshots.names import snapshot_tag
+from holdfast.processors.snapshots.plan import ChangelogMoved, Wanted
 
 
 def python_fingerprints(changelog, plan):

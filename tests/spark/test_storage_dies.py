@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from infra.settings import load_settings
-from infra.spark.failures import WarehouseFailed
-from infra.warehouse.catalog import open_catalog, read_table
-from processors.snapshots.names import table_name
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.failures import WarehouseFailed
+from holdfast.infra.warehouse.catalog import open_catalog, read_table
+from holdfast.processors.snapshots.names import table_name
 from tests.spark.driver import Attached, Driver
 
 PATIENCE_S = 240.0

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from infra.settings import load_settings
-from infra.spark.failures import WarehouseFailed
-from infra.warehouse.catalog import open_catalog, read_table, register_tables
-from infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
-from processors.snapshots.names import table_name
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.failures import WarehouseFailed
+from holdfast.infra.warehouse.catalog import open_catalog, read_table, register_tables
+from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
+from holdfast.processors.snapshots.names import table_name
 from tests.spark.driver import Attached
 
 
@@ -44,7 +44,7 @@ def converges(changelog, settings, session_for):
 
 
 def test_a_catalog_that_another_process_has_locked(local, local_settings, session_for, monkeypatch):
-    monkeypatch.setattr("infra.warehouse.properties.PATIENCE_S", 1)
+    monkeypatch.setattr("holdfast.infra.warehouse.properties.PATIENCE_S", 1)
     local.spark = session_for(local_settings)
     holder = sqlite3.connect(local_settings.paths.catalog, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")

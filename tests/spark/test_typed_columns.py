@@ -9,16 +9,23 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
 
-from assets.spark.quarantine import write_quarantine
-from assets.spark.tables import create_table, quoted
-from assets.spark.typed import SchemaChangeRefused, evolve_table, resolve_schema, type_rows, typed_columns, typed_query
-from infra.spark.session import short_errors
-from processors import Count, Max, Mean, Sum
-from processors.changelog.format import encode_bytes, encode_value, key_prefix
-from processors.dataframe.aggregation import Aggregation
-from processors.schema.aggregates import aggregate_schema
-from processors.schema.models import schema_of
-from processors.schema.types import INFERRED
+from holdfast import Count, Max, Mean, Sum
+from holdfast.assets.spark.quarantine import write_quarantine
+from holdfast.assets.spark.tables import create_table, quoted
+from holdfast.assets.spark.typed import (
+    SchemaChangeRefused,
+    evolve_table,
+    resolve_schema,
+    type_rows,
+    typed_columns,
+    typed_query,
+)
+from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
+from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema
+from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.schema.types import INFERRED
 
 
 class Colour(enum.Enum):

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from assets.spark import past, versions
-from assets.spark.planning import shape_table
-from processors.schema.models import schema_of
-from processors.snapshots.names import time_tag
+from holdfast.assets.spark import past, versions
+from holdfast.assets.spark.planning import shape_table
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.snapshots.names import time_tag
 
 
 class Flights(BaseModel):

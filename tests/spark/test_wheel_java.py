@@ -7,8 +7,8 @@ import sys
 SCRIPT = """
 import sys
 from infra import java as javas
-import infra.spark.session as session
-from infra.settings import load_settings
+import holdfast.infra.spark.session as session
+from holdfast.infra.settings import load_settings
 
 wheel = javas.find_java({}, wheel=True)
 assert wheel.source == javas.WHEEL, wheel

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from infra.settings import Settings
+from holdfast.infra.settings import Settings
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from infra.database.tables import metadata
+from holdfast.infra.database.tables import metadata
 
 connection = context.config.attributes["connection"]
 context.configure(

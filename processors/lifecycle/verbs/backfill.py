@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from processors.lifecycle import provision as provisioning
-from processors.lifecycle.facts import Facts, LocalTask, partition_of, selected
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
-from processors.lifecycle.requests import Backfill
-from processors.lifecycle.stages import DeleteTopic, RunProcessor, Stage, StopProcessor
-from processors.lifecycle.verbs import provision
-from processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
-from processors.topology import Topology
+from holdfast.processors.engine import required_topics as provisioning
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, LocalTask, partition_of, selected
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Backfill
+from holdfast.processors.lifecycle.plans.stages import DeleteTopic, RunProcessor, Stage, StopProcessor
+from holdfast.processors.lifecycle.verbs import provision
+from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 
 #: How long writing the changelog and joining may take, seconds.
 RESEED_S = 3_600.0

@@ -9,12 +9,13 @@ local state, changelog, standbys, and whatever restores from an older checkpoint
 
 from __future__ import annotations
 
-from processors.lifecycle import provision as provisioning
-from processors.lifecycle.explanation import count_of, in_bytes
-from processors.lifecycle.facts import Facts, selected
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused, Verdict
-from processors.lifecycle.requests import Clear, Everything
-from processors.lifecycle.stages import (
+from holdfast.processors.engine import required_topics as provisioning
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
+from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, Verdict
+from holdfast.processors.lifecycle.plans.requests import Clear, Everything
+from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
     CreateTopic,
     DeleteTopic,
@@ -23,9 +24,13 @@ from processors.lifecycle.stages import (
     Stage,
     StopProcessor,
 )
-from processors.lifecycle.verbs import provision
-from processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed, unknown_partitions, unknown_stores
-from processors.topology import Topology
+from holdfast.processors.lifecycle.verbs import provision
+from holdfast.processors.lifecycle.verbs.refusals import (
+    missing_topics,
+    not_as_deployed,
+    unknown_partitions,
+    unknown_stores,
+)
 
 #: Keys a second that are deleted where nothing was measured yet.
 ASSUMED_KEYS_PER_S = 20_000.0

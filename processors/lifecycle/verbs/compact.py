@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from processors.lifecycle.facts import Facts, HangingTransaction
-from processors.lifecycle.plan import Plan, Ready, Refused
-from processors.lifecycle.requests import Compact
-from processors.lifecycle.stages import AbortTransaction, CompactStores
-from processors.topology import Topology
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, HangingTransaction
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Compact
+from holdfast.processors.lifecycle.plans.stages import AbortTransaction, CompactStores
 
 #: Bytes a second that RocksDB rewrites where nothing was measured yet.
 ASSUMED_BYTES_PER_S = 50e6

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from processors.changelog.names import changelog_topic
-from processors.lifecycle import provision as topics
-from processors.lifecycle.compatibility import (
+from holdfast.processors.engine import required_topics as topics
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
+from holdfast.processors.lifecycle.verbs import provision
+from holdfast.processors.lifecycle.verbs.compatibility import (
     ChangelogOn,
     New,
     Removed,
@@ -16,12 +22,6 @@ from processors.lifecycle.compatibility import (
     compare,
     shape_of,
 )
-from processors.lifecycle.facts import Facts, selected
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
-from processors.lifecycle.requests import Deploy
-from processors.lifecycle.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
-from processors.lifecycle.verbs import provision
-from processors.topology import Topology
 
 #: For so long a version is watched once it works, unless it has committed its input sooner, seconds.
 SETTLE_S = 10.0

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 
-from infra.errors import HoldfastError
-from infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
-from processors.changelog.names import filling_topic
-from processors.lifecycle.facts import Facts, selected
-from processors.lifecycle.plan import Plan, Ready, Refused
-from processors.lifecycle.requests import Backfill, Everything
-from processors.lifecycle.stages import (
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
+from holdfast.processors.engine.changelog.names import filling_topic
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
+from holdfast.processors.lifecycle.plans.stages import (
     AdoptTable,
     ExportKeys,
     LoadTable,
@@ -23,15 +24,14 @@ from processors.lifecycle.stages import (
     ResumeProcessor,
     Stage,
 )
-from processors.lifecycle.table_rows import ROW
-from processors.lifecycle.verbs.refusals import (
+from holdfast.processors.lifecycle.rebuild.table_rows import ROW
+from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
     not_working,
     unknown_stores,
     without_changelog,
 )
-from processors.topology import Topology
 
 #: Rows a second where nothing was measured yet.
 ASSUMED_ROWS_PER_S = 30_000.0

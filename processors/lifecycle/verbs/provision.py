@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from processors.lifecycle import provision
-from processors.lifecycle.facts import Facts, selected
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
-from processors.lifecycle.requests import Provision
-from processors.lifecycle.stages import CreateTopic, SetTopicConfig, Stage
-from processors.topology import Topology
+from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Provision
+from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConfig, Stage
 
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:

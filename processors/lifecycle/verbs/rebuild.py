@@ -5,12 +5,13 @@ The processor's output stops from the pause to the resume only: for as long as t
 
 from __future__ import annotations
 
-from infra.errors import HoldfastError
-from processors.changelog.names import changelog_topic, shadow_group
-from processors.lifecycle.facts import Facts, selected
-from processors.lifecycle.plan import Plan, Ready, Refused
-from processors.lifecycle.requests import Backfill, Everything
-from processors.lifecycle.stages import (
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.names import changelog_topic, shadow_group
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
+from holdfast.processors.lifecycle.plans.stages import (
     AdoptStore,
     ExportKeys,
     FinishShadow,
@@ -21,14 +22,13 @@ from processors.lifecycle.stages import (
     StartShadow,
     WaitForShadow,
 )
-from processors.lifecycle.verbs.refusals import (
+from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
     not_working,
     unknown_stores,
     without_changelog,
 )
-from processors.topology import Topology
 
 #: Source records a second where nothing was measured yet.
 ASSUMED_RECORDS_PER_S = 20_000.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from processors.lifecycle.facts import Facts
-from processors.lifecycle.plan import Refused
-from processors.topology import Topology
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.plan import Refused
 
 
 def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:

@@ -6,14 +6,14 @@ input is gone unread            ──► on to where the topic begins now; what
 
 from __future__ import annotations
 
-from processors.changelog.format import UNFINISHED
-from processors.lifecycle.explanation import count_of
-from processors.lifecycle.facts import Facts, selected
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
-from processors.lifecycle.requests import Reposition
-from processors.lifecycle.stages import RunProcessor, SetPositions, Stage
-from processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed
-from processors.topology import Topology
+from holdfast.processors.engine.changelog.format import UNFINISHED
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of
+from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Reposition
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, Stage
+from holdfast.processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed
 
 Places = dict[str, dict[int, int]]
 

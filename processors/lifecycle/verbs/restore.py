@@ -5,13 +5,19 @@ What was set aside goes only once the new state works.
 
 from __future__ import annotations
 
-from processors.lifecycle.explanation import in_bytes
-from processors.lifecycle.facts import Facts, partition_of, selected
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused
-from processors.lifecycle.requests import Restore
-from processors.lifecycle.stages import DeleteStateAside, RunProcessor, SetStateAside, Stage, StopProcessor
-from processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed, unknown_partitions
-from processors.topology import Topology
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import in_bytes
+from holdfast.processors.lifecycle.plans.facts import Facts, partition_of, selected
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Restore
+from holdfast.processors.lifecycle.plans.stages import (
+    DeleteStateAside,
+    RunProcessor,
+    SetStateAside,
+    Stage,
+    StopProcessor,
+)
+from holdfast.processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed, unknown_partitions
 
 #: Changelog records a second where nothing was measured yet.
 ASSUMED_RECORDS_PER_S = 300_000.0

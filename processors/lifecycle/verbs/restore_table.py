@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from processors.lifecycle import provision as topics
-from processors.lifecycle.facts import Facts, partition_of, selected
-from processors.lifecycle.plan import Plan, Ready, Refused
-from processors.lifecycle.requests import Restore
-from processors.lifecycle.stages import (
+from holdfast.processors.engine import required_topics as topics
+from holdfast.processors.engine.topology import Subtopology, Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, partition_of, selected
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Restore
+from holdfast.processors.lifecycle.plans.stages import (
     CheckTable,
     CompareStores,
     CreateTopic,
@@ -30,10 +31,18 @@ from processors.lifecycle.stages import (
     Stage,
     StopProcessor,
 )
-from processors.lifecycle.table_choice import Chosen, Vector, choose, describe, name_of, newest, sources_of, vector_of
-from processors.lifecycle.verbs import provision
-from processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores
-from processors.topology import Subtopology, Topology
+from holdfast.processors.lifecycle.verbs import provision
+from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores
+from holdfast.processors.lifecycle.verbs.table_choice import (
+    Chosen,
+    Vector,
+    choose,
+    describe,
+    name_of,
+    newest,
+    sources_of,
+    vector_of,
+)
 
 #: Rows a second that are read and written where nothing was measured yet.
 ASSUMED_ROWS_PER_S = 60_000.0

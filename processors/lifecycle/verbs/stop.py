@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from processors.lifecycle.facts import Facts
-from processors.lifecycle.plan import NothingToDo, Plan, Ready
-from processors.lifecycle.requests import Stop
-from processors.lifecycle.stages import StopProcessor
-from processors.topology import Topology
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready
+from holdfast.processors.lifecycle.plans.requests import Stop
+from holdfast.processors.lifecycle.plans.stages import StopProcessor
 
 
 def plan(request: Stop, facts: Facts, topology: Topology) -> Plan:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from infra.java import BRIEF, Java
-from infra.kafka.broker import BrokerAddress, EmbeddedBroker
-from processors.lifecycle import provision
+from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.processors.engine import required_topics as provision
 from tests.kafka.faults.proxy import KafkaProxy
 
 PROJECT = Path(__file__).resolve().parents[3]

@@ -11,12 +11,12 @@ import signal
 import sys
 from pathlib import Path
 
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.consumer import GroupConsumer
-from infra.kafka.producer import EngineProducer
-from infra.settings import load_settings
-from processors import Application
-from processors.state.rocksdb import RocksDatabases
+from holdfast import Application
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.producer import EngineProducer
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
 
 STEPS = (
     "before produce",

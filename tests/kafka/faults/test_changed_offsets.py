@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from processors.state.errors import StateIncoherent
+from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.kafka.faults.verification import finish, verify
 
 

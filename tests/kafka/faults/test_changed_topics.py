@@ -4,10 +4,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.records import TopicSpec
-from processors.changelog.names import changelog_topic
-from processors.state.errors import StateIncoherent
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.kafka.faults.verification import stored_counts
 
 

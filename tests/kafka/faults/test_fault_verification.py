@@ -3,10 +3,10 @@
 import pytest
 from confluent_kafka import Producer
 
-from processors.changelog.format import encode_value, key_prefix
-from processors.changelog.names import changelog_topic
-from processors.state.keys import store_prefix
-from processors.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from tests.kafka.faults.dying_worker import count_and_name
 from tests.kafka.faults.verification import verify, verify_at_least_once
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.replay import ChangelogConsumer
-from processors.changelog.names import changelog_topic
+from holdfast.infra.kafka.replay import ChangelogConsumer
+from holdfast.processors.engine.changelog.names import changelog_topic
 from tests.kafka.faults.verification import verify
 
 

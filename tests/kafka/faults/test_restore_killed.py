@@ -2,7 +2,7 @@
 
 import shutil
 
-from processors.runtime.restore import BULK_RECORDS_MIN
+from holdfast.processors.engine.runtime.restore import BULK_RECORDS_MIN
 from tests.kafka.faults.verification import finish, verify
 
 KILLS = 5

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from processors.runtime import restore
+from holdfast.processors.engine.runtime import restore
 from tests.kafka.faults.verification import verify
 
 

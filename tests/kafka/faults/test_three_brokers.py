@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.producer import EngineProducer
-from infra.kafka.records import TopicSpec
-from infra.settings import load_settings
-from processors.changelog.names import changelog_topic, transactional_id
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.producer import EngineProducer
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
 from tests.kafka.faults.three_brokers import ThreeBrokers
 from tests.kafka.faults.verification import verify
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from infra.java import BRIEF, Java
-from infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.kafka.broker import EmbeddedBroker
 
 CLUSTER_ID = "HoldfastThreeBrokers00"
 NODES = (1, 2, 3)

@@ -7,8 +7,8 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from processors.changelog.format import decode_value, split_key
-from processors.state.rocksdb import StateReader
+from holdfast.processors.engine.changelog.format import decode_value, split_key
+from holdfast.processors.engine.state.rocksdb import StateReader
 
 
 def finish(stream, waiting, **options) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from infra.database.registry import Registry
-from infra.kafka.reader import read_range
-from infra.kafka.records import Record, TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import Settings, load_settings
-from processors.lifecycle.orphan_archive import Archive
-from processors.lifecycle.orphan_cleaning import OrphanCleaning
-from processors.lifecycle.orphan_plan import OrphanPlan
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Record, TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.lifecycle.orphans.archive import Archive
+from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
+from holdfast.processors.lifecycle.orphans.plan import OrphanPlan
 
 CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from infra.errors import HoldfastError
-from processors.lifecycle.apply import NotConfirmed, PlanStale
-from processors.lifecycle.orphan_archive import ArchiveBusy
-from processors.lifecycle.orphan_cleaning import OrphanOwned, said_of
-from processors.lifecycle.orphan_plan import OrphanPlan
-from processors.lifecycle.topic_return import NotArchived, TopicThere, put_back
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.orphans.archive import ArchiveBusy
+from holdfast.processors.lifecycle.orphans.cleaning import OrphanOwned, said_of
+from holdfast.processors.lifecycle.orphans.plan import OrphanPlan
+from holdfast.processors.lifecycle.orphans.put_back import NotArchived, TopicThere, put_back
+from holdfast.processors.lifecycle.plans.apply import NotConfirmed, PlanStale
 from tests.kafka.orphans.leaving import ALL, CONFIG, Left, same
 
 

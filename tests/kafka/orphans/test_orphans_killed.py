@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from processors.lifecycle import orphan_cleaning, orphan_things
-from processors.lifecycle.orphan_archive import ArchiveFailed
-from processors.lifecycle.orphan_cleaning import OrphanCleaning
-from processors.lifecycle.topic_return import put_back
+from holdfast.processors.lifecycle.orphans import cleaning as orphan_cleaning
+from holdfast.processors.lifecycle.orphans import kinds as orphan_things
+from holdfast.processors.lifecycle.orphans.archive import ArchiveFailed
+from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
+from holdfast.processors.lifecycle.orphans.put_back import put_back
 from tests.kafka.conftest import PROJECT, wait_for
 from tests.kafka.orphans.leaving import ALL, Left, same
 from tests.operating import Killed
@@ -67,7 +68,7 @@ def killed_once(left: Left, plan_hash: str, trace: str) -> None:
         "HOLDFAST_HOME": str(left.settings.home),
         "HOLDFAST_ORPHAN_GRACE_DAYS": str(left.settings.orphan_grace_days),
     }
-    command = [sys.executable, "-m", "orchestration.cli", "orphans", "apply", "--confirm", plan_hash]
+    command = [sys.executable, "-m", "holdfast.orchestration.cli", "orphans", "apply", "--confirm", plan_hash]
     with subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL) as process:
         wait_for(lambda: process.poll() is not None or list(left.archive.root.glob(f"**/{trace}")), trace)
         process.kill()

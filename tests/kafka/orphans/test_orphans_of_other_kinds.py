@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from infra.storage.objects import FsspecObjects
-from infra.warehouse.catalog import open_catalog
-from processors.lifecycle import orphan_things
-from processors.lifecycle.orphan_things import OrphanChanged
-from processors.lifecycle.orphans import Orphan
+from holdfast.infra.storage.objects import FsspecObjects
+from holdfast.infra.warehouse.catalog import open_catalog
+from holdfast.processors.lifecycle.orphans import kinds as orphan_things
+from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged
+from holdfast.processors.lifecycle.orphans.owned import Orphan
 from tests.kafka.orphans.leaving import Left
 from tests.operating import Killed
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from infra.database.registry import Registry
-from infra.kafka.records import Partition
-from infra.kafka.topic_copies import CopyUnreadable
-from infra.kafka.topics import Topics
-from infra.settings import load_settings
-from processors.lifecycle import topic_return
-from processors.lifecycle.topic_return import put_back
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topic_copies import CopyUnreadable
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import load_settings
+from holdfast.processors.lifecycle.orphans import put_back as topic_return
+from holdfast.processors.lifecycle.orphans.put_back import put_back
 from tests.kafka.conftest import Stream
 from tests.kafka.orphans.leaving import Left, same
 from tests.operating import Killed

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from infra.kafka.partitioners import CRC32, MURMUR2
-from infra.kafka.reader import read_range
-from processors.changelog.names import filling_topic
-from processors.lifecycle.plan import Refused
-from processors.lifecycle.requests import Backfill, Deploy
-from processors.lifecycle.stages import LoadTable
-from processors.lifecycle.table_rows import TableUnfit
+from holdfast.infra.kafka.partitioners import CRC32, MURMUR2
+from holdfast.infra.kafka.reader import read_range
+from holdfast.processors.engine.changelog.names import filling_topic
+from holdfast.processors.lifecycle.plans.plan import Refused
+from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy
+from holdfast.processors.lifecycle.plans.stages import LoadTable
+from holdfast.processors.lifecycle.rebuild.table_rows import TableUnfit
 from tests.operating import Operated, killing_at_stages
 from tests.warehouse_tables import write_table
 

@@ -16,8 +16,8 @@ from random import Random
 
 from confluent_kafka import Producer
 
-from infra.kafka.reader import read_range
-from processors.changelog.format import key_prefix
+from holdfast.infra.kafka.reader import read_range
+from holdfast.processors.engine.changelog.format import key_prefix
 from tests.operating import Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -40,7 +40,7 @@ class Sequence:
         """An operator at the command line."""
         verb, *rest = words
         return subprocess.Popen(
-            [sys.executable, "-m", "orchestration.cli", "apply", verb, self.operated.group, *rest],
+            [sys.executable, "-m", "holdfast.orchestration.cli", "apply", verb, self.operated.group, *rest],
             cwd=PROJECT,
             env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
             stdout=subprocess.PIPE,

@@ -16,20 +16,20 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.deploy.supervisord import Supervisord
-from infra.java import BRIEF, Java
-from infra.kafka.broker import EmbeddedBroker
-from infra.kafka.reader import read_range
-from infra.kafka.records import TopicSpec
-from infra.kafka.topics import Topics
-from infra.settings import PROJECT, load_settings
-from orchestration.verbs import open_verbs
-from processors.lifecycle.apply import PlanStale
-from processors.lifecycle.plan import NothingToDo, Ready, Refused
-from processors.lifecycle.requests import Deploy, Restore, Stop
-from processors.lifecycle.stages import MakeRelease
-from processors.lifecycle.table_rows import Loader, TableDamaged, TableUnfit
-from processors.snapshots.manifest import SnapshotManifest
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.lifecycle.plans.apply import PlanStale
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Deploy, Restore, Stop
+from holdfast.processors.lifecycle.plans.stages import MakeRelease
+from holdfast.processors.lifecycle.rebuild.table_rows import Loader, TableDamaged, TableUnfit
+from holdfast.processors.snapshots.manifest import SnapshotManifest
 from tests.operating import PARTITIONS, Killed, Operated, killing_at_stages
 from tests.warehouse_tables import take_snapshot
 
@@ -180,7 +180,7 @@ def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
     if "by hand" in struck or "after set_positions" in struck:
         return
     struck.add("by hand")
-    words = [sys.executable, "-m", "processors", "--processor", operated.group, "--slot", "7"]
+    words = [sys.executable, "-m", "holdfast.processors", "--processor", operated.group, "--slot", "7"]
     environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"}
     ended = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, timeout=120, check=False)
     assert ended.returncode != 0

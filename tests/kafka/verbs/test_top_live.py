@@ -4,7 +4,7 @@ import json
 import os
 import signal
 
-from orchestration.cli import main
+from holdfast.orchestration.cli import main
 from tests.operating import PARTITIONS, Operated
 
 

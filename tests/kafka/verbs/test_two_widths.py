@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.records import TopicSpec
-from processors.lifecycle.requests import Clear, Keys
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.lifecycle.plans.requests import Clear, Keys
 from tests import operating
 from tests.operating import Operated
 

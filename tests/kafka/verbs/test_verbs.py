@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S
-from orchestration.commands.status import describe
-from orchestration.verbs import open_verbs
-from processors.lifecycle.apply import ApplyInProgress, NotConfirmed, PlanRefused, PlanStale
-from processors.lifecycle.plan import NothingToDo, Refused
-from processors.lifecycle.requests import (
+from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S
+from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, NotConfirmed, PlanRefused, PlanStale
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
+from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
     Clear,
     Compact,
@@ -32,7 +32,7 @@ from processors.lifecycle.requests import (
     Restore,
     Stop,
 )
-from processors.registration import ProcessorUnknown
+from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
 from tests.operating import Operated
 
@@ -105,7 +105,7 @@ def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Op
     operated.do(Stop(operated.group))
     words = ["clear", operated.group, "--all", "--yes"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "orchestration.cli", "apply", *words],
+        [sys.executable, "-m", "holdfast.orchestration.cli", "apply", *words],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
         stdout=subprocess.PIPE,
@@ -133,7 +133,7 @@ def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Op
 def test_the_command_line_says_what_the_plan_says(operated: Operated) -> None:
     def run(*words: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "orchestration.cli", *words],
+            [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
             env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
             stdout=subprocess.PIPE,

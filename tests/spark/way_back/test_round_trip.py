@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from assets.spark.changelog import ChangelogSource
-from assets.spark.planning import look_at_table
-from assets.spark.snapshot import write_snapshot
-from infra.settings import Settings
-from processors.checkpoints.manifest import STATE_FORMAT
-from processors.lifecycle.requests import Clear, Deploy, Keys, Restore, Stop
-from processors.snapshots.facts import SnapshotFacts, points_of
-from processors.snapshots.gathering import changelog_now
-from processors.snapshots.manifest import CHECKPOINT, INCREMENTAL, SnapshotManifest
-from processors.snapshots.plan import Wanted, plan_snapshot
+from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.assets.spark.planning import look_at_table
+from holdfast.assets.spark.snapshot import write_snapshot
+from holdfast.infra.settings import Settings
+from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Keys, Restore, Stop
+from holdfast.processors.snapshots.facts import SnapshotFacts, points_of
+from holdfast.processors.snapshots.gathering import changelog_now
+from holdfast.processors.snapshots.manifest import CHECKPOINT, INCREMENTAL, SnapshotManifest
+from holdfast.processors.snapshots.plan import Wanted, plan_snapshot
 from tests.operating import Operated
 
 KEYS = 40

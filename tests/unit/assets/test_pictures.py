@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
-from assets.drawing import RED, ROWS_MAX
-from assets.pictures import (
+from holdfast.assets.drawing import RED, ROWS_MAX
+from holdfast.assets.pictures import (
     CHECKS_MAX,
     SNAPSHOTS_MAX,
     CompactionSeen,
@@ -18,7 +18,7 @@ from assets.pictures import (
     snapshot_svg,
     state_picture,
 )
-from processors.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from tests.unit.processors.snapshots.test_plan import base_at, log
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.bootstrap import BUILDERS, LOCK, python_problem, requirements_of
+from holdfast.infra.bootstrap import BUILDERS, LOCK, python_problem, requirements_of
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from infra.spark import connect_patience
-from infra.spark.connect_patience import AWAY_S, FORGOTTEN_AFTER_S, PatientOnce
+from holdfast.infra.spark import connect_patience
+from holdfast.infra.spark.connect_patience import AWAY_S, FORGOTTEN_AFTER_S, PatientOnce
 
 
 class Away(grpc.RpcError):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from infra.kafka.guarded_calls import CallHangs, GuardedCalls
+from holdfast.infra.kafka.guarded_calls import CallHangs, GuardedCalls
 
 
 def test_a_call_is_made_and_its_failure_is_raised():

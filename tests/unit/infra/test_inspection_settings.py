@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from infra.kafka.errors import ClientSettingsInvalid
-from infra.kafka.inspection_settings import admin_settings, quiet_library
+from holdfast.infra.kafka.errors import ClientSettingsInvalid
+from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
 
 
 @pytest.fixture

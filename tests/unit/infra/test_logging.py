@@ -6,7 +6,7 @@ import sys
 import pytest
 import structlog
 
-from infra.log import configure_logging
+from holdfast.infra.log import configure_logging
 
 
 @pytest.fixture(autouse=True)

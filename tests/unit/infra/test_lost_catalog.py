@@ -2,10 +2,10 @@
 
 import pytest
 
-from infra.settings import load_settings
-from infra.warehouse.catalog import open_catalog, read_table
-from infra.warehouse.errors import CatalogLost, TableUnknown
-from infra.warehouse.stored_tables import StoredTables, existing_catalog
+from holdfast.infra.settings import load_settings
+from holdfast.infra.warehouse.catalog import open_catalog, read_table
+from holdfast.infra.warehouse.errors import CatalogLost, TableUnknown
+from holdfast.infra.warehouse.stored_tables import StoredTables, existing_catalog
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.partitioners import CRC32, MURMUR2, NEITHER, PARTITIONERS, UNKNOWN, spread_of
+from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, NEITHER, PARTITIONERS, UNKNOWN, spread_of
 
 KEYS = [f"key-{number}".encode() for number in range(50)]
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from infra.process import end_process, is_running, start_mark
+from holdfast.infra.process import end_process, is_running, start_mark
 
 
 def test_this_process_runs_and_another_mark_is_another_process() -> None:

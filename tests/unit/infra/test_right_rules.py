@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from infra.kafka.rights import SOMEBODY, Right, principal_of, refusal_of, refused
+from holdfast.infra.kafka.rights import SOMEBODY, Right, principal_of, refusal_of, refused
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.settings import PROJECT, MemoryTooSmall, SettingsInvalid, load_settings
+from holdfast.infra.settings import PROJECT, MemoryTooSmall, SettingsInvalid, load_settings
 
 
 def test_without_an_environment_all_lies_below_the_checkout() -> None:

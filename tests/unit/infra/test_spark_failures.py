@@ -4,7 +4,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from infra.spark.failures import SparkFailed, SparkUnavailable, WarehouseFailed, short_errors, spark_failure
+from holdfast.infra.spark.failures import SparkFailed, SparkUnavailable, WarehouseFailed, short_errors, spark_failure
 
 PY4J = """An error occurred while calling o123.append.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.storage.errors import StorageUnusable
-from infra.storage.objects import FsspecObjects
+from holdfast.infra.storage.errors import StorageUnusable
+from holdfast.infra.storage.objects import FsspecObjects
 
 
 @pytest.mark.parametrize("url", ["s3:/bucket/prefix", "s3:bucket", "s3://", "s3:///prefix", "gs:/bucket"])

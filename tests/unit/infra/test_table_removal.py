@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from infra.settings import Settings, load_settings
-from infra.warehouse.catalog import open_catalog, tables_on_disk
-from infra.warehouse.removal import TableElsewhere, delete_files, drop_table, table_facts, table_files
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.warehouse.catalog import open_catalog, tables_on_disk
+from holdfast.infra.warehouse.removal import TableElsewhere, delete_files, drop_table, table_facts, table_files
 
 ROWS = pa.table({"n": pa.array([1, 2, 3], pa.int64())})
 

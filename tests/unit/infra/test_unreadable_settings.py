@@ -2,10 +2,10 @@
 
 import pytest
 
-from infra.errors import EXIT_BAD_CONFIGURATION
-from infra.paths import Paths
-from infra.settings import SettingsInvalid, load_settings
-from infra.warehouse.catalog import TableUnknown, read_table
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import SettingsInvalid, load_settings
+from holdfast.infra.warehouse.catalog import TableUnknown, read_table
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from infra.settings import SettingsInvalid, load_settings
-from infra.spark.configuration import jvm_configuration, secret_configuration, session_configuration
-from infra.warehouse import catalog as catalogs
-from infra.warehouse.catalog import open_catalog, prepare_catalog, read_table, register_tables
-from infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
-from infra.warehouse.properties import pyiceberg_properties, spark_properties
+from holdfast.infra.settings import SettingsInvalid, load_settings
+from holdfast.infra.spark.configuration import jvm_configuration, secret_configuration, session_configuration
+from holdfast.infra.warehouse import catalog as catalogs
+from holdfast.infra.warehouse.catalog import open_catalog, prepare_catalog, read_table, register_tables
+from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
+from holdfast.infra.warehouse.properties import pyiceberg_properties, spark_properties
 
 SECRETS = {"catalog_password": "pw/of@catalog", "s3_access_key": "the key", "s3_secret_key": "the secret"}
 REMOTE = {
@@ -123,7 +123,7 @@ def test_a_table_is_registered_again_when_its_catalog_is_lost(tmp_path):
 
 
 def test_a_locked_catalog_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("infra.warehouse.properties.PATIENCE_S", 0.1)
+    monkeypatch.setattr("holdfast.infra.warehouse.properties.PATIENCE_S", 0.1)
     settings = load_settings(home=tmp_path)
     open_catalog(settings).create_namespace("n")
     holder = sqlite3.connect(settings.paths.catalog, isolation_level=None)
@@ -165,7 +165,7 @@ def test_a_folder_in_place_of_the_catalog_is_told(tmp_path):
 
 def test_processes_that_make_the_catalog_at_once_all_get_it(tmp_path):
     script = (
-        "from infra.settings import load_settings; from infra.warehouse.catalog import prepare_catalog;"
+        "from holdfast.infra.settings import load_settings; from holdfast.infra.warehouse.catalog import prepare_catalog;"
         "prepare_catalog(load_settings())"
     )
     environment = {"HOLDFAST_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.settings import SettingsInvalid, load_settings
-from infra.webhook import post, shown
+from holdfast.infra.settings import SettingsInvalid, load_settings
+from holdfast.infra.webhook import post, shown
 from tests.webhook import SECRET, Webhook
 
 PARTS = (SECRET, *SECRET.split("/"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[3]
 SCRIPT = """
-import structlog, orchestration.definitions
+import structlog, holdfast.orchestration.definitions
 log = structlog.get_logger()
 log.info("too little")
 log.warning("enough", token="hunter2")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.settings import PROJECT
-from orchestration.dagster_config import DagsterConfigInvalid, check_dagster_config
+from holdfast.infra.settings import PROJECT
+from holdfast.orchestration.dagster_config import DagsterConfigInvalid, check_dagster_config
 
 WORKSPACE = PROJECT / "workspace.yaml"
-OURS = (files("infra") / "dagster" / "local.yaml").read_text()
+OURS = (files("holdfast.infra") / "dagster" / "local.yaml").read_text()
 
 
 def write(home: Path, text: str) -> Path:

@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 import pytest
 
-from infra.settings import load_settings
-from infra.warehouse.catalog import open_catalog
-from orchestration.cli import main
+from holdfast.infra.settings import load_settings
+from holdfast.infra.warehouse.catalog import open_catalog
+from holdfast.orchestration.cli import main
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from infra.database.records import Incident
-from orchestration.cli import main
-from orchestration.commands.top import Look, Sample, document, page, row_of, sample_of
-from processors.lifecycle.diagnosis import Dead, Healthy
-from processors.lifecycle.recovery import Observation
-from processors.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.infra.database.records import Incident
+from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands.top import Look, Sample, document, page, row_of, sample_of
+from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Healthy
+from holdfast.processors.lifecycle.recovery.recovery import Observation
 
 BEFORE = Sample(started_at=100.0, at=200.0, processed=1_000)
 

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from processors.runtime import adoption, sweep
-from processors.runtime.adoption import Difference
+from holdfast.processors.engine.commands import adopt as adoption
+from holdfast.processors.engine.commands import sweep
+from holdfast.processors.engine.commands.adopt import Difference
 
 
 def content(random: Random) -> dict[bytes, bytes]:

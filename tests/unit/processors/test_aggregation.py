@@ -5,10 +5,16 @@ import math
 
 import pytest
 
-from processors import Application, Collect, Count, Last, Max, Mean, Min, Sum
-from processors.changelog.format import FormatUnknown
-from processors.dataframe.aggregation import STATE_KEY, Aggregation, AggregationFailed, AggregationInvalid, Aggregator
-from processors.dataframe.dataframe import StepInvalid
+from holdfast import Application, Collect, Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.aggregation import (
+    STATE_KEY,
+    Aggregation,
+    AggregationFailed,
+    AggregationInvalid,
+    Aggregator,
+)
+from holdfast.processors.engine.dataframe.dataframe import StepInvalid
 
 ALL = {
     "n": Count(),

@@ -2,12 +2,12 @@
 
 import pytest
 
-from infra.errors import HoldfastError
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.errors import ClientSettingsInvalid
-from processors import Application
-from processors.application import ApplicationInvalid
-from processors.changelog.names import IllegalName
+from holdfast import Application
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.errors import ClientSettingsInvalid
+from holdfast.processors.application import ApplicationInvalid
+from holdfast.processors.engine.changelog.names import IllegalName
 
 
 @pytest.mark.parametrize(

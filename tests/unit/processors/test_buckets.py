@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.state.buckets import BUCKETS, BucketPrints, bucket_of, buckets_of, in_buckets
-from processors.state.fingerprint import BATCH_PAIRS, Fingerprint, fingerprint_of, pair_hash
+from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of, buckets_of, in_buckets
+from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, Fingerprint, fingerprint_of, pair_hash
 
 PAIRS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=40)), max_size=60)
 

@@ -10,18 +10,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.kafka.cluster import KafkaCluster
-from infra.kafka.records import GroupShares, Partition
-from processors.application import Application
-from processors.changelog.format import encode_value, key_prefix
-from processors.runtime import restore as restores
-from processors.runtime.coherence import ChangelogFacts, RestorePlan
-from processors.runtime.restore import Restorer
-from processors.runtime.standby import Standbys
-from processors.runtime.task import Task
-from processors.state.rocksdb import RocksDatabases, RocksMemory
-from processors.state.task_store import TaskMeta, TaskStore
-from processors.testing import InlineProcess, InMemoryCluster
+from holdfast.infra.kafka.cluster import KafkaCluster
+from holdfast.infra.kafka.records import GroupShares, Partition
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.runtime import restore as restores
+from holdfast.processors.engine.runtime.restore import Restorer
+from holdfast.processors.engine.runtime.standby import Standbys
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.rocksdb import RocksDatabases, RocksMemory
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 PLACE = Partition("changelog", 0)
 PROJECT = Path(__file__).resolve().parents[3]
@@ -49,9 +49,9 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
 FILLED = """
 import resource, signal, sys
 from pathlib import Path
-from processors.state.errors import StateDiskFailed
-from processors.state.rocksdb import RocksDatabases, RocksMemory
-from processors.state.task_store import TaskStore
+from holdfast.processors.engine.state.errors import StateDiskFailed
+from holdfast.processors.engine.state.rocksdb import RocksDatabases, RocksMemory
+from holdfast.processors.engine.state.task_store import TaskStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.argv[1]))
 store.begin_bulk(100_000)

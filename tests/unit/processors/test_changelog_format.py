@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.changelog.format import (
+from holdfast.processors.engine.changelog.format import (
     ChangelogMeta,
     FormatUnknown,
     ValueNotStorable,
@@ -15,7 +15,7 @@ from processors.changelog.format import (
     key_prefix,
     split_key,
 )
-from processors.changelog.names import IllegalName, changelog_topic
+from holdfast.processors.engine.changelog.names import IllegalName, changelog_topic
 
 JSON = st.recursive(
     st.none()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from processors.runtime.coherence import (
+from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
     check_inputs,
     check_restore_age,
@@ -12,8 +12,8 @@ from processors.runtime.coherence import (
     check_sources_same,
     plan_restore,
 )
-from processors.state.errors import StateIncoherent
-from processors.state.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 
 DAY = 86_400.0
 

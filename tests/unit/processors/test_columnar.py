@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from processors import Collect, Count, Last, Max, Mean, Min, Sum
-from processors.changelog.format import decode_value, encode_value
-from processors.dataframe.aggregation import STATE_KEY, Aggregation
-from processors.dataframe.columnar import ColumnarAggregation, skipping_is_safe
-from processors.dataframe.columns import Unfit
-from processors.dataframe.kernels import RANKS_MAX
-from processors.dataframe.serialization import deserializer, serializer
+from holdfast import Collect, Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.changelog.format import decode_value, encode_value
+from holdfast.processors.engine.dataframe.aggregation import STATE_KEY, Aggregation
+from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation, skipping_is_safe
+from holdfast.processors.engine.dataframe.columns import Unfit
+from holdfast.processors.engine.dataframe.kernels import RANKS_MAX
+from holdfast.processors.engine.dataframe.serialization import deserializer, serializer
 
 decode, encode = deserializer("json"), serializer("json")
 

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from processors import Application, Collect, Count, Last, Mean, Min, Sum
-from processors.dataframe.columnar import ColumnarAggregation
-from processors.dataframe.outbox import Outboxes
-from processors.runtime import task
-from processors.runtime.columns import ColumnarStream, columnar_stream
-from processors.testing import InMemoryCluster
+from holdfast import Application, Collect, Count, Last, Mean, Min, Sum
+from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
+from holdfast.processors.engine.dataframe.outbox import Outboxes
+from holdfast.processors.engine.runtime import task
+from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.testing import InMemoryCluster
 
 COLUMNS = {"user": Last("user"), "n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v")}
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from processors.dataframe.compilation import CurrentMessage, NullKey, compile_steps
-from processors.dataframe.dataframe import StepInvalid, StreamingDataFrame
-from processors.dataframe.serialization import SerializerUnknown, ValueUnwritable
-from processors.dataframe.topic import Topic
-from processors.state.rocksdb import RocksDatabases
-from processors.state.store import StoreState
-from processors.state.task_store import TaskStore
+from holdfast.processors.engine.dataframe.compilation import CurrentMessage, NullKey, compile_steps
+from holdfast.processors.engine.dataframe.dataframe import StepInvalid, StreamingDataFrame
+from holdfast.processors.engine.dataframe.serialization import SerializerUnknown, ValueUnwritable
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskStore
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from infra.kafka.records import Partition
-from processors.runtime.failures import REASON_MAX, FailurePolicy
-from processors.runtime.task import FailedMessage
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.failures import REASON_MAX, FailurePolicy
+from holdfast.processors.engine.runtime.task import FailedMessage
 
 
 class Speechless(Exception):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.errors import ProducerFenced
-from processors.runtime.fencing import LOOK_EVERY_S, FormerOwners
-from processors.testing import InlineProcess, InMemoryCluster, Network
-from processors.testing.producer import InMemoryProducer
+from holdfast.infra.kafka.errors import ProducerFenced
+from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S, FormerOwners
+from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network
+from holdfast.processors.testing.producer import InMemoryProducer
 
 CHANGELOG = "changelog"
 TAKEN, CHANGELOGS = {"in-0": 0}, {"in-0": [CHANGELOG]}

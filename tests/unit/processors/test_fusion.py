@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.errors import HoldfastError
-from infra.kafka.records import Batch, Partition
-from processors.changelog.format import FormatUnknown
-from processors.dataframe.compilation import CurrentMessage, compile_steps
-from processors.dataframe.dataframe import Node, StreamingDataFrame
-from processors.dataframe.fusion import compile_run
-from processors.dataframe.outbox import Outboxes, Output
-from processors.dataframe.serialization import ValueUnwritable
-from processors.dataframe.topic import Topic
-from processors.runtime import task as tasks
-from processors.runtime.task import Task
-from processors.state.store import StoreState
-from processors.state.task_store import TaskStore
-from processors.testing import InlineProcess, InMemoryCluster
-from processors.testing.disk import SimulatedDisk
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.compilation import CurrentMessage, compile_steps
+from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
+from holdfast.processors.engine.dataframe.fusion import compile_run
+from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
+from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.runtime import task as tasks
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
+from holdfast.processors.testing.disk import SimulatedDisk
 
 STORES = ("one", "two")
 #: Some records are larger.

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.kafka.errors import KafkaFailed
-from infra.kafka.group_protocol import decode_assignment
-from infra.kafka.records import GroupShares, Partition
-from processors.runtime.heirs import heirs, inherited_by
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.group_protocol import decode_assignment
+from holdfast.infra.kafka.records import GroupShares, Partition
+from holdfast.processors.engine.runtime.heirs import heirs, inherited_by
 
 
 @st.composite

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from infra.errors import EXIT_BAD_CONFIGURATION
-from infra.settings import BASE_BYTES, MEMORY_BYTES_MIN, MemoryTooSmall
-from processors import Application
-from processors.runtime.memory import plan_memory
+from holdfast import Application
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.settings import BASE_BYTES, MEMORY_BYTES_MIN, MemoryTooSmall
+from holdfast.processors.engine.memory_plan import plan_memory
 
 MIB = 1 << 20
 

@@ -11,10 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from processors.changelog.format import encode_bytes, encode_value, key_prefix
-from processors.runtime.commands import Clear, CommandWrong, KeyBytes, Selection, bytes_of, decode, key_of
-from processors.runtime.sweep import matching, message_key_of
-from processors.state.exports import ExportFile
+from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
+from holdfast.processors.engine.commands.sweep import matching, message_key_of
+from holdfast.processors.engine.runtime.commands import (
+    Clear,
+    CommandWrong,
+    KeyBytes,
+    Selection,
+    bytes_of,
+    decode,
+    key_of,
+)
+from holdfast.processors.engine.state.exports import ExportFile
 
 MESSAGE_KEYS = [b"", b"a", b"ab", b"abc", b"b", b"ba", b"aab", b"\xff", b"\xff\xff", b"a" * 300]
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors import Application
-from processors.runtime.pace import Bounds, Pace, Seen, commit_interval
+from holdfast import Application
+from holdfast.processors.engine.runtime.pace import Bounds, Pace, Seen, commit_interval
 
 BOUNDS = Bounds(0.1, 1.0)
 

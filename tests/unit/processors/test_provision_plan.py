@@ -2,13 +2,13 @@
 
 import pytest
 
-from infra.kafka.errors import TopicUnusable
-from infra.kafka.records import TopicFacts
-from processors import Application, TopicConfig
-from processors.arguments import ApplicationInvalid
-from processors.changelog.config import ChangelogConfigInvalid
-from processors.lifecycle.provision import CreateTopic, RepairConfig, check_before_start, explain, plan
-from processors.topology import CHANGELOG_CONFIG
+from holdfast import Application, TopicConfig
+from holdfast.infra.kafka.errors import TopicUnusable
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.engine.changelog.config import ChangelogConfigInvalid
+from holdfast.processors.engine.required_topics import CreateTopic, RepairConfig, check_before_start, explain, plan
+from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 
 
 def topology(partitions=4, **options):

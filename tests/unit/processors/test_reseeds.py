@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from processors.runtime.coherence import ChangelogFacts, plan_restore
-from processors.runtime.reseeds import stores_to_reseed
-from processors.state.errors import StateIncoherent
-from processors.state.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.runtime.reseeds import stores_to_reseed
+from holdfast.processors.engine.state.coherence import ChangelogFacts, plan_restore
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 OWN = StoreOffset("log", "id", 100, {"in": 7})
 META = TaskMeta(inputs={"in": 7}, stores={"s": OWN}, transaction=3)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from infra.kafka.records import Partition
-from processors.changelog.format import encode_value, key_prefix
-from processors.runtime.coherence import ChangelogFacts, RestorePlan
-from processors.runtime.restore import ABSENT_S, NO_PROGRESS_S, Restorer
-from processors.runtime.task import Task
-from processors.state.errors import StateIncoherent
-from processors.state.task_store import TaskStore
-from processors.testing import InlineProcess, InMemoryCluster
-from processors.testing.disk import SimulatedDisk
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.runtime.restore import ABSENT_S, NO_PROGRESS_S, Restorer
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
+from holdfast.processors.testing.disk import SimulatedDisk
 
 PLACE = Partition("changelog", 0)
 RECORD = (key_prefix(b"k") + b"n", encode_value(1, 0))

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.kafka.errors import BrokerUnreachable
-from processors.runtime.same_changelogs import AGAIN_S, EVERY_S, SameChangelogs, parted
-from processors.runtime.task import TaskPhase
-from processors.state.errors import StateIncoherent
-from processors.state.task_store import RESEEDING
+from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.processors.engine.runtime.same_changelogs import AGAIN_S, EVERY_S, SameChangelogs, parted
+from holdfast.processors.engine.runtime.task import TaskPhase
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.task_store import RESEEDING
 
 TOPIC = "p-counts-changelog"
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from infra.errors import HoldfastError
-from infra.kafka.records import Partition
-from infra.settings import load_settings
-from processors import Application
-from processors.application import ApplicationInvalid
-from processors.changelog.names import SHADOW_NAME_MAX, shadow_group
-from processors.runtime.commands import CommandRefused, CommandWrong, Until
-from processors.runtime.loop import Phase, Request
-from processors.runtime.maintenance import Ticket, TicketPhase
-from processors.runtime.options import Start
-from processors.testing import Fate, InlineProcess, InMemoryCluster, Network
+from holdfast import Application
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import load_settings
+from holdfast.processors.application import ApplicationInvalid
+from holdfast.processors.engine.changelog.names import SHADOW_NAME_MAX, shadow_group
+from holdfast.processors.engine.runtime.commands import CommandRefused, CommandWrong, Until
+from holdfast.processors.engine.runtime.loop import Phase, Request
+from holdfast.processors.engine.runtime.maintenance import Ticket, TicketPhase
+from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.testing import Fate, InlineProcess, InMemoryCluster, Network
 
 PARTITIONS = 2
 

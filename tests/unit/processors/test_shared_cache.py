@@ -2,11 +2,11 @@
 
 import json
 
-from infra.settings import load_settings
-from processors import Application
-from processors.dataframe.aggregation import Count
-from processors.runtime.assignment import Assignment
-from processors.testing import InlineProcess, InMemoryCluster
+from holdfast import Application
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine.dataframe.aggregation import Count
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 
 def test_stores_of_all_tasks_share_the_memory_of_the_cache(tmp_path, monkeypatch):

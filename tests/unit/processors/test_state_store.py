@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from processors.changelog.format import ValueNotStorable, key_prefix
-from processors.state.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
-from processors.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
-from processors.state.fingerprint import Fingerprint, fingerprint_of
-from processors.state.folder import StateFolder
-from processors.state.rocksdb import RocksDatabases
-from processors.state.store import CELLS_MAX, FOUND_ALL_MAX, StoreState
-from processors.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.changelog.format import ValueNotStorable, key_prefix
+from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
+from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.store import CELLS_MAX, FOUND_ALL_MAX, StoreState
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from processors.testing import InlineProcess, VirtualClock
+from holdfast.processors.testing import InlineProcess, VirtualClock
 
 
 def test_what_is_due_is_done_in_order_of_time_and_then_of_asking() -> None:

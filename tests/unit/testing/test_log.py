@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from processors.testing.log import PartitionLog
+from holdfast.processors.testing.log import PartitionLog
 
 Seen = list[tuple[int, bytes | None, bytes | None]]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.kafka.errors import KafkaFailed, MembershipLost
-from infra.kafka.records import Partition
-from processors.testing import InlineProcess, InMemoryCluster
-from processors.testing.groups import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S, Group
+from holdfast.infra.kafka.errors import KafkaFailed, MembershipLost
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
+from holdfast.processors.testing.groups import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S, Group
 
 Told = list[tuple[str, tuple[int, ...]]]
 

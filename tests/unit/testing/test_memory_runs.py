@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra.kafka.records import Partition
-from infra.settings import load_settings
-from processors import Application
-from processors.testing import InlineProcess, InMemoryCluster
+from holdfast import Application
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import load_settings
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 PARTITIONS = 3
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.errors import BrokerUnreachable, KafkaFailed, OutcomeUnknown, ProducerFenced, TransactionAborted
-from infra.kafka.records import Partition
-from processors.testing import Fate, InlineProcess, InMemoryCluster, Network
-from processors.testing.consumers import InMemoryMember
-from processors.testing.producer import InMemoryProducer
-from processors.testing.transactions import TRANSACTION_TIMEOUT_S
+from holdfast.infra.kafka.errors import (
+    BrokerUnreachable,
+    KafkaFailed,
+    OutcomeUnknown,
+    ProducerFenced,
+    TransactionAborted,
+)
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.testing import Fate, InlineProcess, InMemoryCluster, Network
+from holdfast.processors.testing.consumers import InMemoryMember
+from holdfast.processors.testing.producer import InMemoryProducer
+from holdfast.processors.testing.transactions import TRANSACTION_TIMEOUT_S
 
 PLACE = Partition("out", 0)
 INPUT = Partition("in", 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.kafka.partitioners import murmur2
-from processors.testing import InMemoryCluster
+from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.processors.testing import InMemoryCluster
 
 
 @pytest.mark.parametrize(

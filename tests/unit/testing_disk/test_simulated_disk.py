@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from processors.state.database import DatabaseCorrupt
-from processors.testing.clock import VirtualClock
-from processors.testing.disk import Damage, SimulatedDisk
-from processors.testing.process import InlineProcess
+from holdfast.processors.engine.state.database import DatabaseCorrupt
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.disk import Damage, SimulatedDisk
+from holdfast.processors.testing.process import InlineProcess
 
 PATH = Path("/state/totals/0/orders-0")
 

@@ -16,9 +16,9 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex
 
-from infra.database import schema, tables
-from infra.database.errors import RecordUnknown, RegistryNewerThanCode, RegistryUnavailable
-from infra.database.registry import Registry
+from holdfast.infra.database import schema, tables
+from holdfast.infra.database.errors import RecordUnknown, RegistryNewerThanCode, RegistryUnavailable
+from holdfast.infra.database.registry import Registry
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 PROJECT = Path(__file__).resolve().parents[4]
@@ -173,7 +173,7 @@ def test_naive_times_are_refused_and_others_come_back_in_utc(registry: Registry)
     assert incident.opened_at.tzinfo is UTC
 
 
-MIGRATE = "import sys; from infra.database.registry import Registry; print(Registry(sys.argv[1]).migrate())"
+MIGRATE = "import sys; from holdfast.infra.database.registry import Registry; print(Registry(sys.argv[1]).migrate())"
 
 
 def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:

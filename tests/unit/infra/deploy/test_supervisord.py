@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.deploy.programs import (
+from holdfast.infra.deploy.programs import (
     ProgramInvalid,
     ProgramSpec,
     ProgramStatus,
@@ -22,8 +22,8 @@ from infra.deploy.programs import (
     SupervisorUnavailable,
     program_file,
 )
-from infra.deploy.supervisord import Supervisord, process_alive
-from infra.paths import Paths
+from holdfast.infra.deploy.supervisord import Supervisord, process_alive
+from holdfast.infra.paths import Paths
 
 PROJECT = Path(__file__).resolve().parents[4]
 WAIT_S = 30.0
@@ -164,8 +164,8 @@ def test_any_environment_arrives_as_it_is_and_stays_private(supervisor: Supervis
 START = """
 import sys
 from pathlib import Path
-from infra.deploy.supervisord import Supervisord
-from infra.paths import Paths
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.paths import Paths
 print(Supervisord(Paths(Path(sys.argv[1]))).start())
 """
 
@@ -218,7 +218,7 @@ def test_no_program_outlives_the_supervisor(paths: Paths) -> None:
 def test_a_frozen_supervisor_is_not_replaced(
     supervisor: Supervisord, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.deploy.supervisord.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("holdfast.infra.deploy.supervisord.ANSWER_TIMEOUT_S", 0.2)
     pid = supervisor.pid()
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)

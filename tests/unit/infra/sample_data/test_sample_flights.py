@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT, due_ms, read_flights, route_of
+from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT, due_ms, read_flights, route_of
 
 HEADER = "year,month,day,dep_time,sched_dep_time,arr_delay,carrier,flight,tailnum,origin,dest,minute,time_hour"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.paths import Paths
-from infra.process import start_mark
-from orchestration.demo.home import MARKER, HomeNotFree, prepare_home
+from holdfast.infra.paths import Paths
+from holdfast.infra.process import start_mark
+from holdfast.orchestration.demo.home import MARKER, HomeNotFree, prepare_home
 
 
 def test_a_new_home_is_made_and_marked(tmp_path: Path) -> None:

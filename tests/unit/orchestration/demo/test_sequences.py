@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration.demo.sequences import SequenceCheck, check_sequences
+from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences
 
 EXPECTED = {"a": 3, "b": 1}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from orchestration.demo.sequences import SequenceCheck
-from orchestration.demo.verification import Copies, ProcessorVerdict, Verdict
-from processors.state.fingerprint import Fingerprint
+from holdfast.orchestration.demo.sequences import SequenceCheck
+from holdfast.orchestration.demo.verification import Copies, ProcessorVerdict, Verdict
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 PRINT = Fingerprint().add(b"key", b"value")
 GOOD = ProcessorVerdict(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.audits import comparison
-from processors.audits.comparison import SHOWN, Entry, Moment, Odd, Place, Side, classify, compare_copies
-from processors.state.buckets import BucketPrints, bucket_of, buckets_of, in_buckets
+from holdfast.processors.audits import comparison
+from holdfast.processors.audits.comparison import SHOWN, Entry, Moment, Odd, Place, Side, classify, compare_copies
+from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, buckets_of, in_buckets
 
 AT = Place("topic-id", 100)
 S, C, W = Side.STORE, Side.CHANGELOG, Side.WAREHOUSE

@@ -8,11 +8,11 @@ import shlex
 import pytest
 import typer
 
-from orchestration.cli import app
-from processors.audits.comparison import Moment, Odd, Place, Side
-from processors.audits.repair import Subject, repair_plan
-from processors.audits.tables import subject_of
-from processors.state.buckets import BucketPrints
+from holdfast.orchestration.cli import app
+from holdfast.processors.audits.comparison import Moment, Odd, Place, Side
+from holdfast.processors.audits.repair import Subject, repair_plan
+from holdfast.processors.audits.tables import subject_of
+from holdfast.processors.engine.state.buckets import BucketPrints
 
 SUBJECT: Subject = subject_of("fleet", "aircraft", "fleet-aircraft-changelog")
 ALL_SIDES = tuple(Side)

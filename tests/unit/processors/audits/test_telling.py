@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from processors.audits.comparison import Entry, KeyDifference, Odd, Side
-from processors.audits.telling import VALUE_CHARACTERS, told_key
-from processors.changelog.format import encode_bytes, encode_value, key_prefix
+from holdfast.processors.audits.comparison import Entry, KeyDifference, Odd, Side
+from holdfast.processors.audits.telling import VALUE_CHARACTERS, told_key
+from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 
 
 def difference(key: bytes, **entries: Entry) -> KeyDifference:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from infra.storage.errors import StorageFailed
-from infra.storage.objects import FsspecObjects
-from processors.checkpoints.decision import Wanted
-from processors.checkpoints.fetch import Fetched, Fetcher
-from processors.checkpoints.manifest import Manifest, Place
-from processors.checkpoints.ports import Job
-from processors.checkpoints.upload import Taken, Uploaded, Uploader
-from processors.runtime.coherence import ChangelogFacts
-from processors.state.rocksdb import RocksDatabases, StateReader
-from processors.state.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.infra.storage.errors import StorageFailed
+from holdfast.infra.storage.objects import FsspecObjects
+from holdfast.processors.engine.checkpoints.decision import Wanted
+from holdfast.processors.engine.checkpoints.fetch import Fetched, Fetcher
+from holdfast.processors.engine.checkpoints.manifest import Manifest, Place
+from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.rocksdb import RocksDatabases, StateReader
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
 
 STORE, CHANGELOG, SOURCE = "counts", "group-counts-changelog", "orders"
 PLACE = Place("group", "orders-0")

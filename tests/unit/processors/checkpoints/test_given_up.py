@@ -2,13 +2,13 @@
 
 from types import SimpleNamespace
 
-from processors import Application
-from processors.runtime.assignment import Assignment
-from processors.runtime.task import Task
-from processors.state.folder import StateFolder
-from processors.state.rocksdb import RocksDatabases
-from processors.state.task_store import TaskMeta, TaskStore
-from processors.testing import InlineProcess, InMemoryCluster
+from holdfast import Application
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 
 class Keeper:

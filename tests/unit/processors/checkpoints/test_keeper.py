@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from processors.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper, CheckpointOptions
-from processors.runtime.task import Task, TaskPhase
-from processors.state.folder import StateFolder
-from processors.state.task_store import StoreOffset, TaskMeta, TaskStore
-from processors.testing.clock import VirtualClock
-from processors.testing.disk import SimulatedDisk
-from processors.testing.objects import SimulatedObjects
-from processors.testing.process import InlineProcess
+from holdfast.processors.engine.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper, CheckpointOptions
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.disk import SimulatedDisk
+from holdfast.processors.testing.objects import SimulatedObjects
+from holdfast.processors.testing.process import InlineProcess
 
 
 @dataclass

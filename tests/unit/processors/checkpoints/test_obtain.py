@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from processors.checkpoints.fetch import CheckpointUnavailable, obtain_checkpoint
-from processors.checkpoints.manifest import Place
-from processors.state.checkpoint_reader import iterate_checkpoint
+from holdfast.processors.engine.checkpoints.fetch import CheckpointUnavailable, obtain_checkpoint
+from holdfast.processors.engine.checkpoints.manifest import Place
+from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 
 PLACE, STORE = Place("group", "orders-0"), "counts"
 

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from infra.storage.errors import StorageFailed
-from processors.checkpoints.decision import Patience
-from processors.checkpoints.fetch import Fetcher
-from processors.checkpoints.manifest import Place
-from processors.checkpoints.ports import Job
-from processors.checkpoints.threads import ThreadedWork, step
-from processors.checkpoints.upload import MARK_ABANDONED_S
+from holdfast.infra.storage.errors import StorageFailed
+from holdfast.processors.engine.checkpoints.decision import Patience
+from holdfast.processors.engine.checkpoints.fetch import Fetcher
+from holdfast.processors.engine.checkpoints.manifest import Place
+from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.checkpoints.threads import ThreadedWork, step
+from holdfast.processors.engine.checkpoints.upload import MARK_ABANDONED_S
 
 SOURCE = "orders"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from processors.definitions.fleet import UNSEEN, application, update_aircraft
+from holdfast.processors.definitions.fleet import UNSEEN, application, update_aircraft
 
 
 class DictState(dict[str, Any]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from processors.definitions.routes import UNSEEN, WINDOW, application, update_route
+from holdfast.processors.definitions.routes import UNSEEN, WINDOW, application, update_route
 
 
 class DictState(dict[str, Any]):

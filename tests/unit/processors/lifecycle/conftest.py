@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from infra.database.registry import Registry
-from infra.deploy.supervisord import Supervisord
-from infra.paths import Paths
-from processors.lifecycle.deployment import Rollout
-from processors.lifecycle.ports import World
-from processors.serving.client import ProcessorClient
-from processors.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.paths import Paths
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.ports import World
 
 PROGRAM = """
 import http.server, json, os, pathlib, sys, threading, time

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.database.registry import Registry
-from infra.errors import HoldfastError
-from processors.lifecycle import apply as applying
-from processors.lifecycle.apply import (
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.journal import SILENT_S, Journal
+from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans.apply import (
     ApplyInProgress,
     ApplyLost,
     Done,
@@ -25,11 +26,10 @@ from processors.lifecycle.apply import (
     check_shown,
     resume,
 )
-from processors.lifecycle.journal import SILENT_S, Journal
-from processors.lifecycle.plan import Plan, encode
-from processors.lifecycle.planning import decide
-from processors.lifecycle.requests import Clear, Keys, Prefix, Restore, Stop
-from processors.lifecycle.stages import Stage
+from holdfast.processors.lifecycle.plans.plan import Plan, encode
+from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
+from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
 TOPOLOGY = orders_topology()

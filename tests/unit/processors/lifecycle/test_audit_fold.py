@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from infra.kafka.records import Record
-from processors.changelog.format import META_KEY
-from processors.lifecycle.audit import fold_changelog
+from holdfast.infra.kafka.records import Record
+from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.lifecycle.audit import fold_changelog
 
 
 def record(key: bytes | None, value: bytes | None, offset: int = 0) -> Record:

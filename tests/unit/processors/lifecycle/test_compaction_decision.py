@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from infra.kafka.inspection import OpenTransaction
-from infra.kafka.records import Partition, TopicSpec
-from processors.lifecycle.compaction import (
+from holdfast.infra.kafka.inspection import OpenTransaction
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.processors.engine.topology import CHANGELOG_CONFIG
+from holdfast.processors.lifecycle.health.compaction import (
     PATIENCE_S,
     CompactionFacts,
     CompactionProblem,
@@ -17,7 +18,6 @@ from processors.lifecycle.compaction import (
     StoreSpace,
     judge_compaction,
 )
-from processors.topology import CHANGELOG_CONFIG
 
 EXPECTED = TopicSpec("p-s-changelog", 1, 1, dict(CHANGELOG_CONFIG))
 

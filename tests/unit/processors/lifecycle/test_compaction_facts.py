@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.kafka.records import Partition
-from infra.kafka.sampling import Sampled, Window
-from processors.lifecycle.compaction import ASSUMED_RECORDS_PER_S, CompactionFacts, PartitionSpan, StoreSpace
-from processors.lifecycle.compaction_facts import (
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.sampling import Sampled, Window
+from holdfast.processors.lifecycle.health.compaction import (
+    ASSUMED_RECORDS_PER_S,
+    CompactionFacts,
+    PartitionSpan,
+    StoreSpace,
+)
+from holdfast.processors.lifecycle.health.compaction_facts import (
     _with_workers,
     estimated_records,
     overdue_before,

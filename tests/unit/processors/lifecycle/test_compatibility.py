@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from processors import Application, State
-from processors.dataframe.aggregation import Count, Sum
-from processors.lifecycle import compatibility
-from processors.lifecycle.compatibility import (
+from holdfast import Application, State
+from holdfast.processors.engine.dataframe.aggregation import Count, Sum
+from holdfast.processors.engine.topology import StoreSpec, Topology
+from holdfast.processors.lifecycle.verbs import compatibility
+from holdfast.processors.lifecycle.verbs.compatibility import (
     Changed,
     ChangelogMoved,
     ChangelogOff,
@@ -30,7 +31,6 @@ from processors.lifecycle.compatibility import (
     from_document,
     shape_of,
 )
-from processors.topology import StoreSpec, Topology
 
 NOW = 1_800_000_000.0
 

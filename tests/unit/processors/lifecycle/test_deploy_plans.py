@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
-from infra.kafka.records import TopicFacts
-from processors import Application
-from processors.lifecycle.compatibility import shape_of
-from processors.lifecycle.explanation import explain
-from processors.lifecycle.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused, decode, encode
-from processors.lifecycle.planning import decide
-from processors.lifecycle.requests import Deploy
-from processors.lifecycle.stages import CreateTopic, DeleteTopic, MakeRelease, RunProcessor
-from processors.topology import Topology
+from holdfast import Application
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.stages import CreateTopic, DeleteTopic, MakeRelease, RunProcessor
+from holdfast.processors.lifecycle.verbs.compatibility import shape_of
+from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, orders_topology, world_of
 
 FORMER = orders_topology()

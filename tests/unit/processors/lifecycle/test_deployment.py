@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from infra.deploy.programs import ProgramStatus
-from processors.lifecycle.deployment import DeploymentFailed, Progress, deploy, step_for, stop, what_is_missing
+from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.processors.lifecycle.deploy.deployment import (
+    DeploymentFailed,
+    Progress,
+    deploy,
+    step_for,
+    stop,
+    what_is_missing,
+)
 
 
 def test_a_processor_comes_up_in_all_its_slots(stage: Any) -> None:

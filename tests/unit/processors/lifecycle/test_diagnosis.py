@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.database.records import Deployment, DesiredState, Incident, Outcome
-from infra.deploy.programs import ProgramState, ProgramStatus
-from processors.lifecycle.diagnosis import (
+from holdfast.infra.database.records import Deployment, DesiredState, Incident, Outcome
+from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
+from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
     Diagnosis,
     Failed,
@@ -23,7 +23,7 @@ from processors.lifecycle.diagnosis import (
     diagnose,
     flaps,
 )
-from processors.lifecycle.recovery import worst
+from holdfast.processors.lifecycle.recovery.recovery import worst
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LIMITS = Limits(stuck_after_s=30, start_s=60, stop_s=60, deploy_s=600)

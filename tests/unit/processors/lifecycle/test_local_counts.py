@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from infra.kafka.records import Partition
-from processors.changelog.format import META_KEY, encode_value, key_prefix
-from processors.lifecycle.facts import Counted, read_facts
-from processors.lifecycle.local_state import LocalFolders
-from processors.lifecycle.requests import Everything
-from processors.state.keys import store_prefix
-from processors.state.task_store import StoreOffset, TaskMeta
-from processors.testing.clock import VirtualClock
-from processors.testing.disk import SimulatedDisk
-from processors.testing.process import InlineProcess
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
+from holdfast.processors.lifecycle.plans.facts import Counted, read_facts
+from holdfast.processors.lifecycle.plans.requests import Everything
+from holdfast.processors.lifecycle.world.local_state import LocalFolders
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.disk import SimulatedDisk
+from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.lifecycle_machine import PeekHolding
 from tests.unit.processors.lifecycle.worlds import orders_topology
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from infra.settings import Settings
-from processors import Application
-from processors.changelog.names import IllegalName
-from processors.lifecycle.names import name_conflicts
-from processors.registration import (
+from holdfast import Application
+from holdfast.infra.settings import Settings
+from holdfast.processors.engine.changelog.names import IllegalName
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.name_conflicts import name_conflicts
+from holdfast.processors.registration import (
     BrokenDefinition,
     ProcessorDefinition,
     ProcessorUnknown,
     find_processor,
     load_processors,
 )
-from processors.topology import Topology
 
 
 def described(name: str, *stores: str, source: str = "in", sink: str = "out", **options: str) -> Topology:
@@ -86,7 +86,7 @@ def test_a_store_whose_changelog_has_too_long_a_name_is_refused() -> None:
 
 
 DEFINITION = """
-from processors import Application
+from holdfast import Application
 application = Application("unused:1", consumer_group={name!r})
 application.dataframe(application.topic("in")).apply(lambda value, state: value, stateful=True, store={store!r})
 """

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from infra.database.records import Incident
-from infra.webhook import Answer
-from processors.lifecycle import notifications as told
-from processors.lifecycle.notifications import Notification, Outbox
+from holdfast.infra.database.records import Incident
+from holdfast.infra.webhook import Answer
+from holdfast.processors.lifecycle.recovery import notifications as told
+from holdfast.processors.lifecycle.recovery.notifications import Notification, Outbox
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 WELL, AWAY, WRONG = Answer(200, "it answered 200"), Answer(None, "it can't be reached"), Answer(400, "it answered 400")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from processors.lifecycle.orphan_archive import Archived, Deletion, Manifest
-from processors.lifecycle.orphan_plan import (
+from holdfast.processors.lifecycle.orphans.archive import Archived, Deletion, Manifest
+from holdfast.processors.lifecycle.orphans.owned import Kind, Orphan
+from holdfast.processors.lifecycle.orphans.plan import (
     Archive,
     Blocked,
     Delete,
@@ -25,7 +26,6 @@ from processors.lifecycle.orphan_plan import (
     is_within,
     make_plan,
 )
-from processors.lifecycle.orphans import Kind, Orphan
 
 NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 GRACE = timedelta(days=7)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from processors.changelog.names import filling_topic, shadow_group
-from processors.lifecycle.orphans import Found, Known, Owner, StateEntry, find_orphans
+from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
+from holdfast.processors.lifecycle.orphans.owned import Found, Known, Owner, StateEntry, find_orphans
 
 FLEET = Owner(
     "fleet",

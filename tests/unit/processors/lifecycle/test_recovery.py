@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
-from infra.kafka.errors import BrokerUnreachable
-from processors.lifecycle.conditions import Conditions, no_room
-from processors.lifecycle.deployment import deploy, stop
-from processors.lifecycle.plan import Plan, Ready, encode
-from processors.lifecycle.recovery import (
+from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployment import deploy, stop
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
+from holdfast.processors.lifecycle.plans.requests import Clear, Compact
+from holdfast.processors.lifecycle.plans.stages import StopProcessor
+from holdfast.processors.lifecycle.recovery.conditions import Conditions, no_room
+from holdfast.processors.lifecycle.recovery.recovery import (
     Dead,
     Diagnosis,
     Healthy,
@@ -31,10 +35,6 @@ from processors.lifecycle.recovery import (
     waits_for,
     worst,
 )
-from processors.lifecycle.requests import Clear, Compact
-from processors.lifecycle.stages import StopProcessor
-from processors.serving.client import ProcessorClient
-from processors.serving.status import ProcessorStatus
 
 POLICY = RecoveryPolicy(limits=Limits(stuck_after_s=1.5), ready_s=30, pause_s=0.1)
 Wait = Callable[[Callable[[], bool]], None]

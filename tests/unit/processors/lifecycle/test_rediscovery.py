@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from infra.deploy.programs import ProgramState, ProgramStatus, asked_for
-from processors.lifecycle.rediscovery import Found, rediscover
+from holdfast.infra.deploy.programs import ProgramState, ProgramStatus, asked_for
+from holdfast.processors.lifecycle.recovery.rediscovery import Found, rediscover
 
 ONE = json.dumps(["orders.flow:application"])
 
@@ -20,7 +20,7 @@ def program(state: ProgramState) -> ProgramStatus:
 
 
 def found(*options: str, state: ProgramState | None = "RUNNING", **given: Any) -> Found:
-    command = ("python", "-m", "processors", "--processor", "fleet", *options)
+    command = ("python", "-m", "holdfast.processors", "--processor", "fleet", *options)
     status = None if state is None else program(state)
     return Found(command, given.get("environment", {"HOLDFAST_PROCESSORS": ONE}), status, given.get("version"))
 
@@ -58,9 +58,9 @@ def test_what_died_is_meant_to_run_and_what_was_stopped_is_not(state: ProgramSta
     [
         (),
         ("sleep", "10"),
-        ("python", "-m", "processors"),
-        ("python", "-m", "processors", "--processor"),
-        ("python", "-m", "processors", "--processor", "fleet", "--shadow", "counts"),
+        ("python", "-m", "holdfast.processors"),
+        ("python", "-m", "holdfast.processors", "--processor"),
+        ("python", "-m", "holdfast.processors", "--processor", "fleet", "--shadow", "counts"),
     ],
 )
 def test_shadows_and_what_is_no_worker_are_left_out(command: tuple[str, ...]) -> None:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from infra.database.records import Action
-from infra.kafka.records import Batch, Partition
-from processors.lifecycle.rehearsal import (
+from holdfast.infra.database.records import Action
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.lifecycle.health.rehearsal import (
     REHEARSE,
     Candidate,
     Rehearsal,
@@ -21,7 +22,6 @@ from processors.lifecycle.rehearsal import (
     rehearsed,
     rehearsed_rate,
 )
-from processors.state.fingerprint import Fingerprint
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

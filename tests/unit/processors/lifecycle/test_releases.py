@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.database.registry import Registry
-from infra.paths import Paths
-from processors.lifecycle.compatibility import Shape, from_document
-from processors.lifecycle.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.paths import Paths
+from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
+from holdfast.processors.lifecycle.verbs.compatibility import Shape, from_document
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SHAPE = Shape("v1", {"orders": 2}, (), ())
@@ -83,7 +83,7 @@ def test_one_module_file_is_copied_alone(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("processors.definitions.fleet:application", "part of Holdfast"),
+        ("holdfast.processors.definitions.fleet:application", "part of Holdfast"),
         ("msgspec:application", "installed package"),
         ("json:application", "installed package"),
         ("sys:application", "no file"),

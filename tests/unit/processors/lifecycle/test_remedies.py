@@ -6,15 +6,21 @@ from typing import Any, get_args
 
 import pytest
 
-from infra.errors import HoldfastError
-from infra.kafka.errors import AccessRefused, BrokerUnreachable, MembershipLost, ProducerFenced
-from processors.lifecycle.diagnosis import Dead, Failed, Stuck
-from processors.lifecycle.faults import TITLES, Kind, kind_of_end, kind_of_error
-from processors.lifecycle.remedies import Ask, Case, Rebuild, Restart, Wait, remedy_for
-from processors.runtime.coherence import ChangelogFacts, check_inputs, check_source, check_sources_same, plan_restore
-from processors.runtime.failures import ProcessingFailed
-from processors.state.errors import StateCorrupt, StateDiskFailed, StateFolderTaken, StateIncoherent
-from processors.state.task_store import StoreOffset, TaskMeta
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, MembershipLost, ProducerFenced
+from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.state.coherence import (
+    ChangelogFacts,
+    check_inputs,
+    check_source,
+    check_sources_same,
+    plan_restore,
+)
+from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFolderTaken, StateIncoherent
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Failed, Stuck
+from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of_end, kind_of_error
+from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Rebuild, Restart, Wait, remedy_for
 
 CASE = Case("fleet", stores=("aircraft",))
 META = TaskMeta(stores={"aircraft": StoreOffset("log", "old", 5)})

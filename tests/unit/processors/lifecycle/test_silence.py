@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from processors.lifecycle.deployment import deploy
-from processors.lifecycle.diagnosis import Diagnosis, Limits, Starting, Stuck
-from processors.lifecycle.recovery import observe
-from processors.serving.client import ProcessorClient
-from processors.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployment import deploy
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits, Starting, Stuck
+from holdfast.processors.lifecycle.recovery.recovery import observe
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from infra.kafka.records import TopicFacts
-from processors.checkpoints.manifest import STATE_FORMAT
-from processors.lifecycle.explanation import explain
-from processors.lifecycle.facts import CodeFacts, DeploymentFacts, Facts
-from processors.lifecycle.plan import Plan, Ready, Refused, decode, encode
-from processors.lifecycle.planning import decide
-from processors.lifecycle.requests import RequestInvalid, Restore
-from processors.lifecycle.stages import (
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused, decode, encode
+from holdfast.processors.lifecycle.plans.requests import RequestInvalid, Restore
+from holdfast.processors.lifecycle.plans.stages import (
     CheckTable,
     CompareStores,
     CreateTopic,
@@ -28,10 +28,10 @@ from processors.lifecycle.stages import (
     SetStateAside,
     StopProcessor,
 )
-from processors.lifecycle.tables import StoreTable, StoreVersion
-from processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
-from processors.snapshots.names import table_name
-from processors.state.fingerprint import Fingerprint
+from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
+from holdfast.processors.lifecycle.verbs.table import decide
+from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.names import table_name
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, stopped, world_of
 
 TOPOLOGY = orders_topology()

@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
-from processors.changelog.format import UNFINISHED, ChangelogMeta, encode_value, key_prefix
-from processors.lifecycle import table_rows
-from processors.lifecycle.table_rows import Loader, TableDamaged, TableUnfit, checked_rows, message_key, row_value
-from processors.lifecycle.tables import NoTables, Rows
-from processors.runtime.coherence import check_inputs
-from processors.state.errors import StateIncoherent
-from processors.state.fingerprint import fingerprint_of
+from holdfast.processors.engine.changelog.format import UNFINISHED, ChangelogMeta, encode_value, key_prefix
+from holdfast.processors.engine.state.coherence import check_inputs
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.fingerprint import fingerprint_of
+from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Rows
+from holdfast.processors.lifecycle.rebuild import table_rows
+from holdfast.processors.lifecycle.rebuild.table_rows import (
+    Loader,
+    TableDamaged,
+    TableUnfit,
+    checked_rows,
+    message_key,
+    row_value,
+)
 
 ROWS = {key_prefix(b"a") + b"n": encode_value(1, 0), key_prefix(b"b") + b"n": encode_value(2, 0)}
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from infra.kafka.records import TopicFacts
-from processors.lifecycle.explanation import explain, explain_markdown
-from processors.lifecycle.facts import Counted, DeploymentFacts, HangingTransaction, InstanceFacts, Rate
-from processors.lifecycle.plan import NothingToDo, Plan, Ready, Refused, as_document, decode, encode, what_changed
-from processors.lifecycle.planning import decide
-from processors.lifecycle.requests import (
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
+from holdfast.processors.lifecycle.plans.facts import Counted, DeploymentFacts, HangingTransaction, InstanceFacts, Rate
+from holdfast.processors.lifecycle.plans.plan import (
+    NothingToDo,
+    Plan,
+    Ready,
+    Refused,
+    as_document,
+    decode,
+    encode,
+    what_changed,
+)
+from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
     Clear,
     Compact,
@@ -26,7 +34,7 @@ from processors.lifecycle.requests import (
     Stop,
     verb_of,
 )
-from processors.lifecycle.stages import (
+from holdfast.processors.lifecycle.plans.stages import (
     AbortTransaction,
     ClearKeys,
     CompactStores,
@@ -38,6 +46,7 @@ from processors.lifecycle.stages import (
     SetStateAside,
     StopProcessor,
 )
+from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
 TOPOLOGY = orders_topology()

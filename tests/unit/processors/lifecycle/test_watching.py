@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from infra.kafka.inspection import OpenTransaction
-from infra.kafka.records import Partition, TopicFacts
-from processors import Application
-from processors.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
-from processors.lifecycle.watching import (
+from holdfast import Application
+from holdfast.infra.kafka.inspection import OpenTransaction
+from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
+from holdfast.processors.engine.state.task_store import RESEEDING
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.health.topics import (
     HELD_S,
     Finding,
     Look,
@@ -24,8 +26,6 @@ from processors.lifecycle.watching import (
     remember,
     suspects,
 )
-from processors.state.task_store import RESEEDING
-from processors.topology import Topology
 
 LOG, SOURCE = "fleet-counts-changelog", "flights"
 

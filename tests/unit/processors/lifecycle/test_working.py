@@ -7,10 +7,27 @@ from typing import Any
 
 import pytest
 
-from infra.database.records import Incident
-from processors.lifecycle.diagnosis import Dead, Failed, Healthy, NotDeployed, Starting, Stuck, Waiting
-from processors.lifecycle.working import LAG_RECORDS, LAG_S, TELL_EVERY_S, Answer, Lag, is_due, judge_working, next_lag
-from processors.serving.status import InputPosition, TaskStatus
+from holdfast.infra.database.records import Incident
+from holdfast.processors.engine.serving.status import InputPosition, TaskStatus
+from holdfast.processors.lifecycle.recovery.answer import (
+    LAG_RECORDS,
+    LAG_S,
+    TELL_EVERY_S,
+    Answer,
+    Lag,
+    is_due,
+    judge_working,
+    next_lag,
+)
+from holdfast.processors.lifecycle.recovery.diagnosis import (
+    Dead,
+    Failed,
+    Healthy,
+    NotDeployed,
+    Starting,
+    Stuck,
+    Waiting,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = {"0": Healthy("running")}

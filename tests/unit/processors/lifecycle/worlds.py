@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from infra.kafka.records import TopicFacts
-from processors import Application, State
-from processors.lifecycle.facts import Counted, DeploymentFacts, Facts, InstanceFacts, LocalTask
-from processors.topology import Topology
+from holdfast import Application, State
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Counted, DeploymentFacts, Facts, InstanceFacts, LocalTask
 
 PARTITIONS = 2
 

@@ -11,12 +11,31 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime, PositiveInt, RootModel
 from typing_extensions import TypedDict
 
-from processors import Application, Collect, Count, Last, Max, Mean, Sum
-from processors.dataframe.dataframe import StepInvalid
-from processors.schema.evolution import Add, Drop, Refused, Rename, Replace, Widen, changes, from_spark, plain
-from processors.schema.inference import inferred_schema, parse_variant, unify
-from processors.schema.models import schema_of
-from processors.schema.types import FLOATING, INFERRED, TEXT, WHOLE, Items, Member, Record, SchemaInvalid
+from holdfast import Application, Collect, Count, Last, Max, Mean, Sum
+from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.schema.evolution import (
+    Add,
+    Drop,
+    Refused,
+    Rename,
+    Replace,
+    Widen,
+    changes,
+    from_spark,
+    plain,
+)
+from holdfast.processors.engine.schema.inference import inferred_schema, parse_variant, unify
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.schema.types import (
+    FLOATING,
+    INFERRED,
+    TEXT,
+    WHOLE,
+    Items,
+    Member,
+    Record,
+    SchemaInvalid,
+)
 
 
 class Colour(enum.Enum):

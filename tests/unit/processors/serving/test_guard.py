@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from infra.settings import ServingSettings
-from processors.serving.guard import Guard
+from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving.guard import Guard
 
 TOKEN = "sixteen-or-more-characters"
 RIGHT = f"Bearer {TOKEN}"

@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from processors.serving.metrics import WorkerMetrics
-from processors.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.metrics import WorkerMetrics
+from holdfast.processors.engine.serving.status import ProcessorStatus
 
 PROJECT = Path(__file__).resolve().parents[4]
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from infra.settings import ServingSettings
-from processors.serving import requests
-from processors.serving.guard import Guard
-from processors.serving.requests import Answer, RequestServer, ServingImpossible
+from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving import requests
+from holdfast.processors.engine.serving.guard import Guard
+from holdfast.processors.engine.serving.requests import Answer, RequestServer, ServingImpossible
 
 
 @pytest.fixture

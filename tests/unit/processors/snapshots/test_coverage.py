@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from processors.snapshots.coverage import MomentUnclear, NotCovered, covering, nearest, seconds_of, spans
+from holdfast.processors.snapshots.coverage import MomentUnclear, NotCovered, covering, nearest, seconds_of, spans
 from tests.unit.processors.snapshots.test_plan import base_at
 
 

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from processors.changelog.format import FormatUnknown
-from processors.snapshots.manifest import ManifestDamaged, PartitionManifest, SnapshotManifest
-from processors.snapshots.names import procedure_name, quoted, table_name, time_tag
-from processors.state.fingerprint import fingerprint_of
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.state.fingerprint import fingerprint_of
+from holdfast.processors.snapshots.manifest import ManifestDamaged, PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.names import procedure_name, quoted, table_name, time_tag
 
 PART = PartitionManifest(
     partition=0,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from processors.snapshots.facts import (
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.facts import (
     ChangelogNow,
     HistoryHead,
     LogPartition,
@@ -17,9 +18,15 @@ from processors.snapshots.facts import (
     TableNow,
     points_of,
 )
-from processors.snapshots.manifest import PartitionManifest, SnapshotManifest
-from processors.snapshots.plan import ChangelogMoved, SnapshotImpossible, Wanted, check_read, gap_free, plan_snapshot
-from processors.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.manifest import PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.plan import (
+    ChangelogMoved,
+    SnapshotImpossible,
+    Wanted,
+    check_read,
+    gap_free,
+    plan_snapshot,
+)
 
 NOW = 1_000_000.0
 HOUR, DAY = 3600.0, 86_400.0

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from processors.snapshots.retention import Reference, Retention, expired_references
+from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 KEPT = Retention(snapshots=2, snapshot_days=7, time_days=100, branch_hours=24)

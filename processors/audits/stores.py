@@ -1,0 +1,291 @@
+"""Proving a store: the checkpoint that its owner took, the fold of its changelog, and its table in the warehouse.
+
+    checkpoint (at offsets A) ── changelog up to A          the store, proved
+    table (at offsets B) ─────── changelog up to B          the warehouse, proved
+                  └───────────── a kept checkpoint at B     and against the store, where there still is one
+Where A equals B in a partition, all three are one comparison.
+
+Invariants:
+    - Copies are compared at one offset of one topic id, never at different ones.
+    - A changelog partition that holds state and is in no checkpoint is told, never left out; so is a partition of the
+      table that can't be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.audits.comparison import Copy, Moment, Place, Side, compare_copies
+from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Config, StoreCopy, Stray
+from holdfast.processors.audits.repair import Subject, repair_plan
+from holdfast.processors.audits.tables import Tabled
+from holdfast.processors.audits.telling import told_stray
+from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.lifecycle.audit import fingerprint_changelog
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StorePartition:
+    """One partition of a store in a checkpoint: where its copy lies, and the changelog offset that it is at."""
+
+    partition: int
+    path: Path
+    changelog: str
+    topic_id: str
+    offset: int
+
+    @property
+    def place(self) -> Place:
+        """Where it is in the changelog."""
+        return Place(self.topic_id, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPartition:
+    """One partition of the checkpoint, compared; ``records`` is what was read of the changelog, ``stray`` what somebody
+    else wrote behind the checkpoint's offset."""
+
+    part: StorePartition
+    mib: float
+    moment: Moment
+    records: int
+    stray: Stray | None = None
+
+    @property
+    def stored(self) -> Fingerprint:
+        """What the checkpoint holds."""
+        return self.moment.prints[Side.STORE].whole
+
+    @property
+    def folded(self) -> Fingerprint:
+        """What the changelog holds."""
+        return self.moment.prints[Side.CHANGELOG].whole
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAudit:
+    """A store, proved or not."""
+
+    subject: Subject
+    partitions: tuple[MeasuredPartition, ...]
+    #: Changelog partitions that hold state, and that no worker has.
+    unowned: tuple[int, ...]
+    #: Partitions of the table that are at other offsets than the checkpoint, compared at their own.
+    earlier: tuple[Moment, ...] = ()
+    #: What of the table can't be compared, a sentence each.
+    unproved: tuple[str, ...] = ()
+    tabled: Tabled | None = None
+
+    @property
+    def store(self) -> str:
+        """The store's name."""
+        return self.subject.store
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """All comparisons."""
+        return (*(each.moment for each in self.partitions), *self.earlier)
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What does not agree or can't be said, a sentence each."""
+        said = [moment.sentence for moment in self.moments]
+        unowned = [f"partition {number} holds state, and no worker has it" for number in self.unowned]
+        return (*(each for each in said if each is not None), *unowned, *self.unproved)
+
+    @property
+    def repair(self) -> tuple[str, ...]:
+        """What mends it, a sentence for each step."""
+        steps = list(repair_plan(self.subject, self.moments))
+        if self.unowned:
+            steps.append("Wait until every partition runs, or recover the processor; then audit again.")
+        if self.unproved:
+            steps.append(f"{self.subject.full_snapshot}; then audit again.")
+        return tuple(steps)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is no difference, and will be one: a sentence for each partition."""
+        found = (each.stray for each in self.partitions)
+        return tuple(told_stray(self.subject, each) for each in found if each is not None)
+
+    @property
+    def unjudged(self) -> int:
+        """Keys that can't be judged at the table's offsets any more."""
+        return sum(moment.unjudged for moment in self.moments)
+
+
+def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list[StorePartition]:
+    """The partitions of a store in checkpoint manifests, the first manifest that has one wins; in order."""
+    found: dict[int, StorePartition] = {}
+    for part in _parts(manifests, store):
+        found.setdefault(part.partition, part)
+    return [found[partition] for partition in sorted(found)]
+
+
+def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
+    """The manifests of the checkpoints below a folder, newest first."""
+    found = []
+    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
+        try:
+            found.append(json.loads((path / "manifest.json").read_text()))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def audit_stores(
+    subjects: Sequence[Subject],
+    clients: Sequence[ProcessorClient],
+    topics: Topics,
+    config: Config,
+    *,
+    tables: Mapping[str, Tabled] | None = None,
+    kept: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+) -> tuple[StoreAudit, ...]:
+    """Have the owners take a checkpoint, and compare these stores with their changelogs and tables.
+
+    Args:
+        subjects: The stores.
+        clients: The processor's workers.
+        topics: Kafka.
+        config: Security settings for reading.
+        tables: By store, its table; stores without one are not compared with the warehouse.
+        kept: Gives the manifests of older checkpoints, for comparing a table at its own offsets with the store; asked
+            once the new checkpoint is taken, which may take the oldest away.
+
+    Raises:
+        ProcessorSilent: A worker is not there.
+        AuditImpossible: A changelog does not reach the offset that state is at.
+    """
+    manifests = [client.checkpoint() for client in clients]
+    older = kept()
+    return tuple(
+        audit_store(subject, manifests, topics, config, tabled=(tables or {}).get(subject.store), kept=older)
+        for subject in subjects
+    )
+
+
+def audit_store(
+    subject: Subject,
+    manifests: Sequence[Mapping[str, Any]],
+    topics: Topics,
+    config: Config,
+    *,
+    tabled: Tabled | None = None,
+    kept: Sequence[Mapping[str, Any]] = (),
+) -> StoreAudit:
+    """Compare a store, as checkpoints have it, with its changelog and its table.
+
+    Args:
+        subject: The store.
+        manifests: The checkpoints' manifests; of a partition that several have, the first counts. None given: the
+            table alone is audited, at its own offsets.
+        topics: Kafka.
+        config: Security settings for reading.
+        tabled: Its table; None for no comparison with the warehouse.
+        kept: Manifests of older checkpoints, for comparing the table at its own offsets with the store.
+
+    Raises:
+        AuditImpossible: The changelog does not reach the offset that state is at.
+    """
+    parts = store_partitions(manifests, subject.store)
+    measured = tuple(measure(topics, part, subject.store, config, tabled) for part in parts)
+    unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if manifests else ()
+    if tabled is None:
+        return StoreAudit(subject, measured, unowned)
+    earlier, unproved = _earlier(topics, subject, tabled, parts, (*manifests, *kept), config)
+    return StoreAudit(subject, measured, unowned, earlier, unproved, tabled)
+
+
+def measure(
+    topics: Topics, part: StorePartition, store: str, config: Config, tabled: Tabled | None = None
+) -> MeasuredPartition:
+    """One partition of a checkpoint against its changelog, and against the table where that is at the same offset.
+
+    Raises:
+        AuditImpossible: The changelog does not reach the checkpoint's offset, or is another topic.
+    """
+    facts = topics.describe([part.changelog]).get(part.changelog)
+    if facts is None or facts.topic_id != part.topic_id:
+        seen = "is gone" if facts is None else f"is topic {facts.topic_id}"
+        raise AuditImpossible(
+            f"Changelog {part.changelog} {seen}, and the checkpoint belongs to topic {part.topic_id}: offsets of "
+            "one say nothing of the other.",
+            action="If local state is right, fill the changelog from it (backfill --from local); then audit again.",
+            topic=part.changelog,
+            partition=part.partition,
+            seen="none" if facts is None else facts.topic_id,
+            expected=part.topic_id,
+        )
+    size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
+    changelog = ChangelogCopy(topics, Partition(part.changelog, part.partition), part.offset, config)
+    copies: dict[Side, Copy] = {Side.STORE: StoreCopy(part.path, store, part.place), Side.CHANGELOG: changelog}
+    if tabled is not None and tabled.place(part.partition) == part.place:
+        copies[Side.WAREHOUSE] = tabled.copy(part.partition)
+    moment = compare_copies(part.partition, part.place, copies, changelog.superseded)
+    return MeasuredPartition(part, round(size / MIB, 3), moment, changelog.records, changelog.stray())
+
+
+def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], config: Config) -> list[int]:
+    """The changelog partitions that hold state, yet are in no checkpoint; an empty one has nothing to compare."""
+    covered = {part.partition for part in parts}
+    ends = topics.end_offsets(changelog, committed=True)
+    others = {number: end for number, end in sorted(ends.items()) if number not in covered}
+    return [
+        number
+        for number, end in others.items()
+        if fingerprint_changelog(topics.bootstrap, changelog, number, end, config).fingerprint.count
+    ]
+
+
+def _earlier(
+    topics: Topics,
+    subject: Subject,
+    tabled: Tabled,
+    parts: Sequence[StorePartition],
+    manifests: Sequence[Mapping[str, Any]],
+    config: Config,
+) -> tuple[tuple[Moment, ...], tuple[str, ...]]:
+    """The partitions of a table that are at other offsets than the newest checkpoint, at their own."""
+    facts = topics.describe([subject.changelog]).get(subject.changelog)
+    kept = {(part.partition, part.place): part for part in _parts(manifests, subject.store)}
+    moments, unproved = [], []
+    now = {part.partition: part.place for part in parts}
+    for number in sorted({*now, *(part.partition for part in tabled.manifest.partitions)}):
+        place = tabled.place(number)
+        if place is None:
+            unproved.append(f"partition {number} is not in snapshot {tabled.manifest.snapshot_id}")
+        elif facts is None or place.topic_id != facts.topic_id:
+            seen = "is gone" if facts is None else f"is topic {facts.topic_id} now"
+            unproved.append(
+                f"partition {number} of snapshot {tabled.manifest.snapshot_id} is at offset {place.offset} of topic "
+                f"{place.topic_id}, and {subject.changelog} {seen}: there is nothing to compare it with"
+            )
+        elif now.get(number) != place:
+            changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config)
+            copies: dict[Side, Copy] = {}
+            if (number, place) in kept and kept[number, place].path.is_dir():  # a newer one may have taken it away
+                copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)
+            copies |= {Side.CHANGELOG: changelog, Side.WAREHOUSE: tabled.copy(number)}
+            moments.append(compare_copies(number, place, copies, changelog.superseded))
+    return tuple(moments), tuple(unproved)
+
+
+def _parts(manifests: Sequence[Mapping[str, Any]], store: str) -> Iterable[StorePartition]:
+    for manifest in manifests:
+        for task in manifest["tasks"]:
+            at = task["stores"].get(store)
+            if at is not None and at.get("changelog"):
+                yield StorePartition(
+                    task["partition"], Path(task["path"]), at["changelog"], at["topic_id"], at["offset"]
+                )

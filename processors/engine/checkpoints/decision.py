@@ -1,0 +1,186 @@
+"""Which checkpoint may a task be restored from, and if none, why not? Pure functions over facts.
+
+Invariants:
+    - A checkpoint that is refused costs time only: the changelog holds everything.
+    - Age counts as in the coherence guard: what is restored from a checkpoint is local state like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
+from holdfast.processors.engine.state.coherence import ChangelogFacts, doubt_of_age
+
+#: A checkpoint is used when it spares the replay of so many changelog offsets, and of half of them all.
+SPARES_AT_LEAST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a task is about to restore.
+
+    Args:
+        task: Its name.
+        database: What can open the files of a checkpoint here.
+        changelogs: Facts by store.
+        committed: The group's committed offset of each input; None when there is none.
+        sources: The inputs' topic ids.
+        now: Wall-clock seconds since 1970.
+        replay: Changelog offsets to replay without a checkpoint.
+    """
+
+    task: str
+    database: str
+    changelogs: Mapping[str, ChangelogFacts]
+    committed: Mapping[str, int | None]
+    sources: Mapping[str, str]
+    now: float
+    replay: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A checkpoint that is not used, and why."""
+
+    checkpoint_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Checkpoints that may be used, the best first, and those that may not."""
+
+    usable: tuple[Manifest, ...]
+    refused: tuple[Refusal, ...]
+
+
+#: A download that brings no byte for so many seconds is given up.
+SILENT_MAX_S = 60.0
+#: A store that has told nothing at all for so many seconds is taken for one that hangs; nobody waits for it.
+NOTHING_MAX_S = 15.0
+#: A replay is expected to do at least so many offsets in a second; a download may take as long as that, or a minute.
+REPLAY_PER_S = 50_000
+
+
+@dataclass(slots=True)
+class Patience:
+    """For how long a download is waited for: the changelog could be replayed instead.
+
+    Attributes:
+        replay: Offsets that a full replay has.
+        began_at: When it began, by a monotonic clock, in seconds.
+    """
+
+    replay: int
+    began_at: float
+    _bytes: int = -1
+    _heard_at: float = 0.0
+
+    def spent(self, now: float, received: int) -> str | None:
+        """Why it is waited for no longer; None while it is.
+
+        Args:
+            now: The same clock.
+            received: Bytes so far.
+        """
+        if received != self._bytes:
+            self._bytes, self._heard_at = received, now
+        if not received and now - self.began_at > NOTHING_MAX_S:
+            return f"the store told nothing for {NOTHING_MAX_S:.0f} s"
+        if now - self._heard_at > SILENT_MAX_S:
+            return f"looking for one brought nothing for {SILENT_MAX_S:.0f} s"
+        took, bound = now - self.began_at, max(SILENT_MAX_S, self.replay / REPLAY_PER_S)
+        return None if took <= bound else f"the download took {took:.0f} s, longer than a replay would"
+
+
+def worth_looking(replay: int) -> bool:
+    """Whether a replay of so many offsets is long enough to look for a checkpoint at all."""
+    return replay >= SPARES_AT_LEAST
+
+
+def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
+    """Sort checkpoints into those that may be used, the shortest tail first, and those that may not."""
+    usable: list[Manifest] = []
+    refused: list[Refusal] = []
+    for manifest in found:
+        why = refusal(manifest, wanted)
+        if why is None:
+            usable.append(manifest)
+        else:
+            refused.append(Refusal(manifest.checkpoint_id, why))
+    usable.sort(key=lambda manifest: (tail_of(manifest, wanted), manifest.checkpoint_id))
+    return Choice(tuple(usable), tuple(refused))
+
+
+def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
+    """Why a checkpoint may not be used; None when it may."""
+    return (
+        _of_another_kind(manifest, wanted)
+        or _of_other_topics(manifest, wanted)
+        or _ahead_of_the_group(manifest, wanted)
+        or _too_old(manifest, wanted)
+        or _not_worth_it(manifest, wanted)
+    )
+
+
+def tail_of(manifest: Manifest, wanted: Wanted) -> int:
+    """Changelog offsets that are left to replay after this checkpoint."""
+    return sum(max(0, facts.end - manifest.meta.stores[store].offset) for store, facts in wanted.changelogs.items())
+
+
+def _of_another_kind(manifest: Manifest, wanted: Wanted) -> str | None:
+    if manifest.task != wanted.task:
+        return f"it is of task {manifest.task}"
+    if manifest.database != wanted.database:
+        return f"its files are of {manifest.database}, this worker opens {wanted.database}"
+    if manifest.state_format != STATE_FORMAT:
+        return f"its state has format {manifest.state_format}, this version reads {STATE_FORMAT}"
+    stores, ours = sorted(manifest.meta.stores), sorted(wanted.changelogs)
+    if stores != ours:
+        return f"it holds the stores {stores}, the processor has {ours} now (its code was {manifest.code_version})"
+    return None
+
+
+def _of_other_topics(manifest: Manifest, wanted: Wanted) -> str | None:
+    for store, facts in wanted.changelogs.items():
+        at = manifest.meta.stores[store]
+        if at.topic != facts.topic or at.topic_id != facts.topic_id:
+            return (
+                f"store {store} belongs to changelog {at.topic} with topic id {at.topic_id}, now it is {facts.topic} "
+                f"with {facts.topic_id}"
+            )
+        if not facts.start <= at.offset <= facts.end:
+            return f"changelog {facts.topic} has offsets {facts.start} to {facts.end}, the checkpoint is at {at.offset}"
+    for topic, topic_id in manifest.meta.sources.items():
+        seen = wanted.sources.get(topic)
+        if seen is not None and seen != topic_id:
+            return f"it was built from source {topic} with topic id {topic_id}, now it has {seen}"
+    return None
+
+
+def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
+    """State is written after the commit of its offsets: what is ahead of the group belongs to offsets that are gone."""
+    held = [manifest.meta.inputs, *(at.inputs for at in manifest.meta.stores.values())]
+    for topic, committed in wanted.committed.items():
+        most = max((inputs[topic] for inputs in held if topic in inputs), default=None)
+        if most is not None and (committed is None or most > committed):
+            said = "nothing" if committed is None else f"only up to {committed}"
+            return f"it holds {topic} up to {most}, the group has committed {said}"
+    return None
+
+
+def _too_old(manifest: Manifest, wanted: Wanted) -> str | None:
+    for store, facts in wanted.changelogs.items():
+        doubt = doubt_of_age(wanted.now - manifest.meta.complete_at, facts, manifest.meta.stores[store].offset)
+        if doubt is not None:
+            return doubt
+    return None
+
+
+def _not_worth_it(manifest: Manifest, wanted: Wanted) -> str | None:
+    tail = tail_of(manifest, wanted)
+    if wanted.replay - tail < max(SPARES_AT_LEAST, wanted.replay // 2):
+        return f"it would spare too little: {tail} offsets to replay after it, {wanted.replay} without it"
+    return None

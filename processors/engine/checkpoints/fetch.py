@@ -1,0 +1,206 @@
+"""The download of a task's best checkpoint into a scratch folder, every file checked on its way.
+
+Invariants:
+    - What is handed on is whole and has the checksums of its manifest; nothing else ever reaches a state folder.
+    - Whatever goes wrong is a reason, told with the result: the task is then restored from its changelog alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.storage.errors import StorageFailed
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
+from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, generation_of, id_of
+from holdfast.processors.engine.checkpoints.ports import DatabaseFiles, Job, Objects
+from holdfast.processors.engine.checkpoints.upload import Digest
+
+_log = structlog.get_logger("checkpoints.fetch")
+
+#: So many manifests are looked at, the newest first.
+MANIFESTS_LOOKED_AT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What was found: a checkpoint, whole, at ``path``, or none; and why others, or all, were refused.
+
+    ``path`` is where its files are, or what is left of them; None when nothing was fetched.
+    """
+
+    manifest: Manifest | None
+    path: Path | None
+    refused: tuple[Refusal, ...] = ()
+
+    def told(self) -> dict[str, object]:
+        """For the log and the status."""
+        used = self.manifest
+        return {
+            "used": None if used is None else used.checkpoint_id,
+            "created_at": None if used is None else used.created_at,
+            "bytes": 0 if used is None else used.size,
+            "refused": [{"checkpoint": each.checkpoint_id, "why": each.why} for each in self.refused],
+        }
+
+
+class CheckpointUnavailable(HoldfastError):
+    """The checkpoint store has no checkpoint that could be had and used."""
+
+
+class Damaged(Exception):
+    """An object is not what its manifest says."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name.rpartition('/')[2]} {why}")
+        self.object = name
+
+
+@dataclass(slots=True)
+class Fetcher:
+    """Downloads checkpoints.
+
+    Args:
+        objects: Where they are.
+        files: What writes the local files.
+        suspect: Told which objects are damaged.
+    """
+
+    objects: Objects
+    files: DatabaseFiles
+    suspect: set[str]
+
+    def run(self, place: Place, wanted: Wanted, path: Path, job: Job) -> Generator[None, None, Fetched]:
+        """Download the best checkpoint that may be used to ``path``, in steps; never raises what the store does."""
+        refused: list[Refusal] = []
+        try:
+            found = yield from self._manifests(place, refused)
+            choice = choose(found, wanted)
+            refused += choice.refused
+            for manifest in choice.usable:
+                self.files.clear(path)
+                try:
+                    yield from self._download(manifest, path, job)
+                except (Damaged, StorageFailed) as failure:
+                    refused.append(Refusal(manifest.checkpoint_id, _why(failure)))
+                    if isinstance(failure, Damaged):
+                        self.suspect.add(failure.object)
+                    continue
+                return Fetched(manifest, path, tuple(refused))
+        except GeneratorExit:  # nobody wants it any more
+            self.files.clear(path)
+            raise
+        except StorageFailed as failure:
+            refused.append(Refusal("all", failure.message))
+        except OSError as failure:
+            refused.append(Refusal("all", f"the local disk refused: {failure}"))
+        self.files.clear(path)
+        return Fetched(None, path, tuple(refused))
+
+    def _manifests(self, place: Place, refused: list[Refusal]) -> Generator[None, None, list[Manifest]]:
+        names = [name for name in self.objects.sizes(place.manifests) if generation_of(name)]
+        yield
+        found = []
+        for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:
+            try:
+                found.append(Manifest.decode(self.objects.read(name)))
+            except (ManifestDamaged, FormatUnknown, StorageFailed) as failure:
+                refused.append(Refusal(id_of(name), _why(failure)))
+            yield
+        return found
+
+    def _download(self, manifest: Manifest, path: Path, job: Job) -> Iterator[None]:
+        job.progress.update(bytes=0, bytes_total=manifest.size)
+        for file in manifest.files:
+            digest = Digest()
+            try:
+                self.files.write_file(path, file.name, _counted(digest.of(self.objects.chunks(file.object)), job))
+            except StorageFailed as failure:
+                self.suspect.add(file.object)
+                raise failure
+            if digest.size != file.size:
+                raise Damaged(file.object, f"has {digest.size} bytes, its manifest says {file.size}")
+            if digest.hex != file.sha256:
+                raise Damaged(file.object, f"has the checksum {digest.hex[:12]}, its manifest says {file.sha256[:12]}")
+            yield
+
+
+def obtain_checkpoint(
+    objects: Objects,
+    files: DatabaseFiles,
+    place: Place,
+    folder: Path,
+    refuses: Callable[[Manifest], str | None] = lambda manifest: None,
+) -> tuple[Manifest, Path]:
+    """Bring a task's newest checkpoint to this machine, for a reader; one that was brought before is not brought again.
+
+    Args:
+        objects: The checkpoint store.
+        files: What writes the local files.
+        place: Whose checkpoints.
+        folder: A scratch folder; the checkpoint is below it, under its id, once it is whole.
+        refuses: Why a checkpoint is not wanted; None when it is.
+
+    Raises:
+        CheckpointUnavailable: There is none, or each was refused or is damaged; says why.
+    """
+    fetcher, job = Fetcher(objects, files, set()), Job()
+    refused: list[Refusal] = []
+    try:
+        found = _drained(fetcher._manifests(place, refused))
+    except StorageFailed as failure:
+        refused.append(Refusal("all", failure.message))
+        found = []
+    for manifest in found:
+        path = folder / manifest.checkpoint_id
+        part = path.with_name(path.name + ".part")
+        why = refuses(manifest)
+        if why is None and manifest.database != files.kind:
+            why = f"its files are of {manifest.database}, expected {files.kind}"
+        if why is None and path.exists():
+            return manifest, path
+        if why is None:
+            files.clear(part)
+            try:
+                for _ in fetcher._download(manifest, part, job):
+                    pass
+                part.replace(path)
+                return manifest, path
+            except (Damaged, StorageFailed) as failure:
+                why = _why(failure)
+            except OSError as failure:
+                why = f"the local disk refused: {failure}"
+            files.clear(part)
+        refused.append(Refusal(manifest.checkpoint_id, why))
+    told = "; ".join(f"{each.checkpoint_id}: {each.why}" for each in refused) or "there is none"
+    raise CheckpointUnavailable(
+        f"The checkpoint store {objects.shown} has no checkpoint of {place.processor}, task {place.task}, that can be "
+        f"used: {told}.",
+        action="Take one (materialise the store's state asset), or read the changelog instead.",
+        processor=place.processor,
+        task=place.task,
+    )
+
+
+def _drained(steps: Generator[None, None, list[Manifest]]) -> list[Manifest]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            found: list[Manifest] = ended.value
+            return found
+
+
+def _counted(chunks: Iterable[bytes], job: Job) -> Iterator[bytes]:
+    for chunk in chunks:
+        job.progress["bytes"] += len(chunk)
+        yield chunk
+
+
+def _why(failure: Exception) -> str:
+    return failure.message if isinstance(failure, StorageFailed | FormatUnknown) else str(failure)

@@ -1,0 +1,107 @@
+"""Making changelogs anew from local state: where one was lost, recreated or turned on later, and the state is right.
+
+The task stays in its restore meanwhile: it runs, and commits anything, only when the changelog is whole again. The
+local offsets name no topic until then: a worker that is started without being asked to re-seed refuses them.
+
+Invariants:
+    - No meta record is in the changelog before all of its data is: nobody takes a part of it for the state.
+    - Local state is never changed, and belongs to the group's committed offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.commands.adopt import Difference, Replay, Scratch, replayed
+from holdfast.processors.engine.runtime.commands import CommandFailed
+from holdfast.processors.engine.runtime.commit import TaskCommit
+from holdfast.processors.engine.runtime.committer import Outcome
+from holdfast.processors.engine.runtime.maintenance import Ticket, Work
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.store import Writes
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.runtime.loop import Worker
+
+_log = structlog.get_logger("runtime.reseeding")
+
+
+def reseed(worker: Worker, ticket: Ticket) -> Work:
+    """Make the changelogs of all waiting tasks anew; each task runs when its own are whole."""
+    worker.maintenance.hold()
+    yield
+    told = {"set": 0, "deleted": 0, "same": 0}
+    waiting = worker.assignment.reseeds.waiting
+    while waiting:
+        task = next(iter(waiting.values())).task
+        for store in worker.assignment.reseeds.stores_of(task.name):
+            difference = yield from _reseed_store(worker, ticket, task, store)
+            for name in told:
+                told[name] += getattr(difference, name)
+        yield from _commit(worker, task, ticket, {}, last=True)
+        worker.assignment.reseeds.done(task.name)
+        _log.info("changelogs are whole again", task=task.name, **told)
+        yield
+    return dict(told)
+
+
+def _reseed_store(worker: Worker, ticket: Ticket, task: Task, store: str) -> Generator[None, None, Difference]:
+    changelog = worker.topology.changelog_of(store)
+    assert changelog is not None
+    assert task.store is not None
+    place = Partition(changelog.name, task.partition)
+    end = worker.maintenance.cluster.topics().end_offsets(changelog.name, committed=False)[task.partition]
+    with ExitStack() as steps:
+        scratch = Scratch(worker, task.name)
+        steps.callback(scratch.close)
+        there = scratch.open(end)
+        replay = Replay(worker.maintenance.cluster, place, (0, end), there, store)
+        steps.callback(replay.close)
+        try:
+            yield from replayed(ticket, replay, partial(_check_waiting, worker, task, ticket))
+        except CommandFailed as failure:
+            _check_waiting(worker, task, ticket)
+            raise StateIncoherent(
+                failure.message, action=failure.action, cause="changelog-truncated", task=task.name, store=store
+            ) from failure
+        there.end_bulk()
+        difference = Difference(partial(there.items, store), partial(task.store.items, store))
+        while not difference.done:
+            _check_waiting(worker, task, ticket)
+            writes = difference.batch()
+            if writes.keys:
+                yield from _commit(worker, task, ticket, {store: writes}, last=False)
+            ticket.done += len(writes.keys)
+            yield
+    return difference
+
+
+def _commit(
+    worker: Worker, task: Task, ticket: Ticket, writes: Mapping[str, Writes], *, last: bool
+) -> Generator[None, None, None]:
+    """Send records to the changelog; with the ``last`` commit come the meta records, and the local offsets."""
+    while True:
+        _check_waiting(worker, task, ticket)
+        if worker.commit_all():
+            part = TaskCommit(task, dict(task.meta.inputs), task.meta.transaction + 1, records_only=not last)
+            part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
+            if worker.maintenance.commit(part) is Outcome.DONE:
+                return
+        yield
+
+
+def _check_waiting(worker: Worker, task: Task, ticket: Ticket) -> None:
+    if task.phase is not TaskPhase.RESTORING or task.name not in worker.assignment.reseeds.waiting:
+        raise CommandFailed(
+            f"Task {task.name} was taken away from this worker while its changelogs were made anew.",
+            action="Start the machine that has its state alone, and ask again: it goes on where this ended.",
+            task=task.name,
+            done=ticket.done,
+        )

@@ -1,0 +1,117 @@
+"""Going over the state of a task in batches that fit a transaction: what a selection of keys has in its stores.
+
+Invariants:
+    - Nothing is held of the database between two batches: a task may be taken away there.
+    - Each batch begins behind the last one: a sweep sees each entry once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix
+from holdfast.processors.engine.runtime.commands import Selection
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.task_store import TaskStore
+
+#: A transaction has at most so many entries, and so many bytes in the values that it writes or tells.
+ENTRIES_MAX = 10_000
+BYTES_MAX = 8 << 20
+
+_LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
+
+#: Entries of one store from a changelog key on, in order.
+Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
+Entries = list[tuple[bytes, bytes]]
+
+
+def message_key_of(key: bytes) -> bytes:
+    """The message key inside of a changelog key."""
+    return key[_KEY_AT : _KEY_AT + int.from_bytes(key[_LENGTH_AT:_KEY_AT], "big")]
+
+
+def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Entries of one store that are selected, in order, behind a changelog key."""
+    first = after + b"\x00" if after else b""
+    if selection.heads is None:
+        yield from _by_prefix(read, selection.prefix, first)
+        return
+    for head in selection.heads:
+        if first > head and not first.startswith(head):
+            continue  # behind it already
+        for key, value in read(max(head, first)):
+            if not key.startswith(head):
+                break
+            yield key, value
+
+
+def _by_prefix(read: Read, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys are in the order of their length first: of each length that there is, those with the prefix lie together."""
+    begin: bytes | None = max(first, _head(len(prefix)) + prefix)
+    while begin is not None:
+        at, begin = begin, None
+        for key, value in read(at):
+            message_key = message_key_of(key)
+            if message_key.startswith(prefix):
+                yield key, value
+                continue
+            length = len(message_key)
+            begin = _head(length) + prefix if message_key < prefix else _head(length + 1) + prefix
+            break
+
+
+def _head(length: int) -> bytes:
+    return key_prefix(bytes(length))[:_KEY_AT]
+
+
+class Sweep:
+    """The selected entries of one task.
+
+    Args:
+        task: The task; it runs.
+        stores: Which of its stores.
+        selection: Which message keys.
+    """
+
+    def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection) -> None:
+        assert task.store is not None
+        self._store: TaskStore = task.store
+        self._left = [name for name in stores if name in task.states]
+        self._selection = selection
+        self._after = b""
+        self._last = b""
+        #: Message keys and entries so far, and bytes in their values.
+        self.keys = self.entries = self.bytes = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was seen."""
+        return not self._left
+
+    def batch(self) -> dict[str, Entries]:
+        """The next entries, by store.
+
+        Raises:
+            StateFailed: The disk refused.
+        """
+        found: dict[str, Entries] = {}
+        entries = size = 0
+        while self._left:
+            name = self._left[0]
+            for key, value in matching(partial(self._store.items, name), self._selection, self._after):
+                if entries == ENTRIES_MAX or (entries and size + len(value) > BYTES_MAX):
+                    return found
+                found.setdefault(name, []).append((key, value))
+                self._note(key, value)
+                entries, size = entries + 1, size + len(value)
+            del self._left[0]
+            self._after = self._last = b""
+        return found
+
+    def _note(self, key: bytes, value: bytes) -> None:
+        message_key = key[: _KEY_AT + int.from_bytes(key[_LENGTH_AT:_KEY_AT], "big")]
+        self.keys += message_key != self._last
+        self._after, self._last = key, message_key
+        self.entries += 1
+        self.bytes += len(value) - HEAD_SIZE

@@ -1,0 +1,197 @@
+"""How far a worker reads its inputs: wherever they go, or, of one that builds a store anew, as far as it is told.
+
+Invariants:
+    - A bounded worker processes no record at or past its bound, and none of a partition that it was told nothing about.
+    - Bounds live as long as the process: one that comes back reads nothing before it is told again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.commands.keys import check_running, check_settled, settle
+from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
+from holdfast.processors.engine.runtime.maintenance import Ticket, Work
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
+from holdfast.processors.engine.runtime.task import Task
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.runtime.loop import Worker
+
+#: When nothing came of a partition for so many seconds, it is looked whether there is anything before its bound.
+QUIET_S = 0.5
+#: How long one look waits for an answer, in seconds.
+LOOK_S = 0.05
+
+
+class Reach:
+    """Up to which offsets records are processed.
+
+    Args:
+        bounded: Whether nothing is, before it is told; else all are.
+    """
+
+    def __init__(self, *, bounded: bool) -> None:
+        self.bounded = bounded
+        self._bounds: dict[Partition, int] = {}
+
+    def within(self, batch: Batch) -> int:
+        """How many records of a batch, from its first on, are to be processed."""
+        if not self.bounded:
+            return len(batch.offsets)
+        return bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))
+
+    def extend(self, bounds: Mapping[Partition, int]) -> None:
+        """Process records of these partitions up to new offsets."""
+        self._bounds.update(bounds)
+
+
+class Gap:
+    """Looks whether there are records before a bound: commit markers, aborted and compacted records leave gaps that a
+    member of the group is never told of.
+
+    Args:
+        cluster: Where the inputs are.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._clock = cluster.clock
+        self._cluster = cluster
+        self._reader: ChangelogReplayer | None = None
+        self._looks_at: dict[Partition, int] = {}
+        self._moved_at: dict[Partition, tuple[int, float]] = {}
+
+    def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
+        """Those of ``waiting`` (position and bound by partition) that have no record in between.
+
+        Raises:
+            KafkaFailed: An input can't be read.
+        """
+        now = self._clock.monotonic()
+        for place, (position, _) in waiting.items():
+            if self._moved_at.get(place, (None, now))[0] != position:
+                self._moved_at[place] = position, now
+        quiet = {
+            place: position for place, (position, _) in waiting.items() if now - self._moved_at[place][1] >= QUIET_S
+        }
+        if quiet != self._looks_at:
+            self._looks_at = quiet
+            if quiet:
+                self._reader = self._reader or self._cluster.changelog_consumer()
+                self._reader.assign(quiet)
+        if not quiet or self._reader is None:
+            return []
+        batches, ends = self._reader.poll(1, LOOK_S)
+        firsts: dict[Partition, int] = {}
+        for batch in batches:
+            firsts.setdefault(batch.partition, batch.offsets[0])
+        positions = self._reader.positions(list(quiet))
+        found = []
+        for place, position in quiet.items():
+            bound = waiting[place][1]
+            if place in firsts:
+                if firsts[place] >= bound:
+                    found.append(place)
+                else:  # the member gets it in a moment; what was passed here is no gap for the next look
+                    self._moved_at[place] = position, now
+                    self._looks_at = {}
+            elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:
+                found.append(place)
+        return found
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._reader is not None:
+            self._reader.close()
+
+
+def until(worker: Worker, ticket: Ticket, asked: Until) -> Work:
+    """Process the inputs up to bounds, and commit.
+
+    Raises:
+        CommandWrong: A topic is not read, or was read further already.
+        CommandRefused: The worker is no shadow, is paused, or does not own a partition.
+    """
+    if not worker.reach.bounded or worker.paused:
+        raise CommandRefused(
+            "Only a worker that builds a store anew, and is not paused, reads up to a bound; this one is "
+            f"{'paused' if worker.reach.bounded else 'none'}.",
+            action="Pause a processor to have it read no further, and resume it to have it go on.",
+        )
+    check_settled(worker)
+    bounds: dict[Partition, int] = {}
+    tasks: dict[Partition, Task] = {}
+    for topic, offsets in asked.positions.items():
+        for number, bound in offsets.items():
+            place = Partition(topic, number)
+            task = worker.assignment.running(place)
+            if task is None:
+                raise CommandRefused(
+                    f"{topic}[{number}] is not read by this worker.",
+                    action="Ask about the inputs of the store that it builds, all of which it has.",
+                    topic=topic,
+                    partition=number,
+                )
+            if task.positions[topic] > bound:
+                raise CommandWrong(
+                    f"{topic}[{number}] was read up to offset {task.positions[topic]} already, past {bound}.",
+                    action="Remove what builds the store anew, and begin again.",
+                    topic=topic,
+                    partition=number,
+                    seen=task.positions[topic],
+                    expected=bound,
+                )
+            bounds[place], tasks[place] = bound, task
+    return _until(worker, ticket, bounds, tasks)
+
+
+def _until(worker: Worker, ticket: Ticket, bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> Work:
+    worker.maintenance.waits = True
+    worker.reach.extend(bounds)
+    worker.seek(list(dict.fromkeys(tasks.values())))
+    worker.flow(lambda member, partitions: member.resume(partitions))
+    first = _left(bounds, tasks)
+    ticket.total = first
+    gap = Gap(worker.maintenance.cluster)
+    try:
+        while True:
+            while left := _left(bounds, tasks):
+                ticket.done = first - left
+                yield
+                for task in tasks.values():
+                    check_running(task, ticket)
+                for place in _empty(gap, _waiting(bounds, tasks), ticket):
+                    tasks[place].positions[place.topic] = bounds[place]
+            for task in tasks.values():
+                yield from settle(worker, task, ticket)
+            if not _left(bounds, tasks):
+                break  # else a transaction was aborted, and is read again
+    finally:
+        gap.close()
+    ticket.done = first
+    told: dict[str, dict[str, int]] = {}
+    for place in bounds:
+        told.setdefault(place.topic, {})[str(place.number)] = tasks[place].committed[place.topic]
+    return {"positions": told}
+
+
+def _empty(gap: Gap, waiting: Mapping[Partition, tuple[int, int]], ticket: Ticket) -> list[Partition]:
+    try:
+        return gap.found(waiting)
+    except KafkaFailed as failure:
+        raise CommandFailed(failure.message, action=failure.action, done=ticket.done) from failure
+
+
+def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
+    """Position and bound of what is before its bound."""
+    positions = {place: tasks[place].positions[place.topic] for place in bounds}
+    return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
+
+
+def _left(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> int:
+    """Offsets still to go."""
+    return sum(bound - position for position, bound in _waiting(bounds, tasks).values())

@@ -1,0 +1,360 @@
+"""What a columnar aggregation holds for its rows: one object for each column, arrays over the rows inside.
+
+A column takes a run of messages in two steps: ``run`` computes and changes nothing, ``keep`` makes it so. What can't be
+computed to the bit raises ``Unfit``, and is left to the plain path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from holdfast.processors.engine.dataframe.kernels import (
+    WHOLE_MAX,
+    Held,
+    Numbers,
+    Places,
+    Segments,
+    running_count,
+    running_extreme,
+    running_sum,
+)
+
+_SCALARS = {str, int, float, bool, type(None)}
+
+
+class Unfit(Exception):
+    """A run of messages is for the plain path."""
+
+
+def numbers_of(items: Sequence[Any]) -> Numbers:
+    """Messages' items as numbers.
+
+    Raises:
+        Unfit: Some are no numbers, not finite, or too large to be exact.
+    """
+    kinds = set(map(type, items))
+    if kinds == {float}:
+        numbers = Numbers(np.array(items, np.float64))
+    elif kinds <= {int, float}:
+        try:
+            values = np.fromiter(items, np.float64, len(items))
+        except OverflowError as failure:
+            raise Unfit from failure
+        whole = np.ones(len(items), bool)
+        if float in kinds:
+            whole = np.fromiter((type(item) is int for item in items), bool, len(items))
+        numbers = Numbers(values, whole)
+    else:
+        raise Unfit
+    if not numbers.fit():
+        raise Unfit
+    return numbers
+
+
+def check_scalars(items: Sequence[Any]) -> int:
+    """See that JSON gives these back as they are; return how long the longest text is.
+
+    Raises:
+        Unfit: Some are neither text, number of 64 bits, truth value nor null.
+    """
+    kinds = set(map(type, items))
+    if not kinds <= _SCALARS:
+        raise Unfit
+    if int in kinds:
+        whole = items if len(kinds) == 1 else [item for item in items if type(item) is int]
+        if min(whole) < -(1 << 63) or max(whole) >= 1 << 63:
+            raise Unfit
+    if float in kinds and not all(isfinite(item) for item in items if type(item) is float):
+        raise Unfit
+    if str not in kinds:
+        return 0
+    return max(map(len, items if len(kinds) == 1 else [item for item in items if type(item) is str]))
+
+
+class Lines:
+    """Numbers and texts as JSON, many at once; what was asked for before is not made again."""
+
+    def __init__(self) -> None:
+        self._encode = msgspec.json.Encoder().encode_lines
+        self._made: dict[bytes, list[bytes]] = {}
+
+    def of_items(self, items: list[Any]) -> list[bytes]:
+        """Of what JSON has in one line; it has no line break of its own."""
+        lines = self._encode(items).split(b"\n")
+        del lines[-1]
+        return lines
+
+    def of_counts(self, counts: Places) -> list[bytes]:
+        """Of counts."""
+        return self._once(b"count" + counts.tobytes(), counts.tolist)
+
+    def of_numbers(self, numbers: Numbers) -> list[bytes]:
+        """Of whole numbers and others."""
+        marks = b"" if numbers.whole is None else numbers.whole.tobytes()
+        return self._once(b"number" + numbers.values.tobytes() + marks, numbers.as_python)
+
+    def _once(self, bits: bytes, items: Callable[[], list[Any]]) -> list[bytes]:
+        made = self._made.get(bits)
+        if made is None:
+            made = self._made[bits] = self.of_items(items())
+        return made
+
+
+class Column(Protocol):
+    """One column over all rows."""
+
+    def grow(self, capacity: int) -> None:
+        """Have place for so many rows."""
+        ...
+
+    def check(self, stored: Sequence[Any]) -> None:
+        """See whether stored values fit into rows; raises Unfit."""
+        ...
+
+    def clear(self, rows: Places) -> None:
+        """Have nothing in rows yet."""
+        ...
+
+    def load(self, rows: Places, stored: Sequence[Any]) -> None:
+        """Put stored values into rows; None is nothing yet."""
+        ...
+
+    def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
+        """What ``keep`` needs, and the outputs in the order of the messages."""
+        ...
+
+    def keep(self, segments: Segments, ran: Any) -> None:
+        """The run is done."""
+        ...
+
+    #: The JSON of what is stored, with a place for each of its parts.
+    form: bytes
+
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+        """What is stored of rows: for each part, the JSON of every row."""
+        ...
+
+
+class CountColumn:
+    """Counts."""
+
+    form = b"%b"
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(0, np.int64)
+
+    def grow(self, capacity: int) -> None:
+        """See ``Column``."""
+        self._counts = _grown(self._counts, capacity)
+
+    def check(self, stored: Sequence[Any]) -> None:
+        """See ``Column``."""
+        kinds = set(map(type, stored))
+        if not kinds <= {int, type(None)}:
+            raise Unfit
+        if int in kinds:
+            counts = [held for held in stored if held is not None]
+            if min(counts) < 0 or max(counts) >= WHOLE_MAX:
+                raise Unfit
+
+    def load(self, rows: Places, stored: Sequence[Any]) -> None:
+        """See ``Column``."""
+        self._counts[rows] = [held or 0 for held in stored]
+
+    def clear(self, rows: Places) -> None:
+        """See ``Column``."""
+        self._counts[rows] = 0
+
+    def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
+        """See ``Column``."""
+        counts = self.counts(segments)
+        return counts, segments.unsorted(counts).tolist()
+
+    def counts(self, segments: Segments) -> Places:
+        """The counts at each message, sorted."""
+        return running_count(self._counts[segments.rows], segments)
+
+    def keep(self, segments: Segments, ran: Any) -> None:
+        """See ``Column``."""
+        self._counts[segments.rows] = ran[segments.lasts]
+
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+        """See ``Column``."""
+        return [lines.of_counts(self._counts[rows])]
+
+
+class NumberColumn:
+    """Totals, or extremes."""
+
+    form = b"%b"
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._values = np.zeros(0, np.float64)
+        self._whole = np.zeros(0, bool)
+        self._there = np.zeros(0, bool)
+
+    def grow(self, capacity: int) -> None:
+        """See ``Column``."""
+        self._values = _grown(self._values, capacity)
+        self._whole, self._there = _grown(self._whole, capacity), _grown(self._there, capacity)
+
+    def check(self, stored: Sequence[Any]) -> None:
+        """See ``Column``."""
+        kinds = set(map(type, stored))
+        if not kinds <= {float, int, type(None)}:
+            raise Unfit
+        if int in kinds and not all(abs(held) < WHOLE_MAX for held in stored if type(held) is int):
+            raise Unfit
+
+    def load(self, rows: Places, stored: Sequence[Any]) -> None:
+        """See ``Column``."""
+        if set(map(type, stored)) == {float}:
+            self._values[rows], self._whole[rows], self._there[rows] = stored, False, True
+            return
+        self._values[rows] = [0.0 if held is None else float(held) for held in stored]
+        self._whole[rows] = [type(held) is int for held in stored]
+        self._there[rows] = [held is not None for held in stored]
+
+    def clear(self, rows: Places) -> None:
+        """See ``Column``."""
+        self._there[rows] = self._whole[rows] = False
+
+    def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
+        """See ``Column``."""
+        ran = self.numbers(items, segments)
+        marks = None if ran.whole is None else segments.unsorted(ran.whole)
+        return ran, Numbers(segments.unsorted(ran.values), marks).as_python()
+
+    def numbers(self, items: Numbers, segments: Segments) -> Numbers:
+        """The numbers at each message, sorted."""
+        rows = segments.rows
+        whole = self._whole[rows]
+        held = Held(Numbers(self._values[rows], whole if whole.any() else None), self._there[rows])
+        if self._kind != "sum":
+            return running_extreme(items.take(segments.order), held, segments, least=self._kind == "min")
+        ran = running_sum(items.take(segments.order), held, segments)
+        if not ran.fit():
+            raise Unfit
+        return ran
+
+    def keep(self, segments: Segments, ran: Numbers) -> None:
+        """See ``Column``."""
+        rows, last = segments.rows, ran.take(segments.lasts)
+        self._values[rows] = last.values
+        self._whole[rows] = False if last.whole is None else last.whole
+        self._there[rows] = True
+
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+        """See ``Column``."""
+        return [lines.of_numbers(Numbers(self._values[rows], self._whole[rows]))]
+
+
+class MeanColumn:
+    """Totals with counts."""
+
+    form = b'{"sum":%b,"count":%b}'
+
+    def __init__(self) -> None:
+        self._totals = NumberColumn("sum")
+        self._counts = CountColumn()
+
+    def grow(self, capacity: int) -> None:
+        """See ``Column``."""
+        self._totals.grow(capacity)
+        self._counts.grow(capacity)
+
+    def check(self, stored: Sequence[Any]) -> None:
+        """See ``Column``."""
+        totals, counts = _parted(stored)
+        self._totals.check(totals)
+        self._counts.check(counts)
+        if any(held is not None and (held.sum is None or not held.count) for held in stored):
+            raise Unfit
+
+    def load(self, rows: Places, stored: Sequence[Any]) -> None:
+        """See ``Column``."""
+        totals, counts = _parted(stored)
+        self._totals.load(rows, totals)
+        self._counts.load(rows, counts)
+
+    def clear(self, rows: Places) -> None:
+        """See ``Column``."""
+        self._totals.clear(rows)
+        self._counts.clear(rows)
+
+    def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
+        """See ``Column``."""
+        totals, counts = self._totals.numbers(items, segments), self._counts.counts(segments)
+        # Both are exact as floats, so that the quotient is rounded once, as Python does it.
+        return (totals, counts), segments.unsorted(totals.values / counts).tolist()
+
+    def keep(self, segments: Segments, ran: Any) -> None:
+        """See ``Column``."""
+        self._totals.keep(segments, ran[0])
+        self._counts.keep(segments, ran[1])
+
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+        """See ``Column``."""
+        return [*self._totals.stored(rows, lines), *self._counts.stored(rows, lines)]
+
+
+class LastColumn:
+    """Newest values, as they came."""
+
+    form = b"%b"
+
+    def __init__(self) -> None:
+        self._values: Any = np.zeros(0, object)
+
+    def grow(self, capacity: int) -> None:
+        """See ``Column``."""
+        self._values = _grown(self._values, capacity)
+
+    def check(self, stored: Sequence[Any]) -> None:
+        """See ``Column``; it is not looked at before it is overwritten."""
+
+    def load(self, rows: Places, stored: Sequence[Any]) -> None:
+        """See ``Column``; it is not looked at before it is overwritten."""
+
+    def clear(self, rows: Places) -> None:
+        """See ``Column``."""
+
+    def run(self, items: list[Any], segments: Segments) -> tuple[Any, list[Any]]:
+        """See ``Column``."""
+        return items, items
+
+    def keep(self, segments: Segments, ran: list[Any]) -> None:
+        """See ``Column``."""
+        items = np.fromiter(ran, object, len(ran))
+        self._values[segments.rows] = items[segments.order[segments.lasts]]
+
+    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+        """See ``Column``."""
+        return [lines.of_items(self._values[rows].tolist())]
+
+
+class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A mean as it is stored."""
+
+    sum: Any
+    count: Any
+
+
+def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
+    """Totals and counts."""
+    if None not in means:
+        return [mean.sum for mean in means], [mean.count for mean in means]  # type: ignore[union-attr]
+    parts = [(None, None) if mean is None else (mean.sum, mean.count) for mean in means]
+    return [total for total, _ in parts], [count for _, count in parts]
+
+
+def _grown(array: Any, capacity: int) -> Any:
+    made = np.zeros(capacity, array.dtype)
+    made[: len(array)] = array
+    return made

@@ -1,0 +1,194 @@
+"""Steps into one function of one message: closures, innermost last. This is what steps mean, as plain as can be; tasks
+run what ``fusion`` makes of the same steps, which does the same to a run of messages.
+
+The compiled function takes ``(value, key, timestamp_ms, headers)`` with value and key as deserialized. It is
+made for each task anew, because stateful steps hold on to that task's stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.dataframe import Node
+from holdfast.processors.engine.dataframe.outbox import Output
+from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.state.store import StoreState
+
+#: What a serializer may raise about a value.
+UNWRITABLE = (TypeError, ValueError, OverflowError)
+
+Step = Callable[[Any, Any, int, Headers], None]
+
+
+class NullKey(HoldfastError):
+    """A message without a key came to a stateful step."""
+
+
+@dataclass(slots=True)
+class CurrentMessage:
+    """The raw key of the message that is being processed."""
+
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """What every step of a stream is compiled with."""
+
+    stores: Mapping[str, StoreState]
+    current: CurrentMessage
+    emit: Callable[[Output], None]
+    record_bytes_max: Mapping[str, int]
+
+
+def compile_steps(
+    source: Node,
+    stores: Mapping[str, StoreState],
+    current: CurrentMessage,
+    emit: Callable[[Output], None],
+    record_bytes_max: Mapping[str, int],
+) -> Step:
+    """Compile all steps of one stream.
+
+    Args:
+        source: The stream's root.
+        stores: The task's stores by name.
+        current: Set by the task before each message.
+        emit: Called with each output, in order.
+        record_bytes_max: By output topic, how large a record may be; no entry is no limit.
+    """
+    return _children(source, _Surroundings(stores, current, emit, record_bytes_max))
+
+
+def _children(node: Node, around: _Surroundings) -> Step:
+    steps = [_compile(child, around) for child in node.children]
+    if not steps:
+        return lambda value, key, timestamp, headers: None
+    if len(steps) == 1:
+        return steps[0]
+
+    def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        for step in steps:
+            step(value, key, timestamp, headers)
+
+    return branch
+
+
+def _compile(node: Node, around: _Surroundings) -> Step:
+    child = _children(node, around)
+    if node.kind == "to_topic":
+        assert node.topic is not None
+        return _sink(node.topic, node.function, around, child)
+    call = _call(node, around.stores, around.current)
+    if node.kind == "filter":
+
+        def keep(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            if call(value, key, timestamp, headers):
+                child(value, key, timestamp, headers)
+
+        return keep
+    if node.kind == "update":
+
+        def touch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            call(value, key, timestamp, headers)
+            child(value, key, timestamp, headers)
+
+        return touch
+    if node.expand:
+
+        def spread(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            for item in call(value, key, timestamp, headers):
+                child(item, key, timestamp, headers)
+
+        return spread
+
+    def replace(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        child(call(value, key, timestamp, headers), key, timestamp, headers)
+
+    return replace
+
+
+def _call(
+    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage
+) -> Callable[[Any, Any, int, Headers], Any]:
+    """The user's function behind one signature."""
+    function = node.function
+    assert function is not None
+    if node.store is None:
+        if node.metadata:
+            return function
+        return lambda value, key, timestamp, headers: function(value)
+    state = stores[node.store]
+    point_at = state.point_at
+
+    def point(timestamp: int) -> None:
+        raw = current.key
+        if raw is None:
+            raise null_key(function)
+        point_at(raw, timestamp)
+
+    if node.metadata:
+
+        def with_metadata(value: Any, key: Any, timestamp: int, headers: Headers) -> Any:
+            point(timestamp)
+            return function(value, key, timestamp, headers, state)
+
+        return with_metadata
+
+    def with_state(value: Any, key: Any, timestamp: int, headers: Headers) -> Any:
+        point(timestamp)
+        return function(value, state)
+
+    return with_state
+
+
+def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings, child: Step) -> Step:
+    serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
+    current, emit = around.current, around.emit
+    bytes_max = around.record_bytes_max.get(name, UNLIMITED)
+
+    def send(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            raw = None if value is None else serialize(value)
+        except UNWRITABLE as failure:
+            raise unwritable("value", value, name, failure) from failure
+        if key_of is None:
+            raw_key = current.key
+        else:
+            made = key_of(value)
+            try:
+                raw_key = serialize_key(made)
+            except UNWRITABLE as failure:
+                raise unwritable("key", made, name, failure) from failure
+        size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
+        if size > bytes_max:
+            raise too_large("An output", name, size, bytes_max)
+        emit(Output(name, raw_key, raw, timestamp))
+        child(value, key, timestamp, headers)
+
+    return send
+
+
+def null_key(function: Callable[..., Any]) -> NullKey:
+    """The error for a message without a key at a stateful function."""
+    name = getattr(function, "__name__", repr(function))
+    return NullKey(
+        f"A message without a key came to the stateful step {name!r}: its state has no place.",
+        action="Give the messages keys, filter those without, or set dead_letter_topic.",
+        step=name,
+    )
+
+
+def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
+    """The error for a key or a value that its serializer refused."""
+    return ValueUnwritable(
+        f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
+        action=f"Give the topic a {part}_serializer that fits.",
+        topic=topic,
+    )

@@ -1,0 +1,492 @@
+"""Assignment: which tasks this worker has, from being assigned to running, and back.
+
+Order on taking a partition (anything else can miss the last batch of a former owner): assigned; committed offsets
+read with pending transactions waited for; *then* the changelogs' high watermarks; replay up to them; coherence.
+
+Invariants:
+    - A task runs only after the coherence guard let it pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
+from holdfast.processors.engine.checkpoints.fetch import Fetched
+from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
+from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
+from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.reseeds import Reseeds
+from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore, is_for_bulk
+from holdfast.processors.engine.runtime.standby import Standbys
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.state.coherence import (
+    ChangelogFacts,
+    RestorePlan,
+    changelog_missing,
+    changelog_too_narrow,
+    check_inputs,
+    check_restore_age,
+    check_source,
+    check_sources_same,
+    delete_retention_s,
+    not_to_wipe,
+    plan_restore,
+    source_missing,
+    without_emptied,
+)
+from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.scratch import ScratchFolder
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.assignment")
+
+
+class Assignment:
+    """The tasks of one worker.
+
+    Args:
+        topology: What is run.
+        cluster: For facts about changelogs, and the restore consumer.
+        folder: Where stores live.
+        databases: What they are.
+        options: How to run.
+        checkpoints: Takes checkpoints, and fetches them where a disk was lost; None for none.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        folder: StateFolder,
+        databases: Databases,
+        options: RuntimeOptions,
+        checkpoints: CheckpointKeeper | None = None,
+    ) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._folder = folder
+        self._databases = databases
+        self._options = options
+        self._restorer = Restorer(cluster)
+        self.scratch = ScratchFolder(databases, folder.path)
+        self.reseeds = Reseeds(options.start.reseed)
+        self.checkpoints = checkpoints
+        #: Of tasks that other processes run.
+        self.standbys = Standbys(topology, cluster, folder, databases, options)
+        self._tasks: dict[str, Task] = {}
+        self._by_partition: dict[Partition, Task] = {}
+        self._starts: dict[Partition, int] = {}
+        self.pending: list[Task] = []
+        #: How long nothing can be done for what is pending, in seconds.
+        self.rest_s = 0.0
+        self._fetching: dict[str, tuple[Task, Job, Patience]] = {}
+        self._fetched: dict[str, Fetched] = {}
+        self.joined = False
+        #: The ids of sources and changelogs, as of the last assignment.
+        self.topic_ids: dict[str, str] = {}
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """All tasks that this worker has now."""
+        return list(self._tasks.values())
+
+    @property
+    def restoring(self) -> Mapping[str, TaskRestore]:
+        """Restores under way, by task name."""
+        return self._restorer.active
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are tasks that do not run yet."""
+        return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
+
+    def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
+        """What a task's state began with: the checkpoint that is being fetched, was used, or why none was."""
+        if task in self._fetching:
+            return {"fetching": dict(self._fetching[task][1].progress)}
+        fetched = self._fetched.get(task)
+        return None if fetched is None else fetched.told()
+
+    def running(self, partition: Partition) -> Task | None:
+        """The running task that reads a partition."""
+        task = self._by_partition.get(partition)
+        return task if task is not None and task.phase is TaskPhase.RUNNING else None
+
+    def assigned(self, partitions: Sequence[Partition]) -> None:
+        """Note new partitions; their tasks are opened later, outside of the callback."""
+        self.joined = True
+        self.standbys.look_soon()
+        for partition in partitions:
+            subtopology = self._topology.subtopology_of(partition.topic)
+            name = f"{subtopology.name}-{partition.number}"
+            task = self._tasks.get(name)
+            if task is None:
+                task = Task(name, subtopology.name, partition.number, ())
+                self._tasks[name] = task
+                self.pending.append(task)
+            task.inputs = (*task.inputs, partition.topic)
+            self._by_partition[partition] = task
+
+    def check_folder(self) -> None:
+        """See ``StateFolder.check_held``."""
+        self._folder.check_held()
+
+    def revoked(self, partitions: Sequence[Partition]) -> None:
+        """Close the tasks of these partitions."""
+        for partition in partitions:
+            self._starts.pop(partition, None)
+            task = self._by_partition.pop(partition, None)
+            if task is None or task.name not in self._tasks:
+                continue
+            self._restorer.forget(task)
+            self.reseeds.forget(task.name)
+            self._forget_fetch(task.name)
+            if task in self.pending:
+                self.pending.remove(task)
+            task.close()
+            del self._tasks[task.name]
+        self._share_cache()
+
+    def _share_cache(self) -> None:
+        """All stores of all tasks have the same share of the memory for committed values."""
+        states = [state for task in self._tasks.values() for state in task.states.values()]
+        for state in states:
+            state.bound_cache(self._options.state_cache_bytes // len(states))
+
+    def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
+        """Open pending tasks, replay some records, and return the tasks that run now.
+
+        Raises:
+            StateIncoherent: The coherence guard refuses a task.
+        """
+        self.rest_s = 0.0
+        self._look_at_fetches()
+        if self.pending:
+            try:
+                self._open_pending(member)
+            except (BrokerUnreachable, CoordinatorMoving) as away:
+                _log.warning("tasks wait for the broker", error=away.message)
+                return []
+        if member.brokers_down_s > 0:
+            self._restorer.excuse()
+        if self._fetching and self.checkpoints is not None and not self._restorer.active:
+            self.checkpoints.wait(0.05)
+        started = []
+        for restore in [*self.reseeds.take_ready(), *self._restorer.step(0.01 if self._fetching else 0.05)]:
+            if self.reseeds.hold(restore):
+                continue
+            try:
+                self._finish(restore, frames)
+            except StateIncoherent:
+                self._check_still_ours(member, restore)
+                raise
+            started.append(restore.task)
+        if started:
+            self._share_cache()
+        return started
+
+    def follow(self, member: GroupMember, *, idle: bool) -> None:
+        """Let the standbys follow a little; see ``Standbys.step``."""
+        self.standbys.step(member, self._tasks, idle=idle)
+
+    def close_all(self) -> None:
+        """Close every task, every standby and the restore consumer."""
+        self._restorer.close()
+        self.standbys.close()
+        for name in list(self._tasks):
+            self._forget_fetch(name)
+            self.reseeds.forget(name)
+            self._tasks[name].close()
+        self._tasks.clear()
+        self._by_partition.clear()
+        self._starts.clear()
+        self.pending.clear()
+        self.joined = False
+
+    def _open_pending(self, member: GroupMember) -> None:
+        tasks = list(self.pending)
+        inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
+        # Before any request: a process that is frozen in between must not take its state for younger than it is.
+        looked_at = self._cluster.clock.time()
+        if not self._fence_former_owners(tasks):
+            self.rest_s = LOOK_EVERY_S
+            return
+        committed = member.committed(inputs)
+        self._look_at_sources(inputs, committed)
+        changelogs = self._changelog_facts(tasks)
+        member.broker_answered()
+        for task in tasks:
+            by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
+            self._open(task, self._facts_of(task, changelogs), by_topic, looked_at)
+            self.pending.remove(task)
+
+    def _fence_former_owners(self, tasks: Sequence[Task]) -> bool:
+        topics = {spec.store: spec.topic.name for spec in self._topology.changelogs}
+        changelogs = {task.name: [topics[name] for name in self._stores(task) if name in topics] for task in tasks}
+        return self.standbys.owners.fence({task.name: task.partition for task in tasks}, changelogs)
+
+    def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
+        """Check the sources, and choose where to begin in those that nothing was committed of."""
+        topics = self._cluster.topics()
+        names = sorted({partition.topic for partition in inputs})
+        described = topics.describe(names)
+        for name in names:
+            if name not in described:
+                raise source_missing(name)
+            self.topic_ids[name] = described[name].topic_id
+            starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
+            for partition in inputs:
+                if partition.topic == name:
+                    start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
+                    check_source(name, partition.number, committed[partition], start, end)
+                    self._starts[partition] = start if self._options.offset_reset == "earliest" else end
+
+    def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
+        """Facts of every changelog partition of these tasks, high watermarks read last."""
+        stores = {name for task in tasks for name in self._stores(task)}
+        names = [spec.topic.name for spec in self._topology.changelogs if spec.store in stores]
+        topics = self._cluster.topics()
+        described = topics.describe(names)
+        facts: dict[Partition, ChangelogFacts] = {}
+        for name in names:
+            seen = described.get(name)
+            if seen is None:
+                raise changelog_missing(name, self._topology)
+            self.topic_ids[name] = seen.topic_id
+            starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
+            for number, end in ends.items():
+                facts[Partition(name, number)] = ChangelogFacts(
+                    name, seen.topic_id, starts[number], end, delete_retention_s(seen)
+                )
+        return facts
+
+    def _facts_of(self, task: Task, changelogs: Mapping[Partition, ChangelogFacts]) -> dict[str, ChangelogFacts]:
+        """Facts of a task's own changelog partitions, by store."""
+        facts: dict[str, ChangelogFacts] = {}
+        for name in self._stores(task):
+            spec = self._topology.changelog_of(name)
+            if spec is None:
+                continue
+            place = Partition(spec.name, task.partition)
+            if place not in changelogs:
+                raise changelog_too_narrow(spec.name, task.partition)
+            facts[name] = changelogs[place]
+        return facts
+
+    def _open(
+        self,
+        task: Task,
+        facts: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+        looked_at: float,
+    ) -> None:
+        """Open a task's store and begin its replay, or first look for a checkpoint to begin with."""
+        store = None
+        if self._stores(task):
+            self.standbys.release(task.name)
+            self._install(task)
+            store = TaskStore(self._databases, self._folder.task(task.name), self._tail_in_bulk(task, facts))
+        try:
+            if store is not None:
+                self._check_installed(task, store)
+            facts = self.reseeds.decide(task.name, store, facts, committed)
+            decided = self._plan(task, store, facts, looked_at)
+            anew = self.reseeds.stores_of(task.name)
+            if anew and decided.wipe is not None:
+                raise not_to_wipe(task.name, anew, decided.wipe)
+            if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
+                store.close()
+                return
+        except BaseException:
+            if store is not None:
+                store.close()
+            raise
+        changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
+        task.open(store, self._stores(task), changelogs_of, self._options.record_bytes_max)
+        self._restorer.begin(task, decided, facts, committed, looked_at)
+
+    def _plan(
+        self, task: Task, store: TaskStore | None, facts: Mapping[str, ChangelogFacts], looked_at: float
+    ) -> RestorePlan:
+        meta = None if store is None else store.meta()
+        if meta == TaskMeta():
+            meta = None
+        meta = without_emptied(meta, self._options.start.begin_empty, facts)
+        decided = plan_restore(task.name, meta, facts, looked_at)
+        unknown = [name for name in facts if meta is None or name not in meta.stores]
+        held = [] if store is None else [name for name in unknown if store.holds_data(name)]
+        if held:
+            kept = [name for name in held if name not in self._options.start.begin_empty]
+            if kept and meta is not None and meta.inputs and not meta.restoring:
+                raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
+            # Its age is not known either: deletes may be gone that this data still lacks.
+            whole = plan_restore(task.name, None, facts, looked_at)
+            decided = replace(whole, wipe="it holds data without offsets: its first write was torn")
+        return decided
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _fetch_first(
+        self,
+        task: Task,
+        facts: Mapping[str, ChangelogFacts],
+        decided: RestorePlan,
+        committed: Mapping[str, int | None],
+        looked_at: float,
+    ) -> bool:
+        """Whether a checkpoint is looked for now; the task is opened again when that is done."""
+        replay = sum(known.end - decided.starts[name] for name, known in facts.items())
+        if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
+            return False
+        if self._options.start.from_changelog:
+            return False
+        wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
+        patience = Patience(replay, self._cluster.clock.monotonic())
+        self._fetching[task.name] = task, self.checkpoints.fetch(task, wanted), patience
+        return True
+
+    def _look_at_fetches(self) -> None:
+        """Tasks whose checkpoint is there, or is known not to be, are opened next."""
+        now = self._cluster.clock.monotonic()
+        for name, (task, job, patience) in list(self._fetching.items()):
+            too_slow = None if job.done else patience.spent(now, job.progress.get("bytes", 0))
+            if not job.done and too_slow is None:
+                continue
+            del self._fetching[name]
+            if too_slow is not None:
+                job.cancel()
+            found = job.result
+            if not isinstance(found, Fetched):
+                why = (Refusal("all", too_slow or f"looking for one failed: {job.failure!r}"),)
+                found = Fetched(None, None, why)
+            self._fetched[name] = found
+            for refused in found.refused:
+                _log.warning("a checkpoint is not used", task=name, checkpoint=refused.checkpoint_id, why=refused.why)
+            self.pending.append(task)
+
+    def _install(self, task: Task) -> None:
+        """Put a checkpoint that was fetched in the place of the task's store."""
+        fetched = self._fetched.get(task.name)
+        if fetched is None or fetched.manifest is None or fetched.path is None:
+            return
+        path = self._folder.task(task.name)
+        try:
+            if self._databases.exists(path):
+                self._databases.delete(path)
+            self._databases.move(fetched.path, path)
+        except OSError as failure:
+            self._refuse(task, fetched, f"it could not be moved into place: {failure}")
+            return
+        manifest = fetched.manifest
+        _log.info(
+            "state begins with a checkpoint",
+            task=task.name,
+            checkpoint=manifest.checkpoint_id,
+            bytes=manifest.size,
+            stores={name: at.offset for name, at in manifest.meta.stores.items()},
+        )
+
+    def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
+        """The records that the task's checkpoint lacks, when they are many: its database is opened for them at once."""
+        fetched = self._fetched.get(task.name)
+        if fetched is None or fetched.manifest is None:
+            return None
+        held = fetched.manifest.meta.stores
+        tail = sum(known.end - (held[name].offset if name in held else known.start) for name, known in facts.items())
+        return tail if is_for_bulk(tail) else None
+
+    def _check_installed(self, task: Task, store: TaskStore) -> None:
+        """A checkpoint's database and its manifest must tell the same."""
+        fetched = self._fetched.get(task.name)
+        if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
+            self._refuse(task, fetched, "its database has other offsets than its manifest")
+            store.wipe()
+
+    def _refuse(self, task: Task, fetched: Fetched, why: str) -> None:
+        assert fetched.manifest is not None
+        refused = Refusal(fetched.manifest.checkpoint_id, why)
+        _log.warning("a checkpoint is not used", task=task.name, checkpoint=refused.checkpoint_id, why=why)
+        self._fetched[task.name] = Fetched(None, fetched.path, (*fetched.refused, refused))
+
+    def _forget_fetch(self, task: str) -> None:
+        found = self._fetched.pop(task, None)
+        if task in self._fetching:
+            job = self._fetching.pop(task)[1]
+            job.cancel()
+            found = job.result if isinstance(job.result, Fetched) else found
+        if found is not None and self.checkpoints is not None:
+            self.checkpoints.discard(found)  # nothing is there any more where it was put into place
+
+    def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
+        task = restore.task
+        age_s = self._cluster.clock.time() - restore.complete_at
+        if restore.records:
+            check_restore_age(task.name, age_s, {replay.store: replay.facts for replay in restore.replays.values()})
+        check_sources_same(task.name, restore.sources, self.topic_ids)
+        committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
+        if restore.replays:
+            task.begun_empty = restore.never_written(self._options.start.begin_empty)
+            held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
+            resume = check_inputs(task.name, held, restore.committed)
+        else:
+            resume = committed
+            self._check_local_only(task, resume)
+        if task.store is not None:
+            stores = {**task.meta.stores, **restore.begun(task.begun_empty, committed)}
+            task.meta = replace(task.meta, inputs=resume, stores=stores, restoring=False, complete_at=restore.target_at)
+            task.store.write([], task.meta)
+        began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
+        task.restored = restore.records
+        task.restored_s = self._cluster.clock.monotonic() - restore.started_at
+        task.start(frames, committed, began)
+        progress = restore.progress(self._cluster.clock.monotonic())
+        fetched = self._fetched.get(task.name)
+        used = None if fetched is None or fetched.manifest is None else fetched.manifest.checkpoint_id
+        _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
+
+    def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
+        """A worker that was frozen in a restore may meet records of its successor: then nothing is wrong but its age.
+
+        Raises:
+            MembershipLost: The group's offsets moved since the restore began: another worker has the partition.
+        """
+        inputs = [Partition(topic, restore.task.partition) for topic in restore.task.inputs]
+        now = {partition.topic: offset for partition, offset in member.committed(inputs).items()}
+        if now != restore.committed:
+            raise MembershipLost(
+                f"While task {restore.task.name} was restored, another worker went on with its partition.",
+                action="Nothing is lost: this worker joins the group anew.",
+                task=restore.task.name,
+                seen=now,
+                expected=dict(restore.committed),
+            )
+
+    def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
+        """Without changelogs the local state is all there is: it must be exactly at the committed offsets."""
+        if task.store is None or task.meta.inputs == committed:
+            return
+        if task.meta == TaskMeta():
+            _log.warning("the store keeps no changelog and starts empty", task=task.name, inputs=dict(committed))
+            return
+        raise StateIncoherent(
+            f"Task {task.name}: its state holds the inputs up to {dict(task.meta.inputs)}, the group committed "
+            f"{dict(committed)}, and there is no changelog to mend it from.",
+            action="Call clear_state() and reset the group's offsets to build the state anew; keep changelogs on.",
+            cause="offsets-reset",
+            task=task.name,
+        )
+
+    def _stores(self, task: Task) -> tuple[str, ...]:
+        return next(sub.stores for sub in self._topology.subtopologies if sub.name == task.subtopology)

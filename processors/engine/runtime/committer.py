@@ -1,0 +1,348 @@
+"""The committer: a worker's producer, its open transaction, and what becomes of it.
+
+    CLOSED ──start──► IDLE ──first output or commit──► OPEN ──committed──► IDLE
+                       ▲                                │
+                       └──────aborted, or resolved──────┘        any ──close──► CLOSED
+
+Invariants:
+    - After an answer that leaves the outcome open, the producer is replaced before anything else is sent: a late
+      end of the old transaction could otherwise end a new one.
+    - Local state is written only after the transaction is known to be committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+import structlog
+
+from holdfast.infra.kafka.errors import (
+    BrokerUnreachable,
+    KafkaFailed,
+    MembershipLost,
+    OutcomeUnknown,
+    ProducerFenced,
+    TransactionAborted,
+)
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime import commit as commits
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.latency import LatencyHistogram
+from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TransactionProducer
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.committer")
+
+#: So many aborts in a row without a commit between them stop the worker: it would never get further.
+ABORTS_MAX = 20
+#: So many times in a row a fenced worker joins anew; two live processes with one slot would else fence forever.
+FENCED_MAX = 3
+
+
+#: The broker ends a transaction that is open for longer, in seconds.
+TRANSACTION_S = 15.0
+
+
+class Outcome(Enum):
+    """What a commit came to."""
+
+    NOTHING = "there was nothing to commit"
+    DONE = "committed, here and in Kafka"
+    DROPPED = "not committed: everything since the last commit is to be read again"
+
+
+class OwnershipLost(Exception):
+    """The group went on without us; join anew."""
+
+
+class Committer:
+    """Commits a worker's tasks.
+
+    Args:
+        topology: What is run.
+        cluster: Makes producers.
+        options: How to run.
+        assignment: The tasks.
+        transactional_id: The slot's own.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        options: RuntimeOptions,
+        assignment: Assignment,
+        transactional_id: str,
+    ) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._options = options
+        self._assignment = assignment
+        #: At-least-once without changelogs commits nothing but offsets.
+        self._transactional = options.exactly_once or bool(topology.changelogs)
+        self._transactional_id = transactional_id
+        assignment.standbys.owners.own = transactional_id
+        self._producer: TransactionProducer | None = None
+        #: Sends outputs; at-least-once past the transaction.
+        self._outputs: TransactionProducer | None = None
+        self._open = False
+        self._opened_at = 0.0
+        self._aborts_in_a_row = 0
+        self._fenced_in_a_row = 0
+        #: Told while an answer of Kafka is waited for: since when it is waited, None once the producer works.
+        self.on_wait: Callable[[float | None], None] = lambda since: None
+        self.sent = 0
+        self.count = 0
+        self.aborts = 0
+        self.last_at: float | None = None
+        self.last_s: float | None = None
+        self.latency = LatencyHistogram()
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction is open."""
+        return self._open
+
+    def start(self) -> None:
+        """Make the producers; what a former holder of the transactional id left open is ended.
+
+        Raises:
+            BrokerUnreachable: Kafka did not answer in time.
+            OwnershipLost: Another producer took over, or the client library did not come back: join anew.
+        """
+        waiting_since = self._clock.monotonic()
+        self._open = False
+        batch = self._options.batch_bytes_max
+        self._producer = self._cluster.producer(self._transactional_id if self._transactional else None, batch)
+        self._producer.on_wait = lambda: self.on_wait(waiting_since)
+        self._outputs = self._producer
+        try:
+            if self._transactional and not self._options.exactly_once:
+                self._outputs = self._cluster.producer(None, batch)
+                self._outputs.on_wait = lambda: self.on_wait(None)
+            self._producer.init(self._options.broker_timeout_s)
+        except ProducerFenced as fenced:
+            self.close()
+            self._fenced(fenced)
+        except OutcomeUnknown as unknown:
+            self.close()
+            self._count_abort(unknown)
+            raise OwnershipLost from unknown
+        except BaseException:
+            self.close()
+            raise
+        self._producer.on_wait = lambda: self.on_wait(None)
+
+    def close(self) -> None:
+        """Abort what is open, as far as Kafka answers, and let go of the producers."""
+        producer, outputs = self._producer, self._outputs
+        self._producer = self._outputs = None
+        if producer is None:
+            return
+        if outputs is not None and outputs is not producer:
+            outputs.close()
+        try:
+            if self._open:
+                producer.abort()
+        except KafkaFailed as failure:
+            _log.warning("the open transaction is left to the broker to abort", error=failure.message)
+        finally:
+            self._open = False
+            producer.close()
+
+    def send(self, task: Task) -> Outcome:
+        """Send the outputs of a task: NOTHING, or DROPPED when they failed, and their transaction with them.
+
+        Raises:
+            OwnershipLost, KafkaFailed: See ``commit``.
+        """
+        boxes = [box for box in task.outboxes.values() if box.values]
+        if self._options.start.shadow:
+            for box in boxes:
+                box.clear()  # the processor itself sent them
+            return Outcome.NOTHING
+        if not boxes:
+            return Outcome.NOTHING
+        try:
+            producer = self._begun() if self._options.exactly_once else self._outputs
+            assert producer is not None
+            for box in boxes:
+                producer.produce_all(box.topic, box.values, box.keys, timestamps=box.timestamps, headers=box.headers)
+                self.sent += len(box.values)
+                box.clear()
+            producer.poll()
+        except TransactionAborted as aborted:
+            self._abort(aborted)
+            return Outcome.DROPPED
+        except ProducerFenced as fenced:
+            self._fenced(fenced)
+        except OutcomeUnknown as unknown:  # nothing was asked to be committed: it has not happened
+            _log.warning("a producer does not come back; going on with a new one", error=unknown.message)
+            self._replace_producer()
+            self._count_abort(unknown)
+            return Outcome.DROPPED
+        return Outcome.NOTHING
+
+    def commit(self, member: GroupMember) -> Outcome:
+        """Commit what the running tasks have done.
+
+        Raises:
+            OwnershipLost: The group or another producer took over; nothing was committed that is not known.
+            KafkaFailed: Kafka refuses.
+            StateFailed: The disk refused, after Kafka committed or before anything was sent.
+        """
+        pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
+        return self._carry_out(pending, member, self._resolve) if pending.tasks else Outcome.NOTHING
+
+    def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
+        """Commit what a command does to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
+
+        Offsets that stay where they are can't tell what became of a commit without an answer: state is replayed then.
+
+        Raises:
+            OwnershipLost, KafkaFailed, StateFailed: See ``commit``; its cause is OutcomeUnknown where that is why.
+        """
+        assert not self._open, "a command's commit would take others' work along"
+        return self._carry_out(commits.Commit([part]), member, self._replay)
+
+    def _carry_out(
+        self,
+        pending: commits.Commit,
+        member: GroupMember,
+        resolve: Callable[[commits.Commit, GroupMember, OutcomeUnknown], None],
+    ) -> Outcome:
+        self._assignment.check_folder()
+        started = self._clock.monotonic()
+        # Read before the answer: a process that is frozen in between must not take its state for younger than it is.
+        complete_at = self._clock.time()
+        try:
+            self._send_commit(pending, member)
+        except MembershipLost as lost:
+            _log.warning("work is not committed: its next owner redoes it", error=lost.message)
+            raise OwnershipLost from lost
+        except TransactionAborted as aborted:
+            self._abort(aborted)
+            return Outcome.DROPPED
+        except ProducerFenced as fenced:
+            self._fenced(fenced)
+        except OutcomeUnknown as unknown:
+            resolve(pending, member, unknown)
+            return Outcome.DROPPED
+        self._open = False
+        commits.write_local(pending, self._topology, self._assignment.topic_ids, complete_at)
+        self._aborts_in_a_row = self._fenced_in_a_row = 0
+        self.count += 1
+        self.last_at = self._clock.time()
+        self.last_s = self._clock.monotonic() - started
+        self.latency.observe(self.last_s)
+        return Outcome.DONE
+
+    def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
+        if not self._options.exactly_once:
+            assert self._outputs is not None
+            commits.flush_outputs(self._outputs)
+        if not self._transactional:
+            commits.commit_offsets(pending, member)
+            return
+        producer = self._begun()
+        commits.produce_changelogs(
+            pending, self._topology, producer, self._assignment.topic_ids, self._transactional_id
+        )
+        commits.commit_transaction(pending, producer, member)
+
+    def _begun(self) -> TransactionProducer:
+        producer = self._producer
+        assert producer is not None
+        if not self._open:
+            try:
+                producer.begin()
+            except ProducerFenced as fenced:
+                self._fenced(fenced)
+            self._open = True
+            self._opened_at = self._clock.monotonic()
+        return producer
+
+    def _abort(self, why: KafkaFailed) -> None:
+        self._count_abort(why)
+        _log.warning(
+            "transaction aborted; its messages are processed again",
+            error=why.message,
+            in_a_row=self._aborts_in_a_row,
+        )
+        if self._open and self._producer is not None:
+            try:
+                self._producer.abort()
+            except OutcomeUnknown:
+                self._replace_producer()
+            except ProducerFenced as fenced:
+                self._fenced(fenced)
+        self._open = False
+
+    def _count_abort(self, why: KafkaFailed) -> None:
+        self.aborts += 1
+        self._aborts_in_a_row += 1
+        if self._aborts_in_a_row > ABORTS_MAX:
+            raise why
+
+    def _fenced(self, why: ProducerFenced) -> None:
+        """Another producer took over, or the broker ended a transaction that was open for too long: join anew."""
+        open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
+        self._open = False
+        self._fenced_in_a_row += 1
+        if self._fenced_in_a_row > FENCED_MAX:
+            raise _held_open(open_s, why) if open_s > TRANSACTION_S else why
+        _log.warning("fenced by a newer producer; joining the group anew", error=why.message)
+        raise OwnershipLost from why
+
+    def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
+        """Find out whether a commit without an answer happened; return when it did not.
+
+        The new offsets alone don't prove that the commit was ours: an owner that came after us may have read the same
+        records, with other results. So the overlay is never written; the replay writes what was committed.
+
+        Raises:
+            OwnershipLost: It happened, or another owner went on: join anew, and replay the changelog.
+        """
+        _log.warning("a commit got no answer; asking Kafka what became of it", error=why.message)
+        self._replace_producer()
+        actual = self._committed_now(member, list(pending.offsets))
+        if actual != pending.before:
+            _log.info("the commit had happened, or a successor's: state is replayed from its changelog")
+            raise OwnershipLost
+        _log.info("the commit had not happened; its messages are processed again")
+        self._count_abort(why)
+
+    def _replay(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
+        """Whether a command's commit happened is found out by the replay."""
+        _log.warning("a command's commit got no answer; state is replayed from its changelog", error=why.message)
+        self._replace_producer()
+        raise OwnershipLost from why
+
+    def _replace_producer(self) -> None:
+        self._open = False  # asked to abort it, this producer might not come back: the next one ends it
+        self.close()
+        self.start()
+
+    def _committed_now(self, member: GroupMember, partitions: list[Partition]) -> dict[Partition, int | None]:
+        deadline = self._clock.monotonic() + self._options.broker_timeout_s
+        while True:
+            try:
+                return member.committed(partitions)
+            except BrokerUnreachable:
+                if self._clock.monotonic() > deadline:
+                    raise
+                self.on_wait(None)
+
+
+def _held_open(open_s: float, why: ProducerFenced) -> ProducerFenced:
+    return ProducerFenced(
+        f"A transaction was open for {open_s:.0f} s, longer than Kafka lets it: {why.message}",
+        action="Some message takes longer than that to process: make the function faster, or use the guarantee "
+        "at-least-once, where outputs are sent outside of transactions.",
+        seen=open_s,
+        expected=TRANSACTION_S,
+    )

@@ -1,0 +1,142 @@
+"""What becomes of a message whose processing raised: stop (the default), a dead-letter record, or a skip."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import structlog
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.outbox import Output
+from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.runtime.task import FailedMessage
+
+_log = structlog.get_logger("runtime.failures")
+_users_log = logging.getLogger("holdfast.processing")
+
+#: The user's say: called with the error, the message and a logger; True skips the message.
+OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
+
+#: Of the first failures each is logged, later ones every so many.
+LOG_FIRST = 5
+LOG_EVERY = 1000
+#: Of an error's text so many characters are kept: the dead letter itself must never be what is too large.
+REASON_MAX = 2_000
+
+
+class ProcessingFailed(HoldfastError):
+    """A message could not be processed, and nothing says what to do with such messages."""
+
+    cause = "poison-message"
+
+
+class FailurePolicy:
+    """Decides about failed messages, and counts them.
+
+    Args:
+        dead_letter_topic: Where failed messages go; None to stop at the first.
+        on_processing_error: The user's callback, asked first.
+        processor: The processor's name, for the headers.
+        code_version: The processor's code version, for the headers.
+        record_bytes_max: The most bytes that a dead letter may have.
+    """
+
+    def __init__(
+        self,
+        dead_letter_topic: str | None,
+        on_processing_error: OnProcessingError | None,
+        processor: str,
+        code_version: str,
+        record_bytes_max: int = UNLIMITED,
+    ) -> None:
+        self._topic = dead_letter_topic
+        self._ask = on_processing_error
+        self._processor = processor
+        self._code_version = code_version
+        self._bytes_max = record_bytes_max
+        self.dead_lettered = 0
+        self.skipped = 0
+
+    def __call__(self, failed: FailedMessage) -> Output | None:
+        """Decide about one message.
+
+        Raises:
+            ProcessingFailed: Neither the callback nor a dead-letter topic takes it.
+        """
+        if self._ask is not None and self._skips(self._ask, failed):
+            self.skipped += 1
+            return None
+        if self._topic is None:
+            raise _failure(failed) from failed.error
+        headers = self._headers(failed)
+        size = sum(len(part or b"") for part in (failed.key, failed.value)) + sum(
+            len(name.encode()) + len(value or b"") for name, value in headers or []
+        )
+        if size > self._bytes_max:
+            large = too_large("The dead letter, with its reasons in headers,", self._topic, size, self._bytes_max)
+            raise _failure(failed, also=large.message, action=large.action) from failed.error
+        self.dead_lettered += 1
+        if self.dead_lettered <= LOG_FIRST or self.dead_lettered % LOG_EVERY == 0:
+            _log.warning(
+                "message went to the dead-letter topic",
+                topic=failed.partition.topic,
+                partition=failed.partition.number,
+                offset=failed.offset,
+                error=type(failed.error).__name__,
+                reason=_reason(failed.error)[:200],
+                dead_letter_topic=self._topic,
+                total=self.dead_lettered,
+            )
+        return Output(self._topic, failed.key, failed.value, failed.timestamp_ms, headers)
+
+    def _skips(self, ask: OnProcessingError, failed: FailedMessage) -> bool:
+        try:
+            return ask(failed.error, failed, _users_log)
+        except (Exception, SystemExit) as raised:
+            name = getattr(ask, "__name__", repr(ask))
+            said = f"on_processing_error ({name}), asked about it, raised {type(raised).__name__}: {_text(raised)}."
+            raise _failure(failed, also=said, action="Mend on_processing_error; it returns True to skip.") from raised
+
+    def _headers(self, failed: FailedMessage) -> Headers:
+        ours = {
+            "holdfast.error": _reason(failed.error),
+            "holdfast.error.type": type(failed.error).__name__,
+            "holdfast.topic": failed.partition.topic,
+            "holdfast.partition": str(failed.partition.number),
+            "holdfast.offset": str(failed.offset),
+            "holdfast.processor": self._processor,
+            "holdfast.code_version": self._code_version,
+        }
+        # An error's text may hold anything, also what is no valid UTF-8.
+        encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
+        return [*(failed.headers or []), *encoded]
+
+
+def _reason(error: Exception) -> str:
+    text = error.message if isinstance(error, HoldfastError) else _text(error)
+    return text if len(text) <= REASON_MAX else f"{text[:REASON_MAX]}… ({len(text)} characters)"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text can't be made: {type(failure).__name__})"
+
+
+def _failure(failed: FailedMessage, *, also: str = "", action: str = "") -> ProcessingFailed:
+    place = f"{failed.partition.topic}[{failed.partition.number}] offset {failed.offset}"
+    return ProcessingFailed(
+        f"Processing the message at {place} raised {type(failed.error).__name__}: "
+        f"{_reason(failed.error).rstrip('.')}. {also and also + ' '}Its state writes are undone; all before it is "
+        "committed.",
+        action=action
+        or "Mend the function or the message and restart: processing goes on at this offset. Or set "
+        "dead_letter_topic to put such messages aside.",
+        topic=failed.partition.topic,
+        partition=failed.partition.number,
+        offset=failed.offset,
+        error=type(failed.error).__name__,
+    )

@@ -1,0 +1,74 @@
+"""Heirs: which member of a group gets a partition next, when the member that has it now is gone.
+
+The group's assignor is a pure function of members and partitions, and so is this: every process computes the same
+heirs from the group's description, without a word between them. Built after the client library's assignors
+(``range`` and ``cooperative-sticky`` for members that all read the same topics, without racks).
+
+Invariants:
+    - The owner of a partition is never its own heir, and no member is twice among the heirs of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+from holdfast.infra.kafka.records import GroupShares, Partition
+
+Shares = Mapping[str, AbstractSet[Partition]]
+
+
+def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
+    """The heirs of every partition: who gets it when its owner goes, then when that one goes, too, and so on.
+
+    Args:
+        group: Who has which partitions now.
+        replicas: How many heirs of each partition are asked for; there are fewer when members are few.
+    """
+    after: dict[frozenset[str], Shares] = {}
+    found: dict[Partition, tuple[str, ...]] = {}
+    for owner, owned in group.members.items():
+        for partition in owned:
+            gone = [owner]
+            while len(gone) <= replicas and len(gone) < len(group.members):
+                key = frozenset(gone)
+                if key not in after:
+                    after[key] = _shares_without(group, key)
+                gone.append(next(member for member, share in after[key].items() if partition in share))
+            found[partition] = tuple(gone[1:])
+    return found
+
+
+def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partition]:
+    """The partitions that a member is an heir of."""
+    return {partition for partition, after in heirs(group, replicas).items() if member in after}
+
+
+def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
+    if "cooperative" in group.assignor or "sticky" in group.assignor:
+        return _sticky(group.members, gone)
+    partitions = sorted(partition for owned in group.members.values() for partition in owned)
+    return _range(sorted(group.members.keys() - gone), partitions)
+
+
+def _range(members: list[str], partitions: list[Partition]) -> Shares:
+    """Of each topic, a run of partitions to each member in the order of their ids; the first ones get one more."""
+    shares: dict[str, set[Partition]] = {member: set() for member in members}
+    for topic in {partition.topic for partition in partitions}:
+        numbers = [partition for partition in partitions if partition.topic == topic]
+        each, more = divmod(len(numbers), len(members))
+        first = 0
+        for place, member in enumerate(members):
+            last = first + each + (place < more)
+            shares[member].update(numbers[first:last])
+            first = last
+    return shares
+
+
+def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:
+    """Everybody keeps what is theirs; what is free goes, the last partition first, to whoever has least (of several,
+    to the smallest id)."""
+    shares = {member: set(owned) for member, owned in members.items() if member not in gone}
+    for partition in sorted((partition for member in gone for partition in members[member]), reverse=True):
+        shares[min(shares, key=lambda member: (len(shares[member]), member))].add(partition)
+    return shares

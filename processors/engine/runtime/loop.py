@@ -1,0 +1,491 @@
+"""The worker: one thread that polls, processes, commits, restores and answers requests, in turns.
+
+    STARTING ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
+                    any of them ──► WAITING (no broker) ──► back
+                    any of them ──► FAILED
+
+Invariants:
+    - Only this thread touches Kafka clients and RocksDB.
+    - Nothing is restored inside a rebalance callback; partitions stay paused until their task runs.
+    - On revoke, work is committed or dropped before the callback returns; on loss it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+
+import structlog
+
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.commands.until import Reach
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
+from holdfast.processors.engine.runtime.failures import FailurePolicy
+from holdfast.processors.engine.runtime.maintenance import Maintenance
+from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
+from holdfast.processors.engine.runtime.pace import Pace
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.state.errors import StateCorrupt, StateFailed
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.loop")
+
+#: So many times in a row, without a commit between them, damaged state is restored before the worker stops.
+DAMAGES_MAX = 3
+#: Slices aim at taking no longer than this, in seconds, so that commits, heartbeats and requests have their turn.
+SLICE_S = 0.1
+#: How long a poll waits for records while standbys have more to replay, in seconds.
+STANDBY_PATIENCE_S = 0.002
+
+
+class Phase(Enum):
+    """Where the worker is; see the module."""
+
+    STARTING = "starting"
+    JOINING = "joining"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    WAITING = "waiting"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Work for the worker's thread; what ``only_reads`` is also done while Kafka is being waited for."""
+
+    work: Callable[[], None]
+    only_reads: bool
+
+
+class Worker:
+    """Runs one topology in one slot until it is stopped.
+
+    Args:
+        topology: What to run.
+        frames: The streams by input topic.
+        cluster: Makes Kafka clients.
+        options: How to run.
+        failures: Decides about failed messages.
+        assignment: Tasks and their stores.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        frames: Mapping[str, StreamingDataFrame],
+        cluster: Cluster,
+        options: RuntimeOptions,
+        failures: FailurePolicy,
+        assignment: Assignment,
+        transactional_id: str,
+    ) -> None:
+        self.topology = topology
+        self.options = options
+        self.failures = failures
+        self.assignment = assignment
+        self.phase = Phase.STARTING
+        self.member: GroupMember | None = None
+        self.committer = Committer(topology, cluster, options, assignment, transactional_id)
+        self.committer.on_wait = self._while_waiting
+        self.started_at = cluster.clock.time()
+        self.heartbeat_at = cluster.clock.time()
+        self.processed = 0
+        self.paused = options.start.paused
+        self.requests: list[Request] = []
+        self.maintenance = Maintenance(self, cluster)
+        self.reach = Reach(bounded=options.start.shadow)
+        #: Looks beside the turns; none where time is simulated.
+        self.same_changelogs: SameChangelogs | None = None
+        self._frames = frames
+        self._cluster = cluster
+        self.clock = cluster.clock
+        self._stop = False
+        self._lost = False
+        self._leaving = False
+        self._damages_in_a_row = 0
+        self._rewinds = 0
+        self._processed_open = 0
+        self._broken: Exception | None = None
+        self._pace = Pace(options.commits)
+        #: When the first record since the last commit came; None when there is none, or it is committed sooner.
+        self._open_since: float | None = None
+        self._commit_due_at = 0.0
+        self._uncommitted = 0
+        self._slice = RECORDS_PER_SLICE
+        self._message_at = cluster.clock.monotonic()
+
+    def stop(self) -> None:
+        """Ask the worker to finish; safe from signal handlers and other threads."""
+        self._stop = True
+
+    def run(self, *, count: int = 0, timeout_s: float = 0.0) -> None:
+        """Work until stopped.
+
+        Args:
+            count: Stop after so many messages; 0 for no bound.
+            timeout_s: Stop when no message came for so long; 0 for never.
+
+        Raises:
+            HoldfastError: What stopped the worker; everything before it is committed.
+        """
+        self._message_at = self.clock.monotonic()
+        try:
+            while not self._finished(count, timeout_s):
+                try:
+                    self._session(count, timeout_s)
+                except (OwnershipLost, MembershipLost):
+                    _log.warning("ownership lost; joining the group anew", group=self.options.group)
+                    self._message_at = self.clock.monotonic()
+                except StateCorrupt as damage:
+                    self._damages_in_a_row += 1
+                    if self._damages_in_a_row > DAMAGES_MAX:
+                        raise
+                    _log.error("state is damaged; joining the group anew, to restore it", error=damage.message)
+                    self._message_at = self.clock.monotonic()
+            self.phase = Phase.STOPPING
+            if self.assignment.checkpoints is not None:
+                self.assignment.checkpoints.finish()
+        except BaseException:
+            self.phase = Phase.FAILED
+            raise
+
+    def _finished(self, count: int, timeout_s: float) -> bool:
+        if self._stop or (count and self.processed >= count):
+            return True
+        busy = self.phase in (Phase.STARTING, Phase.JOINING, Phase.RESTORING, Phase.WAITING)
+        return bool(timeout_s) and not busy and self.clock.monotonic() - self._message_at > timeout_s
+
+    def commit_now(self) -> None:
+        """Commit what there is; on the worker's thread only. A failure also ends the worker's session."""
+        try:
+            self._commit()
+        except Exception as failure:
+            self._broken = failure
+            raise
+
+    def pause(self) -> None:
+        """Stop reading the inputs, stay in the group; on the worker's thread only."""
+        self.paused = True
+        self.flow(lambda member, partitions: member.pause(partitions))
+
+    def resume(self) -> None:
+        """Read the inputs again; on the worker's thread only."""
+        self.paused = False
+        if not self.maintenance.holds:
+            self.flow(lambda member, partitions: member.resume(partitions))
+
+    def commit_all(self) -> bool:
+        """Commit what is open; False when it was dropped instead, to be read again. For commands only."""
+        rewinds = self._rewinds
+        self._commit()
+        return self._rewinds == rewinds
+
+    def compact(self) -> None:
+        """Rewrite the local stores without what was deleted or overwritten; on the worker's thread only.
+
+        Nothing is processed meanwhile; what there is to commit is committed before, and the group is kept.
+        """
+        self.commit_now()
+        flowing = not self.paused
+        self.pause()
+        try:
+            for task in self.assignment.tasks:
+                if task.phase is TaskPhase.RUNNING and task.store is not None:
+                    task.store.compact(self._stay_a_member)
+        finally:
+            if flowing:
+                self.resume()
+
+    def _stay_a_member(self) -> None:
+        self._show_life()
+        if self.member is not None and not self._lost:
+            self._process_all(self.member.poll(1, 0.0))
+
+    def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
+        """Have the inputs of all running tasks paused, or resumed."""
+        if self.member is not None:
+            running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
+            change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
+
+    # -- one membership of the group -----------------------------------------------------------------------------
+
+    def _session(self, count: int, timeout_s: float) -> None:
+        self._lost = False
+        self._leaving = False
+        self._broken = None
+        self._uncommitted = 0
+        self.processed -= self._processed_open
+        self._processed_open = 0
+        self.member = member = self._cluster.group_consumer(self.options.group)
+        try:
+            member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
+            # The library joins meanwhile; partitions come with the first poll, when former transactions are ended.
+            self.committer.start()
+            self.phase = Phase.JOINING
+            while True:
+                while not self._finished(count, timeout_s):
+                    self._turn(member, count)
+                self._commit()
+                if self._finished(count, timeout_s):
+                    break  # else the last commit was aborted: its messages are processed again
+            self.phase = Phase.STOPPING
+            if self.assignment.checkpoints is not None:
+                self.assignment.checkpoints.take_all(self.assignment.tasks)
+        except (OwnershipLost, KafkaFailed, StateFailed, FormatUnknown):
+            raise  # what is in memory may be ahead of what was sent: it is dropped, and read again
+        except Exception:
+            self._commit_before_failure()
+            raise
+        finally:
+            self._leave(member)
+
+    def _leave(self, member: GroupMember) -> None:
+        """Let go of everything; each step is done whatever the others come to."""
+        self._leaving = True  # closing the membership calls back; what was to be committed is
+        with ExitStack() as steps:
+            steps.callback(self.assignment.close_all)
+            steps.callback(member.close)
+            steps.callback(self.committer.close)
+            steps.callback(self.maintenance.interrupt)
+            for task in self.assignment.tasks:
+                task.drop()
+
+    def _turn(self, member: GroupMember, count: int) -> None:
+        self.heartbeat_at = self.clock.time()
+        while self.requests:
+            self.requests.pop(0).work()
+        self._raise_what_failed()
+        restoring = self.assignment.busy
+        if restoring:
+            self._let_flow(member, self.assignment.advance(member, self._frames))
+        self.maintenance.step()
+        self._check_changelogs()
+        room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
+        batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
+        self._raise_what_failed()
+        self._pace.polled(sum(len(batch.offsets) for batch in batches), room)
+        if self._uncommitted and self._open_since is not None:
+            self._commit_due_at = self._open_since + self._pace.interval_s
+        self._process_all(batches)
+        if not restoring:
+            self.assignment.follow(member, idle=not batches)
+        self._update_phase(member)
+        if self._commit_is_due():
+            self._commit()
+        if self.assignment.checkpoints is not None:
+            self.assignment.checkpoints.tend(self.assignment.tasks)
+
+    def _raise_what_failed(self) -> None:
+        """In a callback, or in a request."""
+        if self._broken is not None:
+            broken, self._broken = self._broken, None
+            raise broken
+        if self._lost:
+            raise OwnershipLost
+
+    def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
+        self.seek(tasks)
+        if tasks and not (self.paused or self.maintenance.holds):
+            # Together: the client library sets all of its partitions up again at each call.
+            member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
+        for task in tasks:
+            self._pin(task)
+
+    def seek(self, tasks: Sequence[Task]) -> None:
+        """Read the inputs of tasks from their positions on."""
+        assert self.member is not None
+        for task in tasks:
+            for topic, offset in task.positions.items():
+                self.member.seek(Partition(topic, task.partition), offset)
+
+    def _patience(self) -> float:
+        if self.maintenance.busy:
+            return 0.0
+        longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
+        if not self._uncommitted:
+            return longest
+        return min(longest, max(0.0, self._commit_due_at - self.clock.monotonic()))
+
+    def _update_phase(self, member: GroupMember) -> None:
+        down = member.brokers_down_s
+        if down > self.options.broker_timeout_s:
+            raise BrokerUnreachable(
+                f"No broker was reachable for {down:.0f} s.",
+                action="Check the brokers; restart the processor when they are back. Nothing is lost.",
+                bootstrap=self._cluster.bootstrap,
+            )
+        if down > 5.0:
+            self.phase = Phase.WAITING
+        elif self.assignment.busy:
+            self.phase = Phase.RESTORING
+        elif self.assignment.joined:
+            self.phase = Phase.RUNNING
+        else:
+            self.phase = Phase.JOINING
+        if self.phase in (Phase.JOINING, Phase.RESTORING, Phase.WAITING):
+            self._message_at = self.clock.monotonic()
+
+    # -- processing ----------------------------------------------------------------------------------------------
+
+    def _process_all(self, batches: list[Batch]) -> None:
+        rewinds = self._rewinds
+        for batch in batches:
+            self._process(batch)
+            if self._rewinds != rewinds:
+                return  # every batch in hand is read again
+
+    def _process(self, batch: Batch) -> None:
+        task = self.assignment.running(batch.partition)
+        if task is None:
+            return  # taken away while this batch was on its way; the next owner reads it again
+        self._message_at = self.clock.monotonic()
+        first, total, topic = 0, self.reach.within(batch), batch.partition.topic
+        if total < len(batch.offsets) and self.member is not None:
+            self.member.pause([batch.partition])  # what lies beyond is not fetched again and again
+        while first < total:
+            if task.phase is not TaskPhase.RUNNING or self._stop:
+                return
+            self._show_life()
+            began = self.clock.monotonic()
+            if not self._uncommitted:
+                self._open_since, self._commit_due_at = began, began + self._pace.interval_s
+            rewinds = self._rewinds
+            last = min(first + self._slice, total)
+            if self.options.commit_every:
+                last = min(last, first + max(1, self.options.commit_every - self._uncommitted))
+            before = task.positions[topic]
+            try:
+                done = task.process(batch, first, last, self.failures)
+            except Exception:
+                self._send(task)
+                raise
+            if task.positions[topic] != before:
+                self._uncommitted += max(done, 1)
+            self.processed += done
+            self._processed_open += done
+            first = last
+            if not self._send(task):
+                return  # every batch in hand is read again
+            self._message_at = self.clock.monotonic()
+            self._size_slices(self._message_at - began)
+            if self._commit_is_due():
+                self._commit()
+                if self._rewinds != rewinds:
+                    return  # the rest of this batch is read again
+
+    def _send(self, task: Task) -> bool:
+        """Send what a task has made; False when everything since the last commit is to be read again."""
+        if self.committer.send(task) is Outcome.DROPPED:
+            self._rewind()
+            return False
+        return True
+
+    def _size_slices(self, took_s: float) -> None:
+        if took_s > 2 * SLICE_S:
+            self._slice = max(1, self._slice // 2)
+        elif took_s < SLICE_S / 2 and self._slice < RECORDS_PER_SLICE:
+            self._slice = min(RECORDS_PER_SLICE, self._slice * 2)
+
+    # -- commit --------------------------------------------------------------------------------------------------
+
+    def _commit_is_due(self) -> bool:
+        if not self._uncommitted:
+            return False
+        if self.options.commit_every and self._uncommitted >= self.options.commit_every:
+            return True
+        if self.clock.monotonic() >= self._commit_due_at:
+            return True
+        return sum(task.dirty_bytes() for task in self.assignment.tasks) > self.options.overlay_bytes_max
+
+    def _commit(self) -> None:
+        assert self.member is not None
+        outcome = self.committer.commit(self.member)
+        if outcome is Outcome.DROPPED:
+            self._rewind()
+            return
+        self._uncommitted = 0
+        self._processed_open = 0
+        if outcome is Outcome.DONE:
+            self._damages_in_a_row = 0
+            self._pace.committed(self.committer.last_s)
+
+    def _rewind(self) -> None:
+        """Read again everything since the last commit."""
+        assert self.member is not None
+        self._rewinds += 1
+        self._uncommitted = 0
+        self.processed -= self._processed_open
+        self._processed_open = 0
+        self._message_at = self.clock.monotonic()
+        for task in self.assignment.tasks:
+            if task.phase is TaskPhase.RUNNING:
+                for topic, offset in task.drop().items():
+                    self.member.seek(Partition(topic, task.partition), offset)
+                self._pin(task)
+        if self.reach.bounded and not self.paused:
+            self.flow(lambda member, partitions: member.resume(partitions))  # some had come to their bounds
+
+    def _pin(self, task: Task) -> None:
+        """Inputs that have no committed offset get one soon, so that a restart begins at the same record."""
+        if task.progressed and not self._uncommitted:
+            self._uncommitted, self._open_since = 1, None
+            self._commit_due_at = self.clock.monotonic() + min(0.1, self.options.commits.longest_s)
+
+    def _while_waiting(self, since: float | None) -> None:
+        """A request to Kafka waits for its answer: show that the worker lives, and answer what only reads."""
+        if since is None or self.clock.monotonic() - since > 2.0:
+            self.phase = Phase.WAITING
+        self._show_life()
+        self._check_changelogs()
+
+    def _check_changelogs(self) -> None:
+        if self.same_changelogs is not None and not (self.paused or self.maintenance.busy or self.maintenance.holds):
+            self.same_changelogs.check(self.assignment.tasks)
+
+    def _show_life(self) -> None:
+        """Between polls of long turns: the heartbeat, and answers to what only reads."""
+        self.heartbeat_at = self.clock.time()
+        for request in [request for request in self.requests if request.only_reads]:
+            self.requests.remove(request)
+            request.work()
+
+    def _commit_before_failure(self) -> None:
+        """A message stopped the worker: commit what came before it, so that nothing is processed twice."""
+        try:
+            self._commit()
+        except Exception as failure:
+            _log.warning("work before the failure is not committed; it is processed again", error=str(failure))
+
+    # -- rebalance callbacks: on the polling thread, inside poll; what fails is raised in the next turn ------------
+
+    def _assigned(self, partitions: list[Partition]) -> None:
+        _log.info("partitions assigned", partitions=[f"{part.topic}[{part.number}]" for part in partitions])
+        self.assignment.assigned(partitions)
+
+    def _revoked(self, partitions: list[Partition]) -> None:
+        _log.info("partitions revoked", count=len(partitions))
+        try:
+            if not self._leaving:
+                self._commit()
+        except OwnershipLost:
+            self._lost = True
+        except KafkaFailed as failure:
+            _log.warning("work is not committed before the rebalance; its next owner redoes it", error=failure.message)
+            self._lost = True
+        except Exception as failure:
+            self._broken = failure
+        self.assignment.revoked(partitions)
+
+    def _dropped(self, partitions: list[Partition]) -> None:
+        _log.warning("partitions lost", count=len(partitions))
+        self.assignment.revoked(partitions)
+        self._lost = True

@@ -1,0 +1,456 @@
+"""Restore: changelogs into stores, with a consumer of its own, in steps between polls of the group consumer.
+
+The target of each changelog partition is its high watermark, taken after the former owner was fenced; the read is
+read_committed. A partition is done when the position reaches the target, or when an end of partition is met at or
+after it: commit markers take offsets, and markers, too, can be cleaned away.
+
+Invariants:
+    - Data is written before the offsets that cover it; an interrupted restore goes on from the last that were written.
+    - While a replay is under way the store says so, and never passes for the fold of its inputs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import cast
+
+import structlog
+
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.changelog.format import (
+    KEY_VERSION,
+    META_KEY,
+    VALUE_VERSION,
+    ChangelogMeta,
+    FormatUnknown,
+)
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
+
+_log = structlog.get_logger("runtime.restore")
+
+#: Records asked for in one step.
+RECORDS_PER_STEP = 10_000
+#: Replays of so many offsets or more use the database's bulk mode.
+BULK_RECORDS_MIN = 50_000
+#: How far a replay is, is written beside its data every so many seconds: a killed one repeats no more than that.
+NOTE_EVERY_S = 1.0
+_KEY_START = bytes([KEY_VERSION])
+_VALUE_START = bytes([VALUE_VERSION])
+_first = itemgetter(0)
+#: Time between two steps that is longer than this is nobody's lack of progress, in seconds.
+ABSENT_S = 5.0
+#: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
+NO_PROGRESS_S = 120.0
+
+
+def is_for_bulk(records: int) -> bool:
+    """Whether a replay of so many offsets is worth the opening of its database for it, and again after it."""
+    return records >= BULK_RECORDS_MIN
+
+
+@dataclass(slots=True)
+class _StoreReplay:
+    store: str
+    facts: ChangelogFacts
+    position: int
+    inputs: Mapping[str, int]
+    prefix: bytes
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.facts.end
+
+
+@dataclass(slots=True)
+class TaskRestore:
+    """The restore of one task: what is replayed, and how far it is."""
+
+    task: Task
+    replays: dict[Partition, _StoreReplay]
+    committed: Mapping[str, int | None]
+    started_at: float
+    progress_at: float
+    #: Wall-clock time at which the target was read: state that reached it is complete as of then.
+    target_at: float
+    #: Wall-clock time at which the local state was last complete; nothing is missing that is newer.
+    complete_at: float
+    #: Topic ids of the sources that the state was built from.
+    sources: Mapping[str, str]
+    #: Who made the last commit that was read; empty when none was.
+    owner: str = ""
+    records: int = 0
+    #: Offsets to go at the start.
+    started_with: int = 0
+    #: When the offsets were last written beside the data.
+    noted_at: float = 0.0
+    noted_remaining: int = 0
+    #: All records are there; in bulk they are being flushed.
+    flushing: bool = False
+
+    @property
+    def bulk(self) -> bool:
+        """Whether its store is in bulk mode; it may be so from an earlier restore that was interrupted."""
+        return self.task.store is not None and self.task.store.in_bulk
+
+    @property
+    def done(self) -> bool:
+        """Whether every changelog reached its target."""
+        return all(replay.done for replay in self.replays.values())
+
+    @property
+    def remaining(self) -> int:
+        """Offsets still to go, over all stores of the task."""
+        return sum(max(0, replay.facts.end - replay.position) for replay in self.replays.values())
+
+    def state_inputs(self) -> dict[str, Mapping[str, int]]:
+        """By store, the input offsets that its state holds."""
+        return {replay.store: replay.inputs for replay in self.replays.values()}
+
+    def never_written(self, stores: Set[str]) -> frozenset[str]:
+        """Those of the stores whose changelog has nothing at all."""
+        return frozenset(each.store for each in self.replays.values() if each.store in stores and each.facts.end == 0)
+
+    def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
+        """The offsets of stores that begin empty now, at these input offsets."""
+        return {
+            each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
+            for each in self.replays.values()
+            if each.store in stores
+        }
+
+    def progress(self, now: float) -> dict[str, float | None]:
+        """Records, rate, time and time left for status and logs, at a moment of the cluster's clock."""
+        seconds = max(now - self.started_at, 1e-3)
+        replayed = self.started_with - self.remaining
+        return {
+            "records": self.records,
+            "remaining": self.remaining,
+            "records_per_s": round(self.records / seconds, 1),
+            "seconds": round(seconds, 3),
+            "seconds_left": round(self.remaining * seconds / replayed, 1) if replayed > 0 else None,
+        }
+
+
+class Restorer:
+    """Restores any number of tasks at once; they come and go.
+
+    Args:
+        cluster: For the consumer.
+        records_max: A bound for the records of one step, below the usual one.
+    """
+
+    def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
+        self._records_max = records_max
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._consumer: ChangelogReplayer | None = None
+        self._tasks: dict[str, TaskRestore] = {}
+        self._logged_at = 0.0
+        self._stepped_at = 0.0
+        #: Whether the consumer reads what is to be read; of several tasks that come at once it is told once.
+        self._assigned = True
+
+    @property
+    def active(self) -> Mapping[str, TaskRestore]:
+        """Restores under way, by task name."""
+        return self._tasks
+
+    def begin(
+        self,
+        task: Task,
+        decided: RestorePlan,
+        changelogs: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+        looked_at: float,
+        *,
+        often: bool = False,
+    ) -> None:
+        """Start restoring a task as planned, from facts that were asked for at ``looked_at`` (wall-clock seconds).
+
+        What is restored ``often`` is not so in bulk: each time the database would be reopened, its compaction lost.
+        """
+        assert task.store is not None or not changelogs
+        if decided.wipe is not None and task.store is not None:
+            _log.warning("local state is dropped and restored whole", task=task.name, why=decided.wipe)
+            task.store.wipe()
+            task.meta = TaskMeta()
+        replays = {}
+        for store, facts in changelogs.items():
+            at = task.meta.stores.get(store)
+            replays[Partition(facts.topic, task.partition)] = _StoreReplay(
+                store, facts, decided.starts[store], at.inputs if at is not None else {}, store_prefix(store)
+            )
+        now = self._clock.monotonic()
+        complete_at = task.meta.complete_at if task.meta.stores else looked_at
+        restore = TaskRestore(task, replays, committed, now, now, looked_at, complete_at, task.meta.sources)
+        restore.started_with = restore.remaining
+        self._tasks[task.name] = restore
+        if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
+            task.store.begin_bulk(restore.started_with)
+        if restore.started_with:
+            # Before the first data: a store in which a replay has begun never passes for the fold of its inputs. In
+            # bulk, too: what is lost when a process dies is a suffix of the writes, and this is the first.
+            self._note(restore)
+        self._assigned = False
+
+    def forget(self, task: Task) -> None:
+        """The task was taken away; what is replayed so far stays for the next time."""
+        restore = self._tasks.pop(task.name, None)
+        if restore is not None:
+            self._note_if_possible(restore)
+            self._assigned = False
+
+    def excuse(self) -> None:
+        """Kafka is away: time that passes now is no lack of progress."""
+        for restore in self._tasks.values():
+            restore.progress_at = self._clock.monotonic()
+
+    def step(self, timeout_s: float) -> list[TaskRestore]:
+        """Replay some records; return the restores that are complete now.
+
+        Raises:
+            StateIncoherent: No progress for two minutes: a hanging transaction, or a truncated changelog.
+        """
+        now = self._clock.monotonic()
+        if now - self._stepped_at > ABSENT_S:
+            self.excuse()  # frozen, or busy elsewhere: nothing was asked for
+        self._stepped_at = now
+        if not self._assigned:
+            self._assign()
+        if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
+            reading = any(not restore.done for restore in self._tasks.values())
+            most = min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP)
+            with _uncollected():
+                batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
+                self._apply(batches)
+            self._advance(ends)
+            self._note_in_time(idle=not batches)
+        complete = self._complete()
+        self._watch()
+        return complete
+
+    def close(self) -> None:
+        """Forget everything and release the consumer; what is replayed so far stays for the next time."""
+        for restore in self._tasks.values():
+            self._note_if_possible(restore)
+        self._tasks.clear()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _assign(self) -> None:
+        self._assigned = True
+        starts = {
+            partition: replay.position
+            for restore in self._tasks.values()
+            for partition, replay in restore.replays.items()
+            if not replay.done
+        }
+        if self._consumer is None:
+            if not starts:
+                return
+            self._consumer = self._cluster.changelog_consumer()
+        self._consumer.assign(starts)
+
+    def _apply(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            found = self._find(batch.partition)
+            if found is None or found[0].flushing:
+                continue
+            restore, replay = found
+            keys, values = _data_of(batch, restore, replay)
+            replay.position = batch.offsets[-1] + 1
+            restore.records += len(batch.keys)
+            restore.progress_at = self._clock.monotonic()
+            if keys:
+                assert restore.task.store is not None
+                restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
+
+    def _note_in_time(self, *, idle: bool) -> None:
+        """Where nothing more comes, as below an open transaction, what is there is flushed, too."""
+        now = self._clock.monotonic()
+        for restore in self._tasks.values():
+            due = now - restore.noted_at >= NOTE_EVERY_S and restore.remaining != restore.noted_remaining
+            if due and not restore.done:
+                self._note(restore)
+                if idle and restore.bulk and restore.task.store is not None:
+                    restore.task.store.flush()
+
+    def _advance(self, ends: Mapping[Partition, int]) -> None:
+        """Count control and cleaned-away records at the end of a partition as read."""
+        assert self._consumer is not None
+        waiting = [
+            partition
+            for restore in self._tasks.values()
+            for partition, replay in restore.replays.items()
+            if not replay.done
+        ]
+        positions = self._consumer.positions(waiting) if waiting else {}
+        for partition in waiting:
+            found = self._find(partition)
+            assert found is not None
+            _, replay = found
+            reached = max(positions.get(partition, 0), ends.get(partition, 0))
+            if reached >= replay.facts.end > replay.position:
+                replay.position = replay.facts.end
+
+    def _note(self, restore: TaskRestore) -> None:
+        """Write how far the data is: a replay that is interrupted goes on from here."""
+        task = restore.task
+        assert task.store is not None
+        restore.noted_at = self._clock.monotonic()
+        restore.noted_remaining = restore.remaining
+        task.meta = replace(
+            task.meta,
+            restoring=True,
+            sources=restore.sources,
+            complete_at=restore.complete_at,
+            stores={name: at for name, at in task.meta.stores.items() if at.topic_id == RESEEDING}
+            | {
+                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
+                for replay in restore.replays.values()
+            },
+        )
+        task.store.write([], task.meta)
+
+    def _note_if_possible(self, restore: TaskRestore) -> None:
+        store = restore.task.store
+        if restore.done or store is None or store.failure is not None:
+            return
+        try:
+            self._note(restore)
+        except StateFailed as failure:
+            _log.warning("an interrupted replay is repeated", task=restore.task.name, error=failure.message)
+
+    def _complete(self) -> list[TaskRestore]:
+        """The restores that have all records, and whose stores are ready to be read."""
+        complete = []
+        for restore in list(self._tasks.values()):
+            store = restore.task.store
+            if not restore.done:
+                continue
+            if not restore.flushing and restore.started_with:
+                self._note(restore)
+                if self._consumer is not None:
+                    self._consumer.drop(list(restore.replays))
+                if restore.bulk and store is not None:
+                    store.flush_soon()
+            restore.flushing = True
+            if restore.bulk and store is not None:
+                if store.flushing:  # of several partitions at once, while others are read
+                    restore.progress_at = self._clock.monotonic()
+                    continue
+                store.end_bulk()
+            del self._tasks[restore.task.name]
+            complete.append(restore)
+        return complete
+
+    def _find(self, partition: Partition) -> tuple[TaskRestore, _StoreReplay] | None:
+        for restore in self._tasks.values():
+            replay = restore.replays.get(partition)
+            if replay is not None:
+                return restore, replay
+        return None
+
+    def _watch(self) -> None:
+        now = self._clock.monotonic()
+        for restore in self._tasks.values():
+            if now - restore.progress_at > NO_PROGRESS_S:
+                raise self._stalled(restore)
+        if self._tasks and now - self._logged_at > 5.0:
+            self._logged_at = now
+            for restore in self._tasks.values():
+                _log.info("restoring", task=restore.task.name, **restore.progress(now))
+
+    def _stalled(self, restore: TaskRestore) -> StateIncoherent:
+        partition, replay = next((part, rep) for part, rep in restore.replays.items() if not rep.done)
+        end = self._cluster.topics().end_offsets(partition.topic, committed=False).get(partition.number, 0)
+        if end < replay.facts.end:
+            why, cause, action = (
+                f"its end went back to {end}: it was truncated or recreated",
+                "changelog-truncated",
+                "Clear the store and reset the group's input offsets, or re-seed the changelog.",
+            )
+        else:
+            why, cause, action = (
+                "an open transaction holds its committed records back",
+                "changelog-held",
+                "Find the hanging transaction on this partition and abort it (kafka-transactions.sh find-hanging).",
+            )
+        return StateIncoherent(
+            f"Restoring {partition.topic}[{partition.number}] got no further than offset {replay.position} of "
+            f"{replay.facts.end} in {NO_PROGRESS_S:.0f} s: {why}.",
+            action=action,
+            cause=cause,
+            topic=partition.topic,
+            task=restore.task.name,
+            store=replay.store,
+            seen=replay.position,
+            expected=replay.facts.end,
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for reference cycles: records have none, and it would look at each of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _data_of(
+    batch: Batch, restore: TaskRestore, replay: _StoreReplay
+) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+    """The data of a batch; what its meta records say is noted."""
+    keys, values = batch.keys, batch.values
+    metas: list[bytes] = []
+    if META_KEY in keys or None in keys:
+        metas = [value for key, value in zip(keys, values, strict=True) if key == META_KEY and value is not None]
+        pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None and pair[0] != META_KEY]
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    data = cast(list[bytes], keys)
+    present = cast(list[bytes], values if None not in values else [value for value in values if value is not None])
+    if not (_begin_with(data, KEY_VERSION) and _begin_with(present, VALUE_VERSION)):
+        for place, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            foreign = key is not None and key != META_KEY and key[:1] != _KEY_START
+            if foreign or (key not in (None, META_KEY) and value is not None and value[:1] != _VALUE_START):
+                raise _unknown_record(batch, place)
+    for meta in map(ChangelogMeta.decode, metas):
+        replay.inputs = meta.inputs
+        restore.sources = meta.sources or restore.sources
+        restore.owner = meta.owner
+    return data, values
+
+
+def _begin_with(items: Sequence[bytes], version: int) -> bool:
+    """Whether all have this first byte."""
+    try:
+        return set(map(_first, items)) <= {version}
+    except IndexError:  # one is empty
+        return False
+
+
+def _unknown_record(batch: Batch, place: int) -> FormatUnknown:
+    topic, number = batch.partition
+    key, value, offset = batch.keys[place] or b"", batch.values[place] or b"", batch.offsets[place]
+    return FormatUnknown(
+        f"Changelog {topic}[{number}] has a record at offset {offset} in a format that this version does not know: its "
+        f"key begins with {key[:1]!r}, its value with {value[:1]!r}.",
+        action="Run the Holdfast version that wrote it, or a newer one; nothing was changed.",
+        topic=topic,
+        partition=number,
+        offset=offset,
+    )

@@ -1,0 +1,401 @@
+"""Standbys: the changelogs of tasks that other processes run, followed into this process's own state folder.
+
+    WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──promoted, or nobody's heir any more──► (gone)
+       ▲                   └───────failed──────────┴──► WAITING (tried again later)
+
+A standby goes round in laps: the end of its changelogs is read, and an ordinary restore replays up to it. Promotion is
+no step of its own: the standby is closed, and the task that opens the folder restores what is left.
+
+Invariants:
+    - A store is a standby's or a task's, never both: it is closed before the task opens it.
+    - ``complete_at`` moves only to the moment before an end was read that has been reached since.
+    - What fails here is logged, shown and tried again; it never stops active work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import structlog
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.processors.engine.runtime.fencing import FormerOwners
+from holdfast.processors.engine.runtime.heirs import inherited_by
+from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TopicView
+from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.coherence import (
+    ChangelogFacts,
+    RestorePlan,
+    check_restore_age,
+    delete_retention_s,
+    plan_restore,
+)
+from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.standby")
+
+#: How often the group is asked who is whose heir, and how long after a question that failed, in seconds.
+LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
+#: How long after the last one a lap begins; and how long it waits for standbys that are still on theirs, in seconds.
+LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
+#: How often ids, first offsets and retention of the changelogs are read anew, in seconds.
+FACTS_EVERY_S = 10.0
+#: Beside work, standbys take no more than this part of the loop's time.
+TIME_SHARE = 0.2
+#: Records asked for in one step: some milliseconds.
+RECORDS_PER_STEP = 2_000
+#: A standby that failed is tried again after 1, 2, 4, ... and at the most so many seconds.
+RETRY_S_MAX = 60.0
+#: How long one request about the group or a topic may take, in seconds: the loop waits for it.
+REQUEST_TIMEOUT_S = 2.0
+
+
+class StandbyPhase(Enum):
+    """Where a standby is; see the module."""
+
+    WAITING = "waiting"
+    BEHIND = "behind"
+    FOLLOWING = "following"
+
+
+@dataclass(slots=True)
+class _Standby:
+    name: str
+    subtopology: str
+    partition: int
+    stores: tuple[str, ...]
+    task: Task | None = None
+    phase: StandbyPhase = StandbyPhase.WAITING
+    facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
+    #: Records replayed in the laps that are done.
+    records: int = 0
+    failures: int = 0
+    retry_at: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Changelog:
+    facts: TopicFacts
+    starts: Mapping[int, int]
+
+
+class Standbys:
+    """The standbys of one worker; none where ``options.standby_replicas`` is 0.
+
+    Args:
+        topology: What is run.
+        cluster: For the group's description and the changelogs.
+        folder: Where stores live.
+        databases: What they are.
+        options: How to run.
+    """
+
+    def __init__(
+        self, topology: Topology, cluster: Cluster, folder: StateFolder, databases: Databases, options: RuntimeOptions
+    ) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._folder = folder
+        self._databases = databases
+        self._options = options
+        self._restorer = Restorer(cluster, RECORDS_PER_STEP)
+        self._standbys: dict[str, _Standby] = {}
+        self.owners = FormerOwners(cluster)
+        self._topics: TopicView | None = None
+        self._changelogs: dict[str, _Changelog] = {}
+        self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
+        #: Whether the last step replayed anything: there may be more at once.
+        self.busy = False
+
+    def step(self, member: GroupMember, taken: Container[str], *, idle: bool) -> None:
+        """Follow a little; called between polls.
+
+        Args:
+            member: This process in the group.
+            taken: The names of the tasks that this process runs itself.
+            idle: Whether there was nothing else to do.
+        """
+        self.busy = False
+        if not self._options.standby_replicas or member.brokers_down_s > 0:
+            self._restorer.excuse()
+            return
+        began = self._clock.monotonic()
+        if began >= self._look_at:
+            self._look(member, taken, began)
+        if not idle and began < self._rest_until:
+            return
+        self._begin_laps(began)
+        self._replay()
+        now = self._clock.monotonic()
+        self._rest_until = now + (now - began) * (1 / TIME_SHARE - 1)
+
+    def look_soon(self) -> None:
+        """The group has shared out its partitions anew."""
+        self._look_at = 0.0
+
+    def release(self, name: str) -> None:
+        """Let go of a task's folder, if a standby has it: the task is opened here next."""
+        standby = self._standbys.pop(name, None)
+        if standby is not None:
+            self._shut(standby)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for name in list(self._standbys):
+            self.release(name)
+            self.owners.forget(name)
+        self._restorer.close()
+        self._topics = None
+        self._changelogs.clear()
+        self._look_at = self._lap_at = self._rest_until = 0.0
+        self.busy = False
+
+    def told(self) -> list[dict[str, Any]]:
+        """The standbys for status: positions and lags in offsets, ``complete_at`` in seconds since 1970."""
+        return [self._told(standby) for _, standby in sorted(self._standbys.items())]
+
+    # -- which tasks -----------------------------------------------------------------------------------------------
+
+    def _look(self, member: GroupMember, taken: Container[str], now: float) -> None:
+        """Ask the group whose heir this process is; what can't be said now stays as it was."""
+        self._look_at = now + LOOK_EVERY_S
+        own = member.member_id
+        try:
+            group = self._view().group_shares(self._options.group)
+        except Exception as failure:
+            self._look_at = self._clock.monotonic() + LOOK_AGAIN_S
+            _log.warning("standbys are not looked at: the group does not say who has what", error=_said(failure))
+            return
+        if group is None or own is None or own not in group.members:
+            return
+        wanted = self._tasks_of(inherited_by(own, group, self._options.standby_replicas))
+        for name in [name for name in self._standbys if name not in wanted or name in taken]:
+            self.release(name)
+            if name not in taken:
+                self.owners.forget(name)
+        for name, standby in wanted.items():
+            if name not in self._standbys and name not in taken:
+                _log.info("standby", task=name)
+                self._standbys[name] = standby
+
+    def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
+        found: dict[str, _Standby] = {}
+        known = {topic for subtopology in self._topology.subtopologies for topic in subtopology.inputs}
+        # Another version of the processor, in the same group, may read topics that this one does not know.
+        for partition in sorted(partition for partition in partitions if partition.topic in known):
+            subtopology = self._topology.subtopology_of(partition.topic)
+            stores = tuple(name for name in subtopology.stores if self._topology.changelog_of(name) is not None)
+            if stores:
+                name = f"{subtopology.name}-{partition.number}"
+                found[name] = _Standby(name, subtopology.name, partition.number, stores)
+        return found
+
+    # -- laps ------------------------------------------------------------------------------------------------------
+
+    def _begin_laps(self, now: float) -> None:
+        """Read how far the changelogs go, and let every standby replay up to there that is not on its way."""
+        if now < self._lap_at or (self._restorer.active and now < self._lap_at + LAP_PATIENCE_S):
+            return
+        ready = [
+            standby
+            for standby in self._standbys.values()
+            if standby.name not in self._restorer.active and now >= standby.retry_at
+        ]
+        if not ready:
+            return
+        self._lap_at = now + LAP_EVERY_S
+        looked_at = self._clock.time()
+        ends: dict[str, Mapping[int, int]] = {}
+        for standby in ready:
+            try:
+                self._begin_lap(standby, self._facts_of(standby, ends), looked_at)
+            except Exception as failure:
+                self._put_off(standby, failure)
+
+    def _begin_lap(self, standby: _Standby, facts: Mapping[str, ChangelogFacts], looked_at: float) -> None:
+        task = standby.task
+        if task is None:
+            standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
+            task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
+            standby.phase = StandbyPhase.BEHIND
+        assert task.store is not None
+        standby.facts = facts
+        decided = _plan(task, task.store, facts, looked_at)
+        if decided.wipe is not None:
+            self._begin_anew(standby, task, decided.wipe)
+            decided = plan_restore(standby.name, None, facts, looked_at)
+        often = standby.phase is StandbyPhase.FOLLOWING
+        self._restorer.begin(task, decided, facts, {}, looked_at, often=often)
+
+    def _begin_anew(self, standby: _Standby, task: Task, why: str) -> None:
+        _log.warning("a standby is dropped, to be followed from the beginning", task=task.name, why=why)
+        assert task.store is not None
+        standby.phase = StandbyPhase.BEHIND
+        task.store.wipe()
+        task.meta = TaskMeta()
+
+    def _facts_of(self, standby: _Standby, ends: dict[str, Mapping[int, int]]) -> dict[str, ChangelogFacts]:
+        """Facts of one standby's changelogs; ``ends`` are the high watermarks of this lap, read when first needed."""
+        if self._clock.monotonic() >= self._changelogs_until:
+            self._changelogs.clear()
+            self._changelogs_until = self._clock.monotonic() + FACTS_EVERY_S
+        facts = {}
+        for store in standby.stores:
+            spec = self._topology.changelog_of(store)
+            assert spec is not None
+            known = self._changelog(spec.name)
+            if spec.name not in ends:
+                ends[spec.name] = self._view().end_offsets(spec.name, committed=False)
+            retention_s = delete_retention_s(known.facts)
+            start, end = known.starts.get(standby.partition, 0), ends[spec.name].get(standby.partition, 0)
+            facts[store] = ChangelogFacts(spec.name, known.facts.topic_id, start, end, retention_s)
+        return facts
+
+    def _changelog(self, name: str) -> _Changelog:
+        known = self._changelogs.get(name)
+        if known is None:
+            described = self._view().describe([name])
+            if name not in described:
+                raise StateIncoherent(
+                    f"Changelog {name} is not there.",
+                    action="Stop the processors and see `holdfast status`: whoever runs the tasks needs it, too.",
+                    cause="changelog-missing",
+                    topic=name,
+                )
+            known = self._changelogs[name] = _Changelog(described[name], self._view().start_offsets(name))
+        return known
+
+    def _replay(self) -> None:
+        under_way = list(self._restorer.active.values())
+        if not under_way:
+            return
+        before = sum(restore.records for restore in under_way)
+        try:
+            complete = self._restorer.step(0.0)
+        except Exception as failure:
+            self._interrupt(failure)
+            return
+        for restore in under_way:
+            self.owners.note(restore.task.name, restore.owner)
+        self.busy = sum(restore.records for restore in under_way) > before
+        for restore in complete:
+            standby = self._standbys[restore.task.name]
+            try:
+                self._reached(standby, restore)
+            except Exception as failure:
+                self._put_off(standby, failure)
+
+    def _reached(self, standby: _Standby, restore: TaskRestore) -> None:
+        """The lap is done: nothing is missing that is older than the moment before its end was read."""
+        task = restore.task
+        assert task.store is not None
+        if restore.records:
+            try:
+                check_restore_age(task.name, self._clock.time() - restore.complete_at, standby.facts)
+            except StateIncoherent as too_long:
+                self._begin_anew(standby, task, too_long.message)
+                return
+        standby.records += restore.records
+        if task.meta.stores:
+            task.meta = replace(task.meta, restoring=True, complete_at=restore.target_at)
+            task.store.write([], task.meta)
+        if standby.phase is not StandbyPhase.FOLLOWING:
+            _log.info("standby has the whole changelog", task=task.name, records=standby.records)
+        standby.phase, standby.failures, standby.error = StandbyPhase.FOLLOWING, 0, None
+
+    # -- what fails ------------------------------------------------------------------------------------------------
+
+    def _interrupt(self, failure: Exception) -> None:
+        """A step failed: whose fault it is waits; the others begin again where their stores are."""
+        under_way = dict(self._restorer.active)
+        blamed = [name for name, restore in under_way.items() if _is_blamed(restore, failure)]
+        self._restorer.close()
+        for name in blamed or list(under_way):
+            self._put_off(self._standbys[name], failure)
+
+    def _put_off(self, standby: _Standby, failure: Exception) -> None:
+        self._changelogs.clear()
+        standby.failures += 1
+        wait_s = min(RETRY_S_MAX, 2.0 ** (standby.failures - 1))
+        standby.retry_at = self._clock.monotonic() + wait_s
+        standby.error = _said(failure)
+        _log.warning("a standby failed; it is tried again", task=standby.name, error=standby.error, in_s=wait_s)
+        self._shut(standby)
+
+    def _shut(self, standby: _Standby) -> None:
+        task, standby.task, standby.phase = standby.task, None, StandbyPhase.WAITING
+        if task is None:
+            return
+        try:
+            self._restorer.forget(task)
+            task.close()
+        except Exception as failure:
+            _log.warning("a standby was not closed cleanly", task=standby.name, error=_said(failure))
+
+    def _view(self) -> TopicView:
+        if self._topics is None:
+            self._topics = self._cluster.topics(REQUEST_TIMEOUT_S)
+        return self._topics
+
+    def _told(self, standby: _Standby) -> dict[str, Any]:
+        meta = TaskMeta() if standby.task is None else standby.task.meta
+        stores, lags = {}, []
+        for store, facts in standby.facts.items():
+            at = meta.stores.get(store)
+            position = facts.start if at is None else at.offset
+            lags.append(max(0, facts.end - position))
+            stores[store] = {"changelog": facts.topic, "position": position, "end": facts.end, "lag": lags[-1]}
+        restore = self._restorer.active.get(standby.name)
+        return {
+            "task": standby.name,
+            "subtopology": standby.subtopology,
+            "partition": standby.partition,
+            "phase": standby.phase.value,
+            "stores": stores,
+            "lag": sum(lags) if standby.task is not None and lags else None,
+            "complete_at": meta.complete_at or None,
+            "records": standby.records + (restore.records if restore is not None else 0),
+            "error": standby.error,
+        }
+
+
+def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
+    """Where a standby goes on; a changelog that it does not belong to any more is a reason to begin anew.
+
+    Raises:
+        StateIncoherent: There is nothing to begin anew from: the changelog has lost its head.
+    """
+    if any(store.holds_data(name) for name in facts if name not in task.meta.stores):
+        return RestorePlan({}, wipe="it holds data without offsets: its first write was torn")
+    if task.meta == TaskMeta():
+        return plan_restore(task.name, None, facts, looked_at)
+    try:
+        return plan_restore(task.name, task.meta, facts, looked_at)
+    except StateIncoherent as gone:
+        return RestorePlan({}, wipe=gone.message)
+
+
+def _is_blamed(restore: TaskRestore, failure: Exception) -> bool:
+    store = restore.task.store
+    if store is not None and store.failure is not None:
+        return True
+    fields = failure.fields if isinstance(failure, HoldfastError) else {}
+    if fields.get("task") == restore.task.name:
+        return True
+    return any((part.topic, part.number) == (fields.get("topic"), fields.get("partition")) for part in restore.replays)
+
+
+def _said(failure: Exception) -> str:
+    return failure.message if isinstance(failure, HoldfastError) else f"{type(failure).__name__}: {failure}"

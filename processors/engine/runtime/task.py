@@ -1,0 +1,371 @@
+"""A task: one processor's work on one partition of a subtopology — its stores, input positions and pending outputs.
+
+    CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
+                          └───────────────close──────────────────►┘
+
+Moved only by ``Task.move``; an illegal move raises.
+
+Invariants:
+    - A message changes state, outputs and position together or not at all.
+    - ``positions`` runs ahead of ``committed`` only by what is in the overlay and in the open transaction, and by
+      the chosen start of an input that has no committed offset: the first commit pins it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from operator import length_hint
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.fusion import Run, compile_run
+from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
+from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
+from holdfast.processors.engine.record_size import UNLIMITED
+from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+
+_NONE: Mapping[str, Any] = {}
+
+
+class FunctionExits(HoldfastError):
+    """A user's function asked the whole process to end."""
+
+
+#: What a function may raise that is no Exception, yet is its own doing.
+_ENDING = (SystemExit, GeneratorExit)
+
+
+#: So many records are deserialized at once: few enough that they are still in the processor's caches when it is their
+#: turn, and many enough that what is done once for all of them does not count.
+RECORDS_AT_ONCE = 100
+
+
+class TaskPhase(Enum):
+    """Where a task is in its life."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+
+_MOVES = {
+    TaskPhase.CREATED: {TaskPhase.RESTORING, TaskPhase.CLOSED},
+    TaskPhase.RESTORING: {TaskPhase.RUNNING, TaskPhase.CLOSED},
+    TaskPhase.RUNNING: {TaskPhase.CLOSED},
+    TaskPhase.CLOSED: set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message whose processing raised; its writes and outputs are undone already."""
+
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+    error: Exception
+
+
+#: Decides about a failed message: an output that stands for it, None to skip it; raises to stop.
+OnFailure = Callable[[FailedMessage], Output | None]
+
+
+@dataclass(slots=True)
+class _Stream:
+    run: Run
+    columns: ColumnarStream | None
+    deserialize: Deserializer
+    deserialize_key: Deserializer
+
+
+@dataclass(slots=True)
+class _Readable:
+    """Values and keys of consecutive messages, and why the one behind them can't be read, if that is why they end."""
+
+    values: list[Any]
+    keys: list[Any]
+    failure: BaseException | None = None
+
+
+class Task:
+    """One task.
+
+    Args:
+        name: ``<subtopology>-<partition>``.
+        subtopology: The subtopology's name.
+        partition: The partition number.
+        inputs: The input topics.
+    """
+
+    def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
+        self.name = name
+        self.subtopology = subtopology
+        self.partition = partition
+        self.inputs = inputs
+        self.phase = TaskPhase.CREATED
+        self.store: TaskStore | None = None
+        self.states: dict[str, StoreState] = {}
+        self.meta = TaskMeta()
+        self.committed: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
+        #: Where reading began: the committed offsets, or what was chosen where there were none.
+        self.began: dict[str, int] = {}
+        self.outboxes = Outboxes()
+        #: How many changelog records were replayed before it ran.
+        self.restored = 0
+        self.restored_s = 0.0
+        #: Stores that begin empty now, which their changelogs do not say yet: the first commit does.
+        self.begun_empty: frozenset[str] = frozenset()
+        self._streams: dict[str, _Stream] = {}
+        self._record_bytes_max: Mapping[str, int] = _NONE
+
+    def move(self, to: TaskPhase) -> None:
+        """Go to the next phase.
+
+        Raises:
+            RuntimeError: The move is not in the drawing above.
+        """
+        if to not in _MOVES[self.phase]:
+            raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
+        self.phase = to
+
+    def open(
+        self,
+        store: TaskStore | None,
+        store_names: tuple[str, ...],
+        changelogs: Mapping[str, str] = _NONE,
+        record_bytes_max: Mapping[str, int] = _NONE,
+    ) -> None:
+        """Take the task's RocksDB (None for a task without stores) and start restoring.
+
+        Args:
+            store: The RocksDB.
+            store_names: The stores in it.
+            changelogs: By store, the changelog's topic, where it has one.
+            record_bytes_max: By topic that is written to, how large a record may be.
+        """
+        self._record_bytes_max = record_bytes_max
+        self.store = store
+        if store is not None:
+            self.meta = store.meta() or TaskMeta()
+            for name in store_names:
+                topic = changelogs.get(name, "")
+                self.states[name] = StoreState(name, store, topic, record_bytes_max.get(topic, UNLIMITED))
+        self.move(TaskPhase.RESTORING)
+
+    def start(
+        self, frames: Mapping[str, StreamingDataFrame], committed: Mapping[str, int], began: Mapping[str, int]
+    ) -> None:
+        """State is restored: compile the steps and be ready for messages.
+
+        Args:
+            frames: The streams by input topic.
+            committed: The inputs' next offsets that the state holds.
+            began: Where each input is read from: the same, and a chosen offset for inputs without one.
+        """
+        for topic in self.inputs:
+            frame = frames[topic]
+            run = compile_run(frame.source, self.states, self.outboxes, self._record_bytes_max)
+            columns = columnar_stream(frame, self.states, self.outboxes, self._record_bytes_max)
+            self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
+        self.committed = dict(committed)
+        self.began = dict(began)
+        self.positions = dict(began)
+        self.move(TaskPhase.RUNNING)
+
+    def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process records ``first`` to ``last`` (indices into the batch); return how many were new.
+
+        Raises:
+            Exception: ``on_failure`` chose to stop; the records before the failed one are processed.
+        """
+        topic = batch.partition.topic
+        stream = self._streams[topic]
+        index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
+        if stream.columns is not None:
+            for begin, end in stream.columns.runs(first, last):
+                self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
+                index = end
+            if index < last:
+                stream.columns.leave(batch, index, last)
+        if index < last:
+            self._one_by_one(stream, batch, index, last, on_failure)
+        return last - first
+
+    def _by_columns(
+        self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
+    ) -> None:
+        """Process records by columns, and one by one what is near to records that can't be."""
+        first, last = run
+        if columns.take(batch, first, last):
+            self.positions[batch.partition.topic] = batch.offsets[last - 1] + 1
+            return
+        middle = columns.split(first, last)
+        if middle is None:
+            columns.leave(batch, first, last)
+            self._one_by_one(stream, batch, first, last, on_failure)
+        else:
+            self._by_columns(stream, columns, batch, (first, middle), on_failure)
+            self._by_columns(stream, columns, batch, (middle, last), on_failure)
+
+    def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> None:
+        """Process records through the stream's steps."""
+        asked = [state for state in self.states.values() if state.prefetches]
+        if asked:
+            keys = {key for key in batch.keys[index:last] if key is not None}
+            for state in asked:
+                state.prefetch(keys)
+        while index < last:
+            readable = _read(stream, batch, index, min(index + RECORDS_AT_ONCE, last))
+            end = index + len(readable.values)
+            if index < end:
+                self._run(stream, batch, index, end, readable, on_failure)
+            if readable.failure is not None:
+                self._fail(batch, end, readable.failure, on_failure)
+                end += 1
+            index = end
+
+    def _run(
+        self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure
+    ) -> None:
+        """Process records that could be read."""
+        topic, offsets = batch.partition.topic, batch.offsets
+        run, metadata = stream.run.function, stream.run.wants_metadata
+        # A message that raises stops the run; what is left of the iterators tells which one, and is what comes next.
+        values, raw_keys = iter(readable.values), iter(batch.keys[first:last])
+        timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
+        headers = iter(batch.headers[first:last] if metadata else ())
+        while True:
+            try:
+                run(values, raw_keys, timestamps, keys, headers)
+            except BaseException as error:
+                for state in self.states.values():
+                    state.undo_message()
+                failed = last - length_hint(values) - 1
+                if failed > first:
+                    self.positions[topic] = offsets[failed - 1] + 1
+                if isinstance(error, (StateFailed, FormatUnknown)):
+                    raise  # the state is at fault, not the message
+                if not isinstance(error, (Exception, *_ENDING)):
+                    raise
+                self._fail(batch, failed, error, on_failure)
+            else:
+                self.positions[topic] = offsets[last - 1] + 1
+                return
+
+    def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
+        """A message failed, and nothing of it is left: decide about it, and go behind it."""
+        instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
+        if instead is not None:
+            self.outboxes.add(instead)
+        self.positions[batch.partition.topic] = batch.offsets[index] + 1
+
+    @property
+    def progressed(self) -> bool:
+        """Whether there is anything to commit."""
+        return self.positions != self.committed or bool(self.begun_empty)
+
+    def dirty_bytes(self) -> int:
+        """Roughly how much memory the uncommitted writes hold."""
+        return sum(state.dirty_bytes() for state in self.states.values())
+
+    def drop(self) -> dict[str, int]:
+        """Forget everything uncommitted; return where to read again (topic -> offset)."""
+        for state in self.states.values():
+            state.drop()
+        for box in self.outboxes.values():
+            box.clear()
+        self.positions = {**self.began, **self.committed}
+        return dict(self.positions)
+
+    def close(self) -> None:
+        """Drop what is uncommitted and release the RocksDB."""
+        if self.phase is TaskPhase.CLOSED:
+            return
+        for state in self.states.values():
+            state.drop()
+        self.states.clear()
+        self._streams.clear()
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+        self.move(TaskPhase.CLOSED)
+
+
+def _read(stream: _Stream, batch: Batch, first: int, last: int) -> _Readable:
+    """Deserialize as many records as can be read."""
+    raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
+    with suppress(Exception, *_ENDING):
+        return _Readable(_all_of(raw_values, stream.deserialize), _all_of(raw_keys, stream.deserialize_key))
+    # One of them can't be read: go through them one by one, up to that.
+    readable = _Readable([], [])
+    for raw_key, raw in zip(raw_keys, raw_values, strict=True):
+        try:
+            value = None if raw is None else stream.deserialize(raw)
+            key = None if raw_key is None else stream.deserialize_key(raw_key)
+        except (HoldfastError, *_ENDING) as failure:
+            readable.failure = failure
+        except Exception as failure:
+            readable.failure = _unreadable(batch, first + len(readable.values), failure)
+            readable.failure.__cause__ = failure
+        else:
+            readable.values.append(value)
+            readable.keys.append(key)
+            continue
+        break
+    return readable
+
+
+def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
+    if deserialize is as_is:
+        return raws
+    if all(raws):
+        return list(map(deserialize, raws))  # type: ignore[arg-type]
+    return [None if raw is None else deserialize(raw) for raw in raws]
+
+
+def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable:
+    partition, offset = batch.partition, batch.offsets[index]
+    shown = (batch.values[index] or b"")[:40]
+    return ValueUnreadable(
+        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+        f"(it begins with {shown!r}).",
+        action="Correct the producer or the topic's deserializer, or set dead_letter_topic.",
+        topic=partition.topic,
+        partition=partition.number,
+        offset=offset,
+    )
+
+
+def _exits(error: BaseException) -> FunctionExits:
+    return FunctionExits(
+        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
+        action="Raise an ordinary error for a message that can't be processed; call Application.stop() to end.",
+        error=type(error).__name__,
+    )
+
+
+def _failed(batch: Batch, index: int, error: Exception) -> FailedMessage:
+    return FailedMessage(
+        batch.partition,
+        batch.offsets[index],
+        batch.keys[index],
+        batch.values[index],
+        batch.timestamps[index],
+        batch.headers[index],
+        error,
+    )

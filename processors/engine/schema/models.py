@@ -1,0 +1,239 @@
+"""From a pydantic model, or another annotation, to typed columns.
+
+``list``, ``set`` and ``tuple`` become arrays, ``dict`` a map; models, dataclasses and typed dicts structs; ``datetime``
+is a timestamp (without a zone it counts as UTC; ``NaiveDatetime`` stays without one), ``Decimal`` takes its size from
+``max_digits`` and ``decimal_places``. What has no type in SQL (``time``, ``UUID``, a union, ``Any``) is its JSON text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import types
+import typing
+import uuid
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any
+
+import pydantic
+
+from holdfast.processors.engine.schema.types import (
+    ANY_STATE_KEY,
+    DAY,
+    FLOATING,
+    INFERRED,
+    INSTANT,
+    LOCAL_TIME,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Column,
+    ColumnType,
+    Entries,
+    Items,
+    Member,
+    Number,
+    Record,
+    Scalar,
+    SchemaInvalid,
+    StoreSchema,
+    ValueSchema,
+    checked,
+    column_name,
+)
+
+#: Of a decimal number whose model does not say: digits in all, and behind the point.
+DECIMAL_DIGITS, DECIMAL_PLACES, DIGITS_MAX = 38, 18, 38
+#: What stands for columns that are found in the values.
+INFER = "infer"
+
+_SCALARS: Mapping[Any, Scalar] = {
+    bool: TRUTH,
+    int: WHOLE,
+    float: FLOATING,
+    str: TEXT,
+    bytes: TEXT,
+    dt.datetime: INSTANT,
+    dt.date: DAY,
+    dt.time: TEXT,
+    dt.timedelta: TEXT,
+    uuid.UUID: TEXT,
+    pydantic.AwareDatetime: INSTANT,
+    pydantic.NaiveDatetime: LOCAL_TIME,
+    pydantic.PastDatetime: INSTANT,
+    pydantic.FutureDatetime: INSTANT,
+    Any: TEXT,
+    object: TEXT,
+}
+
+
+def schema_of(model: Any) -> StoreSchema:
+    """The columns of a store's values.
+
+    Args:
+        model: A model (or any annotation) of every value; a mapping of state keys to them, in which ``"*"`` stands for
+            all others; or ``"infer"``.
+
+    Raises:
+        SchemaInvalid: It is none of these, or has a part that can't be a column.
+    """
+    if model == INFER:
+        return INFERRED
+    if not isinstance(model, Mapping):
+        return checked(StoreSchema((_whole(model),)))
+    if not model or not all(isinstance(key, str) and key for key in model):
+        raise SchemaInvalid(
+            f"A store's models are {model!r}, expected at least one, by state key.",
+            action='Write, for example, model={"open": Trip, "count": int}.',
+        )
+    values = []
+    for state_key, each in model.items():
+        kind, nullable = _kind(each, (), state_key)
+        name = "others" if state_key == ANY_STATE_KEY else column_name(state_key)
+        column = Column(name, kind, not nullable, ((),), f"value of state key {state_key}")
+        values.append(ValueSchema(state_key, (column,), nullable))
+    return checked(StoreSchema(tuple(values)))
+
+
+def _whole(model: Any) -> ValueSchema:
+    """One model for every value: the fields of an object are columns, anything else is one."""
+    kind, nullable = _kind(model, (), "the value")
+    if not isinstance(kind, Record):
+        return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable)
+    comments = _comments(model)
+    columns = tuple(
+        Column(
+            column_name(each.name),
+            each.type,
+            each.required and not nullable,
+            tuple((source,) for source in each.sources),
+            comments.get(each.name, ""),
+        )
+        for each in kind.members
+    )
+    return ValueSchema(None, columns, nullable)
+
+
+def _comments(model: Any) -> dict[str, str]:
+    fields = getattr(model, "model_fields", {})
+    return {name: field.description for name, field in fields.items() if field.description}
+
+
+def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, ...] = ()) -> tuple[ColumnType, bool]:
+    """The type of an annotation, and whether it may be null; ``given`` is what its field says besides."""
+    if hasattr(annotation, "__supertype__"):
+        return _kind(annotation.__supertype__, seen, where, given)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _kind(arguments[0], seen, where, (*given, *arguments[1:]))
+    if origin in (typing.Union, types.UnionType):
+        return _union([each for each in arguments if each is not type(None)], seen, where, given), (
+            type(None) in arguments
+        )
+    if annotation is None or annotation is type(None):
+        return TEXT, True
+    if origin is typing.Literal:
+        values = [each.value if isinstance(each, enum.Enum) else each for each in arguments if each is not None]
+        return _of_values(values), None in arguments
+    if origin is not None and isinstance(origin, type):
+        return _collection(origin, arguments, seen, where), False
+    if annotation in _SCALARS:
+        return _SCALARS[annotation], annotation in (Any, object)
+    if isinstance(annotation, type):
+        return _of_class(annotation, seen, where, given), False
+    raise SchemaInvalid(
+        f"{where} is {annotation!r}, which can't be a column.",
+        action="Use a type that JSON can hold, or Any for its JSON text.",
+        field=where,
+    )
+
+
+def _union(kinds: list[Any], seen: tuple[Any, ...], where: str, given: tuple[Any, ...]) -> ColumnType:
+    if len(kinds) == 1:
+        return _kind(kinds[0], seen, where, given)[0]
+    return FLOATING if set(kinds) == {int, float} else TEXT
+
+
+def _of_values(values: list[Any]) -> ColumnType:
+    if values and all(type(value) is int for value in values):
+        return Scalar("bigint", tuple(values))
+    return Scalar("string", tuple(values)) if values and all(type(value) is str for value in values) else TEXT
+
+
+def _collection(origin: type, arguments: tuple[Any, ...], seen: tuple[Any, ...], where: str) -> ColumnType:
+    if issubclass(origin, Mapping):
+        return Entries(_kind(arguments[1], seen, where)[0]) if len(arguments) == 2 else TEXT
+    if issubclass(origin, tuple):
+        kinds = {_kind(each, seen, where)[0] for each in arguments if each is not Ellipsis}
+        return Items(kinds.pop() if len(kinds) == 1 else TEXT)
+    if issubclass(origin, (list, AbstractSet)) or hasattr(origin, "__iter__"):
+        return Items(_kind(arguments[0], seen, where)[0])
+    return _of_class(origin, seen, where, ())
+
+
+def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[Any, ...]) -> ColumnType:
+    if annotation in seen:  # a model within itself has no end as a column
+        return TEXT
+    within = (*seen, annotation)
+    if issubclass(annotation, pydantic.RootModel):
+        return _kind(annotation.model_fields["root"].annotation, within, where)[0]
+    if issubclass(annotation, pydantic.BaseModel):
+        return Record(tuple(_member(name, field, within) for name, field in annotation.model_fields.items()))
+    if issubclass(annotation, enum.Enum):
+        return _of_values([member.value for member in annotation])
+    if issubclass(annotation, Decimal):
+        return _number(given)
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation, include_extras=True)
+        needed = {
+            field.name
+            for field in dataclasses.fields(annotation)
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        }
+        return _plain(hints, needed, within)
+    if hasattr(annotation, "__required_keys__"):  # a typed dict, of this Python's or of typing_extensions
+        hints = typing.get_type_hints(annotation, include_extras=True)
+        return _plain(hints, set(getattr(annotation, "__required_keys__", ())), within)
+    for known, kind in ((PurePath, TEXT), (str, TEXT), (bool, TRUTH), (int, WHOLE), (float, FLOATING)):
+        if issubclass(annotation, known):
+            return kind
+    if annotation.__module__.startswith("pydantic"):  # addresses, secrets: texts in JSON
+        return TEXT
+    if annotation in (list, set, frozenset, tuple, dict):
+        return TEXT
+    raise SchemaInvalid(
+        f"{where} is {annotation.__qualname__}, which can't be a column.",
+        action="Use a type that JSON can hold, or Any for its JSON text.",
+        field=where,
+    )
+
+
+def _plain(hints: Mapping[str, Any], needed: set[str], seen: tuple[Any, ...]) -> Record:
+    members = []
+    for name, hint in hints.items():
+        inner = typing.get_args(hint)[0] if typing.get_origin(hint) in (typing.Required, typing.NotRequired) else hint
+        kind, nullable = _kind(inner, seen, name)
+        members.append(Member(name, kind, name in needed and not nullable, (name,)))
+    return Record(tuple(members))
+
+
+def _member(name: str, field: Any, seen: tuple[Any, ...]) -> Member:
+    kind, nullable = _kind(field.annotation, seen, name, tuple(field.metadata))
+    sources = [field.serialization_alias, field.alias, name]
+    choices = field.validation_alias
+    aliases = getattr(choices, "choices", None) or ([choices] if choices is not None else [])
+    sources += [each for each in aliases if isinstance(each, str)]
+    unique = tuple(dict.fromkeys(source for source in sources if source))
+    return Member(name, kind, field.is_required() and not nullable, unique)
+
+
+def _number(given: tuple[Any, ...]) -> Number:
+    said = [part for each in given for part in (each, *getattr(each, "metadata", ()))]
+    digits = next((each.max_digits for each in said if getattr(each, "max_digits", None)), None)
+    places = next((each.decimal_places for each in said if getattr(each, "decimal_places", None) is not None), None)
+    precision = min(digits or DECIMAL_DIGITS, DIGITS_MAX)
+    return Number(precision, min(places if places is not None else min(DECIMAL_PLACES, precision // 2), precision))

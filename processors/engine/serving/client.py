@@ -1,0 +1,374 @@
+"""How others talk to a running processor: through its endpoint file and its HTTP server."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import msgspec
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.paths import Paths
+from holdfast.processors.engine.runtime.commands import (
+    COMMAND_BYTES_MAX,
+    CommandFailed,
+    CommandRefused,
+    CommandWrong,
+    Key,
+    Offsets,
+    key_of,
+)
+from holdfast.processors.engine.serving.status import ProcessorStatus
+
+#: How often it is looked what became of a command, in seconds.
+LOOK_EVERY_S = 0.1
+#: How long a command may take, in seconds, where nothing else is said.
+COMMAND_TIMEOUT_S = 3600.0
+#: What a body has beside its keys takes no more than this, in bytes.
+_BODY_REST_BYTES = 65_536
+
+
+class ProcessorSilent(HoldfastError):
+    """A processor did not do what it was asked."""
+
+
+class ProcessorClient:
+    """One worker, seen from another process.
+
+    Args:
+        processor: The processor's name.
+        slot: The worker's slot.
+        paths: Where the endpoint file is.
+    """
+
+    def __init__(self, processor: str, slot: str, paths: Paths) -> None:
+        self.processor = processor
+        self.slot = slot
+        self._file = paths.endpoint(processor, slot)
+
+    def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
+        """What the worker says of itself; None when it is not there or does not answer in time."""
+        answer = self._get("/status", timeout_s)
+        try:
+            status = ProcessorStatus.decode(answer.json()) if answer is not None and answer.is_success else None
+        except (ValueError, KeyError, TypeError):
+            return None
+        return status if status is not None and status.processor == self.processor else None
+
+    def healthy(self, timeout_s: float = 2.0) -> bool:
+        """Whether the worker is there and its loop lives."""
+        answer = self._get("/health", timeout_s)
+        return answer is not None and answer.is_success
+
+    def ready(self, timeout_s: float = 2.0) -> tuple[bool, str]:
+        """Whether the worker works, and what it waits for when it doesn't."""
+        answer = self._get("/ready", timeout_s)
+        if answer is None:
+            return False, "it doesn't answer"
+        try:
+            return answer.is_success, str(answer.json().get("reason", ""))
+        except (ValueError, AttributeError):
+            return False, f"it answered {answer.status_code}"
+
+    def metrics(self, timeout_s: float = 2.0) -> str | None:
+        """The metrics in Prometheus' text format; None when the worker does not answer."""
+        answer = self._get("/metrics", timeout_s)
+        return answer.text if answer is not None and answer.is_success else None
+
+    def last_heartbeat(self, pid: int | None) -> datetime | None:
+        """When the loop of that very process last gave a sign of life; None when it never came so far.
+
+        It is known of a process that doesn't answer, too.
+        """
+        endpoint = self._endpoint()
+        if endpoint is None or pid is None or endpoint.get("pid") != pid:
+            return None
+        try:
+            return datetime.fromtimestamp(self._file.stat().st_mtime, UTC)
+        except OSError:
+            return None
+
+    def last_failure(self) -> ProcessorStatus | None:
+        """What the worker said when it last stopped with an error; None when it never did."""
+        try:
+            return ProcessorStatus.decode(json.loads(self._file.with_suffix(".failed.json").read_text()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def alive(self) -> bool:
+        """Whether the process of the endpoint file exists (it may be stuck)."""
+        endpoint = self._endpoint()
+        if endpoint is None:
+            return False
+        try:
+            os.kill(int(endpoint["pid"]), 0)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
+        """Commit and checkpoint all running tasks; returns the manifest.
+
+        Raises (as all verbs do):
+            ProcessorSilent: The worker is not there, or refused.
+        """
+        return self._post("/checkpoint", timeout_s)
+
+    def compact(self, timeout_s: float = 150.0) -> dict[str, Any]:
+        """Rewrite the stores without what was deleted or overwritten; returns sizes in bytes, before and after."""
+        return self._post("/compact", timeout_s)
+
+    def pause(self, timeout_s: float = 150.0) -> None:
+        """Have it read no more input until ``resume``; it keeps its partitions, and commits what it has."""
+        self._post("/pause", timeout_s)
+
+    def resume(self, timeout_s: float = 150.0) -> None:
+        """Have it read its inputs again."""
+        self._post("/resume", timeout_s)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Ask the worker to finish."""
+        self._post("/stop", timeout_s)
+
+    # -- commands about state and positions ------------------------------------------------------------------------
+
+    def count(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
+        """How much is selected: keys (of messages), entries, and bytes of values.
+
+        Args:
+            store: The store, or stores that are used together.
+            timeout_s: How long to wait, in seconds.
+            which: ``partitions`` (numbers; all that the worker owns without them), and one of ``keys`` (a list of text
+                or bytes), ``prefix`` (text or bytes) and ``all=True``.
+
+        Raises (as all commands do):
+            CommandWrong: It names what the processor does not have.
+            CommandRefused: The worker can't do it now.
+            CommandFailed: It ended before its end; what it had done, is done. Asked again, it goes on there.
+            ProcessorSilent: The worker is not there; if it had begun, what became of it is not known: ask again.
+        """
+        return self._select("/state/count", store, timeout_s, **which)
+
+    def export(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
+        """Write what is selected (see ``count``) to a file of the worker's machine, as of one moment.
+
+        Returns:
+            As ``count``, and ``files``, each with ``path``, ``sha256``, ``keys``, ``entries`` and ``bytes``; of a
+            single file, ``path`` and ``sha256`` are told beside it, too.
+        """
+        return self._select("/state/export", store, timeout_s, **which)
+
+    def clear(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
+        """Delete what is selected (see ``count``), here and in the changelog.
+
+        Args:
+            store: The store, or stores that are used together.
+            timeout_s: How long to wait, in seconds.
+            which: As of ``count``; and ``export=True``, to have it in files before; and ``positions`` (topic to
+                partition to offset), from where on inputs are read as of the same commit as their task's last deletes,
+                of a worker that is paused.
+
+        Returns:
+            As ``count``: what was deleted; with ``export``, as ``export``.
+        """
+        return self._select("/state/clear", store, timeout_s, **which)
+
+    def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
+        """Have a worker that is paused read its inputs (topic to partition to offset) from there on.
+
+        State stays as it is: what is read twice, counts twice.
+        """
+        return self._command("/inputs/position", {"positions": positions}, timeout_s)
+
+    def until(
+        self,
+        positions: Offsets,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
+    ) -> dict[str, Any]:
+        """Have a worker that builds a store anew read its inputs up to these offsets, and no further.
+
+        Args:
+            positions: Topic to partition to the first offset that is not processed.
+            timeout_s: How long to wait, in seconds.
+            tell: Told at each look how much is ``done`` of the ``total``, in offsets.
+
+        Returns:
+            ``positions``, topic to partition to the offset that is committed: those that were asked for.
+        """
+        return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
+
+    def adopt(
+        self,
+        store: str,
+        changelog: str,
+        upto: Mapping[int, int],
+        positions: Offsets | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
+    ) -> dict[str, Any]:
+        """Make a store of a worker that is paused equal to what another changelog has, byte for byte.
+
+        Args:
+            store: The store.
+            changelog: The other topic; nobody writes to it any more.
+            upto: By partition, its end: the next offset. Only these partitions are changed.
+            positions: From where inputs are read on, as of the same commit as their task's last change.
+            timeout_s: How long to wait, in seconds.
+            tell: Told at each look how much is ``done`` of the ``total``.
+
+        Returns:
+            ``set``, ``deleted`` and ``same``, counted in entries; ``inputs``, by partition what the other state holds.
+        """
+        asked = {"store": store, "changelog": changelog, "upto": upto}
+        positioned = {} if positions is None else {"positions": positions}
+        return self._command("/state/adopt", asked | positioned, timeout_s, tell)
+
+    def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
+        """A command about keys, in several parts where one request would be too long."""
+        asked = {name: value for name, value in which.items() if value is not None and value is not False}
+        asked["store"] = store if isinstance(store, str) else list(store)
+        if "prefix" in asked:
+            asked["prefix"] = key_of(asked["prefix"])
+        if "keys" not in asked:
+            return _together([self._command(page, asked, timeout_s)])
+        deadline, positions = time.monotonic() + timeout_s, asked.pop("positions", None)
+        parts = _portions([key_of(key) for key in asked.pop("keys")])
+        results = []
+        for number, keys in enumerate(parts, 1):
+            part = {**asked, "keys": keys}
+            if positions is not None and number == len(parts):
+                part["positions"] = positions
+            results.append(self._command(page, part, deadline - time.monotonic()))
+        return _together(results)
+
+    def _command(
+        self,
+        page: str,
+        asked: Mapping[str, Any],
+        timeout_s: float,
+        tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
+    ) -> dict[str, Any]:
+        """Begin a command, and wait for its end."""
+        deadline = time.monotonic() + timeout_s
+        begun = self._request(page, min(150.0, timeout_s), msgspec.json.encode(asked))
+        if begun.status_code in (400, 409):
+            raise _refusal(begun)
+        if not begun.is_success:
+            raise self._silent(page, f"it answered {begun.status_code}: {begun.text[:200]}")
+        ticket_id = begun.json()["id"]
+        while time.monotonic() < deadline:
+            answer = self._get("/maintenance", 10.0)
+            if answer is not None and answer.is_success:
+                told = next((each for each in answer.json()["commands"] if each["id"] == ticket_id), None)
+                if told is None:
+                    raise self._silent(page, "it was restarted meanwhile: how far that came is not known; ask again")
+                tell(told)
+                if told["phase"] == "done":
+                    result: dict[str, Any] = told["result"]
+                    return result
+                if told["phase"] == "failed":
+                    error = told["error"]
+                    raise CommandFailed(error["message"], action=error["action"], **error["fields"])
+            elif not self.alive():
+                raise self._silent(page, "it went away in mid-command: how far that came is not known; ask again")
+            time.sleep(LOOK_EVERY_S)
+        raise self._silent(page, f"it is not done after {timeout_s:.0f} s; it goes on")
+
+    def _get(self, page: str, timeout_s: float) -> httpx.Response | None:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            return None
+        try:
+            return httpx.get(
+                f"{endpoint['url']}{page}", headers=_authorization(endpoint), timeout=timeout_s, trust_env=False
+            )
+        except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError):
+            return None
+
+    def _post(self, path: str, timeout_s: float) -> dict[str, Any]:
+        answer = self._request(path, timeout_s)
+        if not answer.is_success:
+            raise self._silent(path, f"it answered {answer.status_code}: {answer.text[:200]}")
+        try:
+            document: dict[str, Any] = answer.json()
+        except ValueError as failure:
+            raise self._silent(path, f"no answer that can be read: {failure!r}") from failure
+        return document
+
+    def _request(self, path: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+        endpoint = self._endpoint()
+        if endpoint is None:
+            raise self._silent(path, "it has no endpoint file")
+        try:
+            return httpx.post(
+                f"{endpoint['url']}{path}",
+                content=body,
+                headers=_authorization(endpoint),
+                timeout=timeout_s,
+                trust_env=False,
+            )
+        except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as failure:
+            raise self._silent(path, f"no answer that can be read: {failure!r}") from failure
+
+    def _silent(self, path: str, seen: str) -> ProcessorSilent:
+        return ProcessorSilent(
+            f"Processor {self.processor} (slot {self.slot}) was asked for {path}; {seen}.",
+            action=f"Look at `holdfast status` and at the log of {self.processor}.",
+            processor=self.processor,
+            slot=self.slot,
+        )
+
+    def _endpoint(self) -> dict[str, Any] | None:
+        try:
+            endpoint: dict[str, Any] = json.loads(self._file.read_text())
+            return endpoint
+        except (OSError, ValueError):
+            return None
+
+
+def _authorization(endpoint: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": f"Bearer {endpoint['token']}"}
+
+
+def _refusal(answer: httpx.Response) -> HoldfastError:
+    try:
+        told = answer.json()
+    except ValueError:
+        told = {}
+    kind = CommandWrong if answer.status_code == 400 else CommandRefused
+    message, action = told.get("error", answer.text[:200]), told.get("action", "Look at the worker's log.")
+    return kind(message, action=action, **told.get("fields", {}))
+
+
+def _portions(keys: Sequence[Key]) -> list[list[Key]]:
+    """Keys in lists that fit a request each; one empty list for none."""
+    portions: list[list[Key]] = [[]]
+    size = _BODY_REST_BYTES
+    for key in keys:
+        takes = len(msgspec.json.encode(key)) + 1
+        if portions[-1] and size + takes > COMMAND_BYTES_MAX:
+            portions.append([])
+            size = _BODY_REST_BYTES
+        portions[-1].append(key)
+        size += takes
+    return portions
+
+
+def _together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the parts of a command come to."""
+    told: dict[str, Any] = {name: sum(part[name] for part in results) for name in ("keys", "entries", "bytes")}
+    told["partitions"] = results[0]["partitions"]
+    exports = [part if "path" in part else part.get("export") for part in results]
+    if files := [
+        {name: export[name] for name in ("path", "sha256", "keys", "entries", "bytes")} for export in exports if export
+    ]:
+        told["files"] = files
+        if len(files) == 1:
+            told |= {name: files[0][name] for name in ("path", "sha256")}
+    return told

@@ -1,0 +1,291 @@
+"""HTTP itself: bounded requests, JSON answers, one thread each; what a page or a verb does is decided elsewhere.
+
+Invariants:
+    - A request is refused before it is understood when it is too long, comes too slowly or names another host.
+    - No answer and no log line holds a token.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, BinaryIO
+
+import structlog
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving.guard import Guard
+
+_log = structlog.get_logger("serving")
+
+#: A request, with all its headers, has at most so many bytes, and its body so many.
+REQUEST_BYTES_MAX = 16_384
+BODY_BYTES_MAX = 4_096
+#: A connection that says nothing for so many seconds is closed.
+SILENCE_S = 10.0
+#: So many connections are held at once; a further one takes the place of the oldest that has asked for nothing.
+AT_ONCE_MAX = 32
+#: So many seconds a connection waits for a place.
+_ROOM_WAIT_S = 1.0
+#: Of a refused request so many bytes are still read, so that its sender gets to see the answer.
+_DRAIN_BYTES_MAX = 1 << 20
+_DRAIN_S = 1.0
+#: Of refusals the first few are logged, and later ones every so many.
+_LOG_FIRST, _LOG_EVERY = 5, 1000
+
+
+class ServingImpossible(HoldfastError):
+    """The address or port can't be listened on; fields: host, port."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request gets: an HTTP status and a body, JSON unless it is bytes."""
+
+    code: int
+    body: Mapping[str, Any] | bytes
+    content_type: str = "application/json"
+
+
+#: Serves an admitted request: method, page and body to its answer.
+Serve = Callable[[str, str, bytes], Answer]
+
+
+class _TooLong(Exception):
+    """The request has more bytes than it may."""
+
+
+class _Bounded:
+    """A request's stream, up to a number of bytes."""
+
+    def __init__(self, stream: BinaryIO, left: int) -> None:
+        self._stream = stream
+        self._left = left
+
+    def readline(self, size: int = -1) -> bytes:
+        """A line; see ``io.IOBase.readline``."""
+        line = self._stream.readline(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(line)
+        if self._left < 0:
+            raise _TooLong
+        return line
+
+    def read(self, size: int) -> bytes:
+        """Bytes of the body, which has its own bound."""
+        return self._stream.read(size)
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+
+class RequestServer(ThreadingHTTPServer):
+    """Listens, and serves each request on a thread of its own.
+
+    Args:
+        serving: Where to listen.
+        guard: Who may ask.
+        serve: What to answer.
+        pages: The pages and verbs that there are; no other path is logged, it may hold anything.
+        bodies: Those that take a body, and how many bytes it may have.
+
+    Raises:
+        ServingImpossible: The address or port can't be listened on.
+    """
+
+    daemon_threads = True
+    request_queue_size = 2 * AT_ONCE_MAX
+
+    def __init__(
+        self,
+        serving: ServingSettings,
+        guard: Guard,
+        serve: Serve,
+        pages: Collection[str],
+        bodies: Mapping[str, int] | None = None,
+    ) -> None:
+        self.guard = guard
+        self.pages = frozenset(pages)
+        self.bodies = bodies or {}
+        self.serve = serve
+        self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
+        self._refusals = 0
+        self._lock = threading.Lock()
+        #: Connections that have not asked for anything yet, oldest first.
+        self._unasked: dict[int, Any] = {}
+        self._host = serving.host
+        self.address_family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+        try:
+            super().__init__((serving.host, serving.port), _Handler)
+        except OSError as failure:
+            raise ServingImpossible(
+                f"Status and control can't listen on {serving.host} port {serving.port}: {failure.strerror}.",
+                action="Set HOLDFAST_SERVING__PORT to a free port or to 0, which takes any free one; each worker of a "
+                "machine needs its own. Or set HOLDFAST_SERVING__HOST to an address of this machine.",
+                host=serving.host,
+                port=serving.port,
+            ) from failure
+
+    @property
+    def url(self) -> str:
+        """Where this machine's programs reach it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}"
+
+    def server_bind(self) -> None:
+        """Bind, without asking the name service who we are."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self._host, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve on a thread, unless there are too many."""
+        if not self._free.acquire(blocking=False):
+            self._end_the_quietest()
+            if not self._free.acquire(timeout=_ROOM_WAIT_S):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._unasked[id(request)] = request
+        super().process_request(request, client_address)
+
+    def asked(self, request: Any) -> None:
+        """A connection has said what it wants."""
+        with self._lock:
+            self._unasked.pop(id(request), None)
+
+    def _end_the_quietest(self) -> None:
+        """Of the connections that have asked for nothing yet, the oldest makes room."""
+        with self._lock:
+            found = next(iter(self._unasked), None)
+            oldest = None if found is None else self._unasked.pop(found)
+        if oldest is not None:
+            with suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread's work."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.asked(request)
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The client went away, or we erred: one line, without the request."""
+        _log.warning("a request was not answered", client=str(client_address[0]), exc_info=True)
+
+    def refused(self, client: str, page: str, why: str) -> None:
+        """Log a refusal, if there were not too many."""
+        self._refusals += 1
+        if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
+            shown = page if page in self.pages else "unknown"
+            _log.warning("request refused", client=client, page=shown, why=why, total=self._refusals)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: RequestServer
+    timeout = SILENCE_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile: Any = _Bounded(self.rfile, REQUEST_BYTES_MAX)
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except _TooLong:
+            self.requestline, self.request_version, self.command = "", "", ""
+            self._refuse(431, f"a request has at most {REQUEST_BYTES_MAX} bytes")
+        except ConnectionError:
+            self.close_connection = True  # the client went away
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def do_POST(self) -> None:
+        if "Transfer-Encoding" in self.headers:
+            return self._refuse(411, "a body needs its length")
+        length, page = self.headers.get("Content-Length", "0"), self._page
+        most = self.server.bodies.get(page, BODY_BYTES_MAX)
+        if not length.isascii() or not length.isdigit() or len(length) > 9 or int(length) > most:
+            needs = "" if page in self.server.bodies else "; this needs none"
+            return self._refuse(413, f"a body has at most {most} bytes{needs}")
+        if int(length) > BODY_BYTES_MAX and not self._is_admitted():
+            return  # what strangers send is not kept
+        self._serve(self.rfile.read(int(length)))
+
+    @property
+    def _page(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _is_admitted(self) -> bool:
+        """Whether it may be served; if not, it is refused."""
+        self.server.asked(self.connection)
+        guard = self.server.guard
+        if not guard.knows_name(self.headers.get("Host")):
+            self._refuse(421, "the Host header names another server", self._page)
+            return False
+        if not guard.admits(self.command, self._page, self.headers.get("Authorization")):
+            self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer", self._page)
+            return False
+        return True
+
+    def _serve(self, body: bytes = b"") -> None:
+        if self._is_admitted():
+            self._answer(self.server.serve(self.command, self._page, body))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the library refuses, as all other refusals; its message would hold the request."""
+        self._refuse(int(code), self.responses[code][0])
+
+    def _refuse(self, code: int, why: str, page: str = "unknown") -> None:
+        self.server.refused(str(self.client_address[0]), page, why)
+        self.close_connection = True
+        try:
+            self._answer(Answer(code, {"error": why}))
+            self.wfile.flush()
+            self._drain()
+        except OSError:
+            return  # it went away without waiting for the answer
+
+    def _drain(self) -> None:
+        """Closing with bytes unread would reset the connection, and the answer might be lost."""
+        self.connection.shutdown(socket.SHUT_WR)
+        self.connection.settimeout(_DRAIN_S)
+        left = _DRAIN_BYTES_MAX
+        while left > 0:
+            got = self.connection.recv(65_536)
+            if not got:
+                return
+            left -= len(got)
+
+    def _answer(self, answer: Answer) -> None:
+        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        self.send_response(answer.code)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if answer.code == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "holdfast"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return

@@ -1,0 +1,339 @@
+"""A worker's status, health, metrics and control over HTTP; see docs/metrics.md.
+
+The server's threads never touch the worker's state: they hand requests to the worker's loop and wait. A loop that
+does not answer in time gives 503, which is how a stuck worker looks from outside; the last status that the loop
+published is served meanwhile, with the heartbeat that shows its age.
+
+Invariants:
+    - The modification time of the endpoint file is the loop's last sign of life: who can't reach the server, and
+      remembers nothing, still knows since when it is silent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.runtime.commands import (
+    COMMAND_BYTES_MAX,
+    COMMANDS,
+    CommandRefused,
+    CommandWrong,
+    decode,
+    verb_of,
+)
+from holdfast.processors.engine.runtime.loop import Phase, Request, Worker
+from holdfast.processors.engine.serving.checkpoint import take_checkpoint
+from holdfast.processors.engine.serving.guard import Guard
+from holdfast.processors.engine.serving.requests import Answer, RequestServer
+from holdfast.processors.engine.serving.status import describe_worker
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.serving.metrics import WorkerMetrics
+
+_log = structlog.get_logger("serving")
+
+#: How long a request waits for the loop, in seconds.
+STATUS_WAIT_S = 1.0
+CONTROL_WAIT_S = 120.0
+#: How often the loop's sign of life is written down, in seconds.
+HEARTBEAT_EVERY_S = 1.0
+
+_NOT_READY = {
+    Phase.STARTING: "it starts, and waits for Kafka to let its producer begin",
+    Phase.JOINING: "it waits for the group to give it partitions",
+    Phase.RESTORING: "it restores its state",
+    Phase.WAITING: "no broker answers",
+    Phase.STOPPING: "it stops",
+    Phase.FAILED: "it failed",
+}
+
+
+def _refusal(code: int, failure: HoldfastError) -> Answer:
+    return Answer(code, {"error": failure.message, "action": failure.action, "fields": failure.as_dict()["fields"]})
+
+
+class _Call:
+    """Work on the loop's thread, and who waits for it."""
+
+    def __init__(self, work: Callable[[], dict[str, Any]]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._given_up = False
+        self._value: dict[str, Any] = {}
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        """On the loop's thread; what nobody waits for any more is not begun."""
+        if self._given_up:
+            return
+        try:
+            self._value = self._work()
+        except Exception as failure:
+            self._failure = failure
+        finally:
+            self._done.set()
+
+    def result(self, wait_s: float) -> dict[str, Any] | None:
+        """What came of it; None when the loop didn't do it in time.
+
+        Raises:
+            Exception: What the work raised.
+        """
+        if not self._done.wait(wait_s):
+            return None
+        if self._failure is not None:
+            raise self._failure
+        return self._value
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._given_up = True
+
+    @property
+    def done(self) -> bool:
+        """Whether it was run."""
+        return self._done.is_set()
+
+
+class ControlServer:
+    """Serves one worker.
+
+    Args:
+        worker: The worker.
+        processor: The processor's name.
+        slot: The worker's slot.
+        endpoint: The file that tells others where this server is (pid, url, token; mode 0600).
+        checkpoints: Where checkpoints go.
+        serving: Where to listen, and with which token.
+        stuck_after_s: After so long a silence of the loop, the worker is not healthy.
+
+    Raises:
+        ServingImpossible: The address or port can't be listened on.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        processor: str,
+        slot: str,
+        endpoint: Path,
+        checkpoints: Path,
+        serving: ServingSettings | None = None,
+        stuck_after_s: float = 30.0,
+    ) -> None:
+        self._worker = worker
+        self._processor = processor
+        self._slot = slot
+        self._endpoint = endpoint
+        self._checkpoints = checkpoints
+        self._stuck_after_s = stuck_after_s
+        self._error: Mapping[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._asked: _Call | None = None
+        self._beat = (worker.heartbeat_at, time.monotonic())
+        self._closed = threading.Event()
+        self._metrics: WorkerMetrics | None = None
+        self._last: dict[str, Any] = describe_worker(worker, processor, slot, None)
+        serving = serving or ServingSettings()
+        self._guard = Guard(serving)
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/health": self._health,
+            "/ready": self._ready,
+            "/status": lambda: Answer(200, self.status()),
+            "/metrics": self._metrics_page,
+            "/maintenance": self._maintenance,
+        }
+        self._verbs: dict[str, Callable[[], Answer]] = {
+            "/checkpoint": lambda: self._control("checkpoint", self._checkpoint),
+            "/compact": lambda: self._control("compact", self._compact),
+            "/pause": lambda: self._control("pause", lambda: self._flow(worker.pause)),
+            "/resume": lambda: self._control("resume", lambda: self._flow(worker.resume)),
+            "/stop": self._stop,
+        }
+        bodies = dict.fromkeys(COMMANDS, COMMAND_BYTES_MAX)
+        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *COMMANDS], bodies)
+
+    def start(self) -> str:
+        """Serve in the background; return the URL."""
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True).start()
+        url = self._server.url
+        self._endpoint.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._endpoint.with_suffix(f".{os.getpid()}.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"pid": os.getpid(), "url": url, "token": self._guard.token}, file)
+        temporary.replace(self._endpoint)
+        threading.Thread(target=self._write_heartbeats, name="heartbeat", daemon=True).start()
+        return url
+
+    def failed(self, error: Mapping[str, Any]) -> None:
+        """The worker stopped with an error: leave it where a reader finds it after this process is gone."""
+        self._error = error
+        self._last = {**describe_worker(self._worker, self._processor, self._slot, error), "tasks": []}
+        failure = self._endpoint.with_suffix(".failed.json")
+        try:
+            failure.write_text(json.dumps(self._last))
+        except OSError as why:
+            _log.error("the failure could not be written down", path=str(failure), error=str(why))
+
+    def close(self) -> None:
+        """Stop serving; take the endpoint file away if it is still ours."""
+        self._closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+        try:
+            if json.loads(self._endpoint.read_text())["pid"] == os.getpid():
+                self._endpoint.unlink()
+        except (OSError, ValueError, KeyError):
+            return
+
+    def status(self) -> dict[str, Any]:
+        """The status as of now, or the last known one when the loop does not answer."""
+        with self._lock:  # a loop that stands still gets one question, not one for each that asks
+            if self._asked is None or self._asked.done:
+                self._asked = _Call(
+                    lambda: describe_worker(self._worker, self._processor, self._slot, self._error),
+                )
+                self._worker.requests.append(Request(self._asked.run, only_reads=True))
+            asked = self._asked
+        answer = asked.result(STATUS_WAIT_S)
+        if answer is not None:
+            self._last = answer
+        return {**self._last, "heartbeat_at": self._worker.heartbeat_at}
+
+    def silent_s(self) -> float:
+        """How long ago the loop gave its last sign of life, whatever the wall clock does; right to about a second."""
+        with self._lock:
+            now = time.monotonic()
+            if self._worker.heartbeat_at != self._beat[0]:
+                self._beat = (self._worker.heartbeat_at, now)
+            return now - self._beat[1]
+
+    # -- pages -----------------------------------------------------------------------------------------------------
+
+    def _serve(self, method: str, page: str, body: bytes) -> Answer:
+        commands: dict[str, Callable[[], Answer]] = {name: partial(self._command, name, body) for name in COMMANDS}
+        posted = {**self._verbs, **commands}
+        found = (posted if method == "POST" else self._pages).get(page)
+        if found is not None:
+            return found()
+        if page in self._pages or page in posted:
+            return Answer(405, {"error": f"{page} is asked for with {'GET' if page in self._pages else 'POST'}"})
+        known = ", ".join([*self._pages, *posted])
+        return Answer(404, {"error": f"no page or verb of that name; there are {known}"})
+
+    def _health(self) -> Answer:
+        silent_s = self.silent_s()
+        healthy = silent_s <= self._stuck_after_s
+        return Answer(200 if healthy else 503, {"status": "ok" if healthy else "stuck", "silent_s": round(silent_s, 3)})
+
+    def _ready(self) -> Answer:
+        silent_s, phase = self.silent_s(), self._worker.phase
+        if silent_s > self._stuck_after_s:
+            why = f"its loop gave no sign of life for {silent_s:.0f} s"
+        elif self._error is not None:
+            why = _NOT_READY[Phase.FAILED]
+        elif phase is Phase.RUNNING:
+            return Answer(200, {"status": "ready", "phase": phase.value, "paused": self._worker.paused})
+        else:
+            why = _NOT_READY[phase]
+        return Answer(503, {"status": "not ready", "phase": phase.value, "reason": why})
+
+    def _metrics_page(self) -> Answer:
+        from holdfast.processors.engine.serving.metrics import (  # a start that nobody scrapes is quicker
+            CONTENT_TYPE,
+            WorkerMetrics,
+        )
+
+        with self._lock:
+            metrics = self._metrics = self._metrics or WorkerMetrics()
+        return Answer(200, metrics.page(self.status(), self.silent_s()), CONTENT_TYPE)
+
+    def _maintenance(self) -> Answer:
+        call = _Call(lambda: {"commands": self._worker.maintenance.all_told()})
+        self._worker.requests.append(Request(call.run, only_reads=True))
+        answer = call.result(STATUS_WAIT_S)
+        if answer is None:
+            call.give_up()
+            return Answer(503, {"error": f"the worker did not answer within {STATUS_WAIT_S:g} s"})
+        return Answer(200, answer)
+
+    # -- verbs -----------------------------------------------------------------------------------------------------
+
+    def _command(self, page: str, body: bytes) -> Answer:
+        """Begin a command; ``/maintenance`` tells what becomes of it."""
+        try:
+            command = decode(page, body)
+        except CommandWrong as wrong:
+            return _refusal(400, wrong)
+        begun = self._control(verb_of(command), lambda: {"id": self._worker.maintenance.begin(command).id})
+        return replace(begun, code=202) if begun.code == 200 else begun
+
+    def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
+        """Do it on the loop's thread, and say so."""
+        began = time.monotonic()
+        call = _Call(work)
+        self._worker.requests.append(Request(call.run, only_reads=False))
+        try:
+            answer = call.result(CONTROL_WAIT_S)
+        except (CommandWrong, CommandRefused) as failure:
+            _log.warning("control", verb=verb, error=failure.message)
+            return _refusal(400 if isinstance(failure, CommandWrong) else 409, failure)
+        except Exception as failure:
+            _log.error("control", verb=verb, error=str(failure))
+            return Answer(500, {"error": str(failure)})
+        if answer is None:
+            call.give_up()
+            _log.error("control", verb=verb, error="the loop did not answer", waited_s=CONTROL_WAIT_S)
+            return Answer(503, {"error": f"the worker did not answer within {CONTROL_WAIT_S:g} s"})
+        _log.info("control", verb=verb, seconds=round(time.monotonic() - began, 3))
+        return Answer(200, answer)
+
+    def _checkpoint(self) -> dict[str, Any]:
+        self._worker.commit_now()
+        tasks, keeper = list(self._worker.assignment.tasks), self._worker.assignment.checkpoints
+        storing = [] if keeper is None else keeper.ask_now(tasks)
+        return {**take_checkpoint(tasks, self._processor, self._checkpoints), "storing": storing}
+
+    def _compact(self) -> dict[str, Any]:
+        began, before = time.monotonic(), self._store_bytes()
+        self._worker.compact()
+        return {"bytes_before": before, "bytes_after": self._store_bytes(), "seconds": time.monotonic() - began}
+
+    def _store_bytes(self) -> int:
+        return sum(task.store.size_bytes() for task in self._worker.assignment.tasks if task.store is not None)
+
+    def _flow(self, change: Callable[[], None]) -> dict[str, Any]:
+        change()
+        return {"paused": self._worker.paused}
+
+    def _stop(self) -> Answer:
+        self._worker.stop()
+        _log.info("control", verb="stop")
+        return Answer(202, {"status": "stopping"})
+
+    # -- signs of life ---------------------------------------------------------------------------------------------
+
+    def _write_heartbeats(self) -> None:
+        told = False
+        while not self._closed.wait(HEARTBEAT_EVERY_S):
+            self.silent_s()
+            try:
+                at = self._worker.heartbeat_at
+                os.utime(self._endpoint, (at, at))
+            except OSError as failure:
+                if not told:
+                    told = True
+                    _log.warning("signs of life can't be written", path=str(self._endpoint), error=str(failure))

@@ -1,0 +1,209 @@
+"""The status of a worker as JSON-ready data, and as the frozen facts that a reader makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from holdfast.infra.kafka.records import Partition
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.runtime.loop import Worker
+    from holdfast.processors.engine.runtime.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class InputPosition:
+    """One input partition: next offsets; ``end`` and ``lag`` (in records) are None while nothing is fetched."""
+
+    committed: int | None
+    position: int | None
+    end: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task.
+
+    ``store_bytes`` is its store's size on disk, None where there is none; ``keys`` and ``live_bytes`` are what lives of
+    it, estimated; ``state`` has for each store how many reads
+    there were, and how many of them went to the database (``misses``); ``checkpoint`` is what its state began with: the
+    checkpoint that is being fetched or was used, or why none was; ``restored`` is how many changelog records were
+    replayed before it ran, and ``restored_s`` how many seconds that took.
+    """
+
+    task: str
+    subtopology: str
+    partition: int
+    phase: str
+    inputs: Mapping[str, InputPosition]
+    stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    restore: Mapping[str, float] | None = None
+    store_bytes: int | None = None
+    state: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    checkpoint: Mapping[str, Any] | None = None
+    restored: int = 0
+    restored_s: float = 0.0
+    keys: int | None = None
+    live_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyStatus:
+    """One task of another process that this one follows.
+
+    ``phase`` is ``behind``, ``following`` or ``waiting`` (for its next try, after ``error``); ``stores`` has for each
+    its changelog, position, end and lag in offsets; ``complete_at`` is since when it surely lacks something, in seconds
+    since 1970; ``records`` counts what was replayed.
+    """
+
+    task: str
+    subtopology: str
+    partition: int
+    phase: str
+    stores: Mapping[str, Mapping[str, Any]]
+    lag: int | None
+    complete_at: float | None
+    records: int
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStatus:
+    """One worker; times are seconds since 1970. ``maintenance`` is the command that is under way: its id, its verb, and
+    how much of it is done, of how much where that is known."""
+
+    processor: str
+    slot: str
+    pid: int
+    phase: str
+    guarantee: str
+    code_version: str
+    started_at: float
+    heartbeat_at: float
+    error: Mapping[str, Any] | None
+    records: Mapping[str, int]
+    commits: Mapping[str, Any]
+    tasks: tuple[TaskStatus, ...]
+    paused: bool = False
+    checkpoints: Mapping[str, Any] | None = None
+    standbys: tuple[StandbyStatus, ...] = ()
+    maintenance: Mapping[str, Any] | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Records still to process, over all tasks; None while that can't be known (joining, restoring, waiting)."""
+        lags = [at.lag for task in self.tasks for at in task.inputs.values()]
+        return _lag_of(self.phase, lags)
+
+    @staticmethod
+    def decode(document: Mapping[str, Any]) -> ProcessorStatus:
+        """From the ``/status`` document; what a newer worker says beyond this is left out."""
+        tasks = tuple(
+            TaskStatus(
+                **{
+                    **_known(TaskStatus, task),
+                    "inputs": {topic: InputPosition(**at) for topic, at in task["inputs"].items()},
+                }
+            )
+            for task in document["tasks"]
+        )
+        standbys = tuple(StandbyStatus(**_known(StandbyStatus, each)) for each in document.get("standbys", ()))
+        return ProcessorStatus(**{**_known(ProcessorStatus, document), "tasks": tasks, "standbys": standbys})
+
+
+def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The ``/status`` document; called on the worker's own thread."""
+    committer = worker.committer
+    phase = "failed" if error is not None else worker.phase.value
+    tasks = [_describe_task(worker, task) for task in worker.assignment.tasks]
+    return {
+        "processor": processor,
+        "slot": slot,
+        "pid": os.getpid(),
+        "phase": phase,
+        "paused": worker.paused,
+        "guarantee": "exactly-once" if worker.options.exactly_once else "at-least-once",
+        "code_version": worker.topology.code_version,
+        "started_at": worker.started_at,
+        "heartbeat_at": worker.heartbeat_at,
+        "error": error,
+        "lag": _lag_of(phase, [at["lag"] for task in tasks for at in task["inputs"].values()]),
+        "records": {
+            "processed": worker.processed,
+            "outputs": committer.sent,
+            "dead_lettered": worker.failures.dead_lettered,
+            "skipped": worker.failures.skipped,
+        },
+        "commits": {
+            "count": committer.count,
+            "aborted": committer.aborts,
+            "last_at": committer.last_at,
+            "last_ms": None if committer.last_s is None else round(committer.last_s * 1000, 3),
+            "latency": {
+                "bounds_s": list(committer.latency.bounds),
+                "counts": list(committer.latency.counts),
+                "sum_s": round(committer.latency.sum_s, 6),
+            },
+        },
+        "checkpoints": None if worker.assignment.checkpoints is None else worker.assignment.checkpoints.told(),
+        "tasks": tasks,
+        "standbys": worker.assignment.standbys.told(),
+        "maintenance": worker.maintenance.told(),
+    }
+
+
+def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
+    inputs = {}
+    member = worker.member
+    for topic in task.inputs:
+        position = task.positions.get(topic)
+        # The end is as of the last fetch, and a paused worker fetches nothing: an old end would pass for no lag.
+        place = Partition(topic, task.partition)
+        end = None if member is None or worker.paused else member.high_watermark(place)
+        lag = None if end is None else max(0, end - (position or 0))
+        inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
+    restore = worker.assignment.restoring.get(task.name)
+    return {
+        "task": task.name,
+        "subtopology": task.subtopology,
+        "partition": task.partition,
+        "phase": task.phase.value,
+        "inputs": inputs,
+        "stores": {
+            name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset}
+            for name, at in dict(task.meta.stores).items()
+        },
+        "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
+        "checkpoint": worker.assignment.checkpoint_of(task.name),
+        "restored": task.restored,
+        "restored_s": round(task.restored_s, 3),
+        **_sizes_of(task),
+        "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
+    }
+
+
+def _sizes_of(task: Task) -> dict[str, int | None]:
+    try:
+        keys, live_bytes = (None, None) if task.store is None else task.store.estimates()
+        return {
+            "store_bytes": None if task.store is None else task.store.size_bytes(),
+            "keys": keys,
+            "live_bytes": live_bytes,
+        }
+    except Exception:
+        # a store that fails says so in the loop; the status is there all the more
+        return {"store_bytes": None, "keys": None, "live_bytes": None}
+
+
+def _lag_of(phase: str, lags: list[int | None]) -> int | None:
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if phase == "running" and len(known) == len(lags) else None
+
+
+def _known(kind: type[ProcessorStatus | TaskStatus | StandbyStatus], document: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in document.items() if name in names}

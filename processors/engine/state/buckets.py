@@ -1,0 +1,105 @@
+"""Fingerprints of 256 parts of a set, so that what differs is found without looking at the rest.
+
+A pair belongs to the bucket ``xxh64(key, seed=42) & 255``, the low byte of a hash that its fingerprint needs anyway;
+Spark's ``xxhash64(key) & 255`` gives the same number. The fingerprints of the buckets add up to that of the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xxhash import xxh64_intdigest
+
+from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED, Fingerprint
+
+BUCKETS = 256
+
+_Words = npt.NDArray[np.uint64]
+_LOW = np.uint64(BUCKETS - 1)
+
+
+class BucketPrints:
+    """The fingerprints of the buckets of one set; empty when new.
+
+    Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around.
+    """
+
+    __slots__ = ("_counts", "_totals", "_xors")
+
+    def __init__(self) -> None:
+        self._counts: _Words = np.zeros(BUCKETS, np.uint64)
+        self._xors: _Words = np.zeros(BUCKETS, np.uint64)
+        self._totals: _Words = np.zeros(BUCKETS, np.uint64)
+
+    def add_pairs(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Add pairs, given as keys and their values."""
+        seeds = list(map(xxh64_intdigest, keys, repeat(SEED)))
+        self.add_hashes(seeds, list(map(xxh64_intdigest, values, seeds)))
+
+    def add_hashes(self, of_keys: Sequence[int], of_pairs: Sequence[int]) -> None:
+        """Add pairs, given as the hashes of their keys and their own."""
+        buckets = (np.array(of_keys, np.uint64) & _LOW).astype(np.intp)
+        hashes = np.array(of_pairs, np.uint64)
+        self._counts += np.bincount(buckets, minlength=BUCKETS).astype(np.uint64)
+        np.bitwise_xor.at(self._xors, buckets, hashes)
+        np.add.at(self._totals, buckets, hashes)
+
+    def put(self, bucket: int, of: Fingerprint) -> None:
+        """Add a whole bucket that somebody else computed."""
+        self._counts[bucket] += np.uint64(of.count)
+        self._xors[bucket] ^= np.uint64(of.xor)
+        self._totals[bucket] += np.uint64(of.total)
+
+    def bucket(self, number: int) -> Fingerprint:
+        """The fingerprint of one bucket."""
+        return Fingerprint(int(self._counts[number]), int(self._xors[number]), int(self._totals[number]))
+
+    @property
+    def whole(self) -> Fingerprint:
+        """The fingerprint of the set."""
+        total = int(np.add.reduce(self._totals))  # wraps around, as sums of hashes do
+        return Fingerprint(int(self._counts.sum()), int(np.bitwise_xor.reduce(self._xors)), total)
+
+    def differing(self, other: BucketPrints) -> tuple[int, ...]:
+        """The buckets in which two sets differ, in order."""
+        unequal = (
+            (self._counts != other._counts) | (self._xors != other._xors) | (self._totals != other._totals)
+        ).nonzero()[0]
+        return tuple(int(number) for number in unequal)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BucketPrints) and not self.differing(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"BucketPrints({self.whole.hex})"
+
+
+def bucket_of(key: bytes) -> int:
+    """The bucket of a key."""
+    return int(xxh64_intdigest(key, SEED)) & (BUCKETS - 1)
+
+
+def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
+    """The fingerprints of the buckets of a set of pairs."""
+    found, rest = BucketPrints(), iter(pairs)
+    while batch := list(islice(rest, BATCH_PAIRS)):
+        found.add_pairs(*zip(*batch, strict=True))
+    return found
+
+
+def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
+    """The values of each key that falls into one of the buckets: a list, since a key that occurs twice is a fault."""
+    found: dict[bytes, list[bytes]] = {}
+    rest = iter(pairs)
+    while batch := list(islice(rest, BATCH_PAIRS)):
+        hashes: Any = map(xxh64_intdigest, [key for key, _ in batch], repeat(SEED))
+        for hashed, (key, value) in zip(hashes, batch, strict=True):
+            if hashed & (BUCKETS - 1) in wanted:
+                found.setdefault(key, []).append(value)
+    return found

@@ -1,0 +1,130 @@
+"""What an application is made of, as frozen data: the one description that everything else derives from.
+
+Provisioning, deployment, assets, checks and the start-up lines all read this; nobody else counts partitions
+or names changelogs. A *subtopology* is a set of input topics whose streams share stores; a *task* is one
+partition of one subtopology.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
+from holdfast.processors.engine.schema.types import StoreSchema
+
+__all__ = ["CHANGELOG_CONFIG", "ChangelogSpec", "StoreSpec", "Subtopology", "TopicSpec", "Topology"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A named store; ``inputs`` are the topics whose streams use it, ``columns`` those of a built-in aggregation,
+    ``schema`` the typed columns of its table in the warehouse, None for none."""
+
+    name: str
+    inputs: tuple[str, ...]
+    kind: str = "key-value"
+    codec: str = "json"
+    format_version: int = 1
+    columns: tuple[str, ...] = ()
+    schema: StoreSchema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogSpec:
+    """The changelog of one store; its partition count is that of the store's inputs."""
+
+    store: str
+    topic: TopicSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    """Input topics that share stores, and so are processed together, partition by partition."""
+
+    name: str
+    inputs: tuple[str, ...]
+    stores: tuple[str, ...]
+
+    def task(self, partition: int) -> str:
+        """The name of its task for one partition."""
+        return f"{self.name}-{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A processor, described."""
+
+    processor: str
+    inputs: tuple[TopicSpec, ...]
+    outputs: tuple[TopicSpec, ...]
+    dead_letter: TopicSpec | None
+    stores: tuple[StoreSpec, ...]
+    changelogs: tuple[ChangelogSpec, ...]
+    subtopologies: tuple[Subtopology, ...]
+    code_version: str = field(default="")
+
+    def changelog_of(self, store: str) -> TopicSpec | None:
+        """The changelog topic of a store; None when the application keeps none."""
+        return next((spec.topic for spec in self.changelogs if spec.store == store), None)
+
+    def written(self) -> list[str]:
+        """The topics that the processor writes to."""
+        dead_letter = [] if self.dead_letter is None else [self.dead_letter]
+        specs = [*self.outputs, *dead_letter, *(changelog.topic for changelog in self.changelogs)]
+        return [spec.name for spec in specs]
+
+    def subtopology_of(self, topic: str) -> Subtopology:
+        """The subtopology that reads an input topic."""
+        return next(sub for sub in self.subtopologies if topic in sub.inputs)
+
+    def tasks(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
+        """The names of all tasks, given how many partitions each input topic has."""
+        return tuple(
+            sub.task(number)
+            for sub in self.subtopologies
+            for number in range(max((partitions.get(name, 0) for name in sub.inputs), default=0))
+        )
+
+    def topics(self) -> tuple[TopicSpec, ...]:
+        """Every topic that the processor needs."""
+        extra = () if self.dead_letter is None else (self.dead_letter,)
+        return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
+
+
+def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> tuple[Subtopology, ...]:
+    """Group input topics that share a store, directly or through others."""
+    groups: list[set[str]] = [{topic} for topic in inputs]
+    for store in stores:
+        touched = [group for group in groups if group & set(store.inputs)]
+        merged = set().union(*touched)
+        groups = [group for group in groups if group not in touched] + [merged]
+    result = []
+    for group in groups:
+        ordered = tuple(topic for topic in inputs if topic in group)
+        used = tuple(store.name for store in stores if set(store.inputs) & group)
+        result.append(Subtopology(name="+".join(ordered), inputs=ordered, stores=used))
+    return tuple(sorted(result, key=lambda sub: inputs.index(sub.inputs[0])))
+
+
+def code_version_of(topology: Topology, code: str) -> str:
+    """A short hash of the description and of the functions' code: it changes when a deployment is due."""
+    described = asdict(topology)
+    described.pop("code_version")
+    for store in described["stores"]:  # what only the warehouse shows asks for no deployment
+        store.pop("schema")
+    text = json.dumps(described, sort_keys=True, default=str) + code
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def source_of(function: Any) -> str:
+    """A function's text, or its name where there is no text."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", "")

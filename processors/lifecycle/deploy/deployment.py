@@ -1,0 +1,455 @@
+"""Deploy: bring a version of a processor up in its slots, and know that it works on every partition.
+
+Facts are what the deployer says of the program and what the processor says of itself; ``step_for`` and
+``what_is_missing`` decide on facts alone; the rest acts and waits.
+
+Invariants:
+    - An instance that already runs the version, unchanged, is not touched.
+    - The wish is recorded before anything is touched, so that recovery keeps its hands off meanwhile, and stands
+      afterwards even if the deployment failed: recovery then goes on trying.
+    - Success means: every instance is running, and each input partition has a restored task in one of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
+
+log = structlog.get_logger(__name__)
+
+#: How often a condition is looked at while it is waited for, seconds.
+POLL_S = 0.2
+#: How long an instance that has a process is asked again before it counts as silent, seconds.
+PATIENCE_S = 5.0
+LOG_LINES = 15
+
+
+class DeploymentFailed(HoldfastError):
+    """A processor didn't come up; fields hold slot, exit_status, log (its last lines) and error (its own)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A processor as it is meant to run.
+
+    Args:
+        inputs: Input topic -> its number of partitions.
+        environment: The HOLDFAST_* variables that the processor needs; may hold secrets, never shown.
+        project: The folder that the processor's modules are imported from.
+    """
+
+    processor: str
+    code_version: str
+    slots: tuple[str, ...]
+    inputs: Mapping[str, int]
+    environment: Mapping[str, str] = field(repr=False)
+    project: Path
+    #: What the worker is told beyond its name and slot, as when it is to start paused.
+    options: tuple[str, ...] = ()
+    #: The copy of its code, which is imported from first; None where the code was not copied.
+    release: Path | None = None
+
+    def program(self, slot: str, world: World) -> ProgramSpec:
+        """The program of one instance."""
+        code = () if self.release is None else ("--release", str(self.release))
+        arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
+        return ProgramSpec(
+            name=world.paths.program(self.processor, slot),
+            command=(sys.executable, "-m", "holdfast.processors", *arguments),
+            environment=self.environment,
+            directory=self.project,
+            stdout_path=world.paths.program_log(self.processor, slot),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a deployment or recovery is."""
+
+    processor: str
+    #: Slot -> phase that the instance tells; ``silent`` while it tells nothing.
+    phases: Mapping[str, str]
+    #: Input partitions that no instance works on yet.
+    missing: tuple[tuple[str, int], ...]
+    seconds: float
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return not self.missing and all(phase == "running" for phase in self.phases.values())
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        phases = ", ".join(f"{slot}: {phase}" for slot, phase in self.phases.items())
+        waits = "" if not self.missing else "; not worked on: " + _listed(self.missing)
+        return f"{self.processor} ({phases}){waits} after {self.seconds:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentResult:
+    """A processor that is up."""
+
+    processor: str
+    code_version: str
+    #: Slots whose process was started or replaced; the others ran already.
+    started: tuple[str, ...]
+    statuses: Mapping[str, ProcessorStatus]
+    seconds: float
+
+
+Step = Literal["keep", "start", "replace"]
+OnProgress = Callable[[Progress], None]
+
+
+def step_for(
+    program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
+) -> Step:
+    """What one instance needs so that it runs that version; one that somebody has paused works after a start only."""
+    if program is None or not program.alive:
+        return "start"
+    answers = status is not None and status.pid == program.pid
+    if status is None or not answers or status.phase in ("failed", "stopping"):
+        return "replace"
+    if status.paused and not paused:
+        return "replace"
+    return "keep" if status.code_version == code_version else "replace"
+
+
+def what_is_missing(
+    inputs: Mapping[str, int], statuses: Mapping[str, ProcessorStatus | None]
+) -> tuple[tuple[str, int], ...]:
+    """The input partitions (topic, partition) that no instance has a running task for, in order."""
+    worked_on = {
+        (topic, task.partition)
+        for status in statuses.values()
+        if status is not None
+        for task in status.tasks
+        if task.phase == "running"
+        for topic in task.inputs
+    }
+    wanted = [(topic, partition) for topic, count in sorted(inputs.items()) for partition in range(count)]
+    return tuple(pair for pair in wanted if pair not in worked_on)
+
+
+def deploy(
+    rollout: Rollout,
+    world: World,
+    *,
+    timeout_s: float = 120.0,
+    who: str = "unknown",
+    progress: OnProgress | None = None,
+    settle_s: float = 0.0,
+    hold: bool = False,
+) -> DeploymentResult:
+    """Bring the processor up, and wait until it works on every input partition.
+
+    Args:
+        rollout: What to run.
+        world: What to act through.
+        timeout_s: How long to wait for it after it was started.
+        who: Recorded with the action.
+        progress: Called at each look.
+        settle_s: For so long it is watched once it works; see ``settle``.
+        hold: Whether the wish stays "deploying" after a failure, because the caller goes on.
+
+    Raises:
+        DeploymentFailed: An instance ended, failed, runs another version, or wasn't ready in time.
+        holdfast.infra.deploy.programs.SupervisorUnavailable: The supervisor didn't start or answer.
+    """
+    began, started_at = time.monotonic(), world.clock()
+    world.deployer.start()
+    before = world.registry.deployment(rollout.processor)
+    _record(rollout, world, "deploying")
+    outcome = "interrupted"
+    try:
+        for slot in () if before is None else set(before.slots) - set(rollout.slots):
+            world.deployer.remove(world.paths.program(rollout.processor, slot))
+        started = tuple(slot for slot in rollout.slots if _bring_up(slot, rollout, world))
+        statuses = wait_ready(rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress)
+        statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
+        if any(status.phase != "running" for status in statuses.values()):  # it joins anew: a passing thing, or not
+            statuses = wait_ready(
+                rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress
+            )
+        outcome = "done"
+    except HoldfastError as failed:
+        outcome = f"failed: {failed.message}"
+        raise
+    finally:
+        _record(rollout, world, "deploying" if hold and outcome.startswith("failed") else "deployed")
+        plan = f"run version {rollout.code_version} in slots {', '.join(rollout.slots)}"
+        world.registry.record_action("deploy", rollout.processor, who, plan, outcome, started_at, world.clock())
+    seconds = time.monotonic() - began
+    log.info("processor.deployed", processor=rollout.processor, started=list(started), seconds=round(seconds, 3))
+    return DeploymentResult(rollout.processor, rollout.code_version, started, statuses, seconds)
+
+
+def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ...]:
+    """Stop every instance of the processor gently and record that it is meant to be down; the slots stopped.
+
+    The wish is recorded first, so that recovery doesn't bring back what is being stopped.
+    """
+    started_at = world.clock()
+    deployment = world.registry.record_stopped(processor, started_at)
+    if deployment is None:
+        return ()
+    stopped = []
+    if world.deployer.running():
+        known = world.deployer.programs()
+        for slot in deployment.slots:
+            name = world.paths.program(processor, slot)
+            if name in known:
+                world.deployer.stop_program(name)
+                stopped.append(slot)
+    plan = f"stop slots {', '.join(deployment.slots)}"
+    world.registry.record_action("stop", processor, who, plan, "done", started_at, world.clock())
+    log.info("processor.stopped", processor=processor, slots=stopped)
+    return tuple(stopped)
+
+
+def wait_ready(
+    rollout: Rollout,
+    world: World,
+    *,
+    timeout_s: float,
+    code_version: str | None = None,
+    progress: OnProgress | None = None,
+) -> dict[str, ProcessorStatus]:
+    """Wait until every instance runs and each input partition is worked on; their statuses by slot.
+
+    Args:
+        rollout: What is meant to run.
+        world: Where it runs.
+        timeout_s: How long to wait.
+        code_version: The version that the instances must tell; None takes any.
+        progress: Called at each look.
+
+    Raises:
+        DeploymentFailed: An instance ended, failed, runs another version, or wasn't ready in time.
+    """
+    began = time.monotonic()
+    while True:
+        statuses: dict[str, ProcessorStatus] = {}
+        phases = {}
+        for slot in rollout.slots:
+            program, status = look(slot, rollout.processor, world)
+            _refuse_ended(slot, program, status, rollout, world)
+            if status is not None:
+                _refuse_version(slot, status, code_version, rollout)
+                statuses[slot] = status
+            phases[slot] = "silent" if status is None else status.phase
+        seen = Progress(rollout.processor, phases, what_is_missing(rollout.inputs, statuses), time.monotonic() - began)
+        if progress is not None:
+            progress(seen)
+        if seen.ready:
+            return statuses
+        if seen.seconds > timeout_s:
+            raise _too_late(seen, rollout, world)
+        time.sleep(POLL_S)
+
+
+def settle(
+    rollout: Rollout,
+    world: World,
+    ready: Mapping[str, ProcessorStatus],
+    *,
+    settle_s: float,
+    progress: OnProgress | None = None,
+) -> dict[str, ProcessorStatus]:
+    """Watch a processor that works, until it has shown that it gets on with its input; a poisoned version shows itself.
+
+    An input partition has when more of it is committed than at first, or nothing is left to be read.
+
+    Args:
+        rollout: What should run.
+        world: Where it runs.
+        ready: Its instances, as they were when all worked.
+        settle_s: For so long at most; what has not shown itself by then is taken to be well.
+        progress: Called at each look.
+
+    Raises:
+        DeploymentFailed: An instance ended or failed meanwhile.
+    """
+    began = time.monotonic()
+    statuses = dict(ready)
+    at_first = _committed(statuses)
+    while time.monotonic() - began < settle_s and not _gets_on(statuses, at_first):
+        if progress is not None:
+            phases = dict.fromkeys(rollout.slots, "settling")
+            progress(Progress(rollout.processor, phases, (), time.monotonic() - began))
+        time.sleep(POLL_S)
+        for slot in rollout.slots:
+            program, status = look(slot, rollout.processor, world)
+            _refuse_ended(slot, program, status, rollout, world)
+            if status is not None:
+                statuses[slot] = status
+    return statuses
+
+
+def _committed(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int], int]:
+    return {
+        (topic, task.partition): at.committed or 0
+        for status in statuses.values()
+        for task in status.tasks
+        for topic, at in task.inputs.items()
+    }
+
+
+def _gets_on(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
+    return all(
+        at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
+        for status in statuses.values()
+        for task in status.tasks
+        for topic, at in task.inputs.items()
+    )
+
+
+def look(
+    slot: str, processor: str, world: World, *, patience_s: float = 0.0
+) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
+    """What the deployer says of an instance, and what that very process says itself, even as its last words.
+
+    Args:
+        slot: The instance.
+        processor: Its processor.
+        world: Where it runs.
+        patience_s: How long to ask again while it has a process but doesn't answer.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        program = world.deployer.programs().get(world.paths.program(processor, slot))
+        if program is None:
+            return None, None
+        if not program.alive:
+            return program, _last_words(program, world.statuses(processor, slot))
+        status = world.statuses(processor, slot).status()
+        if status is not None and status.pid == program.pid:
+            return program, status
+        if time.monotonic() >= deadline:
+            return program, None
+        time.sleep(POLL_S)
+
+
+def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> ProcessorStatus | None:
+    """What the program's last process said when it ended with an error; never what an older one said."""
+    if not program.exit_status or program.started_at is None:
+        return None
+    failure = source.last_failure()
+    # The deployer knows its moments in whole seconds.
+    if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
+        return None
+    return failure
+
+
+def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:
+    """Have one instance run the rollout; whether it had to be started."""
+    spec = rollout.program(slot, world)
+    world.deployer.apply(spec)
+    program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
+    step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
+    log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
+    if step == "keep":
+        return False
+    if step == "replace":
+        world.deployer.stop_program(spec.name)
+    world.deployer.start_program(spec.name)
+    return True
+
+
+def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
+    world.registry.record_deployment(
+        rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired
+    )
+
+
+def _refuse_ended(
+    slot: str, program: ProgramStatus | None, status: ProcessorStatus | None, rollout: Rollout, world: World
+) -> None:
+    error = None if status is None else status.error
+    if program is not None and program.alive and (status is None or status.phase != "failed"):
+        return
+    name = world.paths.program(rollout.processor, slot)
+    lines: tuple[str, ...] = ()
+    if program is None:
+        happened, exit_status = "isn't known to the supervisor", None
+    else:
+        exit_status = program.exit_status
+        happened = "failed" if program.alive else f"ended ({how_it_ended(program)})"
+        lines = _log_tail(name, world)
+    said = "" if not error else f" It says: {error.get('message')}"
+    shown = "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
+    action = (error or {}).get(
+        "action"
+    ) or f"Read {world.paths.program_log(rollout.processor, slot)}, then deploy again."
+    raise DeploymentFailed(
+        f"Processor {rollout.processor} slot {slot} {happened}.{said}{shown}",
+        action=str(action),
+        processor=rollout.processor,
+        slot=slot,
+        exit_status=exit_status,
+        error=None if error is None else dict(error),
+        log=lines,
+    )
+
+
+def _refuse_version(slot: str, status: ProcessorStatus, code_version: str | None, rollout: Rollout) -> None:
+    if code_version is None or status.code_version in ("", code_version):
+        return
+    raise DeploymentFailed(
+        f"Processor {rollout.processor} slot {slot} runs version {status.code_version}; "
+        f"{code_version} was to be deployed, although it was started from {rollout.project} just now.",
+        action="The code changed while it was deployed, or the deploying process holds old code: "
+        "reload it, then deploy again.",
+        processor=rollout.processor,
+        slot=slot,
+        found=status.code_version,
+        expected=code_version,
+    )
+
+
+def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFailed:
+    slow = next((slot for slot, phase in seen.phases.items() if phase != "running"), rollout.slots[0])
+    lines = _log_tail(world.paths.program(rollout.processor, slow), world)
+    shown = "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
+    return DeploymentFailed(
+        f"Not ready in time: {seen.sentence}.{shown}",
+        action="If it is restoring a large state, wait longer; else read "
+        f"{world.paths.program_log(rollout.processor, slow)}.",
+        processor=rollout.processor,
+        slot=slow,
+        exit_status=None,
+        error=None,
+        log=lines,
+    )
+
+
+def how_it_ended(program: ProgramStatus) -> str:
+    """The end of a program's last process, for people."""
+    if program.signal is not None:
+        return f"killed by {program.signal}"
+    if program.exit_status is not None:
+        return f"exit status {program.exit_status}"
+    return "how is not known" if program.since is not None else "never started"
+
+
+def _log_tail(name: str, world: World) -> tuple[str, ...]:
+    try:
+        return world.deployer.log_tail(name, LOG_LINES)
+    except ProgramUnknown:
+        return ()
+
+
+def _listed(pairs: tuple[tuple[str, int], ...], shown: int = 6) -> str:
+    listed = ", ".join(f"{topic}[{partition}]" for topic, partition in pairs[:shown])
+    return listed if len(pairs) <= shown else f"{listed} and {len(pairs) - shown} more"

@@ -1,0 +1,87 @@
+"""Looking at many processors at once: each instance is asked once, all of them side by side.
+
+Invariants:
+    - A look of many lasts about as long as that of the slowest instance, however many are silent.
+    - The supervisor is asked once for its programs, before the instances are: what answers afterwards was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, cast
+
+from holdfast.infra.database.records import Deployment
+from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.ports import Deployer, ProcessorStatus, ProcessorStatusSource, World
+
+#: So many instances are asked at one time.
+SIDE_BY_SIDE = 32
+
+
+class _Answered:
+    """An instance that was asked; what else it knows is asked as ever."""
+
+    def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
+        self._source = source
+        self._answer = answer
+
+    def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
+        """What it said when all were asked."""
+        return self._answer
+
+    def last_heartbeat(self, pid: int | None) -> datetime | None:
+        """As the instance's own source says."""
+        return self._source.last_heartbeat(pid)
+
+    def last_failure(self) -> ProcessorStatus | None:
+        """As the instance's own source says."""
+        return self._source.last_failure()
+
+
+class _Listed:
+    """A deployer whose programs were listed; whatever is done goes to the deployer itself."""
+
+    def __init__(self, deployer: Deployer, programs: dict[str, ProgramStatus] | None) -> None:
+        self._deployer = deployer
+        self._programs = programs
+
+    def running(self) -> bool:
+        """Whether it ran when all were asked."""
+        return self._programs is not None
+
+    def programs(self) -> dict[str, ProgramStatus]:
+        """Every program as it was then."""
+        return dict(self._programs or {})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._deployer, name)
+
+
+def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
+    """The same world, in which the instances of these deployments have answered already, or did not in time.
+
+    Where the supervisor does not tell of its programs it is the world as it was: whoever looks is told so.
+    """
+    deployer = world.deployer
+    try:
+        programs = deployer.programs() if deployer.running() else None
+    except HoldfastError:
+        return world
+    wanted = [
+        (each.processor, slot)
+        for each in deployments
+        for slot in each.slots
+        if programs is not None and (known := programs.get(world.paths.program(each.processor, slot))) and known.alive
+    ]
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wanted)) or 1, thread_name_prefix="look") as pool:
+        answers = dict(zip(wanted, pool.map(lambda one: world.statuses(*one).status(), wanted), strict=True))
+
+    def source(processor: str, slot: str) -> ProcessorStatusSource:
+        own = world.statuses(processor, slot)
+        return _Answered(own, answers[processor, slot]) if (processor, slot) in answers else own
+
+    return replace(world, deployer=cast(Deployer, _Listed(deployer, programs)), statuses=source)

@@ -1,0 +1,245 @@
+"""Releases: a processor's code as it was deployed, copied so that it can be started again when its successor fails.
+
+    <home>/releases/<processor>/<code version>-<digest of the files>/     what the worker imports from first
+
+Copied is the definition's own top-level package, or its one module file; never Holdfast's own packages nor what is
+installed: those are where they are, and a release of such a definition is a record without a folder.
+
+Invariants:
+    - A folder is complete or not there: it is filled under another name and renamed.
+    - The files of a release never change; other files are another release.
+    - The release that worked last is never deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.infra.database.records import Release
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.paths import Paths
+from holdfast.processors.lifecycle.verbs.compatibility import Shape, as_document
+
+#: So many releases of a processor are kept.
+KEPT = 5
+#: A package with more than this is no definition; it is left where it is.
+FILES_MAX, BYTES_MAX = 5_000, 64 << 20
+_DIGEST_CHARACTERS = 8
+_LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
+_PROJECT = Path(__file__).resolve().parent.parent.parent
+_OWN = ("processors", "infra", "assets", "orchestration")
+
+
+class ReleaseFailed(HoldfastError):
+    """The code of a release can't be copied."""
+
+
+class Releases(Protocol):
+    """The memory of releases; the registry fulfils it."""
+
+    def record(  # tidy: allow-wide because each is a part of the record
+        self,
+        processor: str,
+        release_id: str,
+        *,
+        code_version: str,
+        target: str,
+        folder: str | None,
+        shape: Mapping[str, Any],
+        now: datetime,
+    ) -> None:
+        """Keep a release."""
+        ...
+
+    def works(self, processor: str, release_id: str, now: datetime) -> None:
+        """Set that a release works on every partition."""
+        ...
+
+    def working(self, processor: str) -> Release | None:
+        """The release that worked last."""
+        ...
+
+    def of_version(self, processor: str, code_version: str) -> Release | None:
+        """The release of a version."""
+        ...
+
+    def find(self, processor: str, release_id: str) -> Release | None:
+        """One release."""
+        ...
+
+    def newest(self, processor: str, limit: int = ...) -> Sequence[Release]:
+        """The releases, those that were made or worked last first."""
+        ...
+
+    def forget(self, processor: str, release_id: str) -> None:
+        """Remove the record of a release."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The files of a definition; ``root`` is the folder that they are imported from, None when they are not copied.
+
+    ``why_not`` says why, ``digest`` tells these files from any others.
+    """
+
+    target: str
+    root: Path | None
+    files: tuple[Path, ...] = ()
+    digest: str = ""
+    why_not: str = ""
+
+
+def code_of(target: str) -> Code:
+    """Find the files of a definition (module:attribute); nothing is imported but the packages around it."""
+    module = target.partition(":")[0]
+    top = module.partition(".")[0]
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or (found.origin in (None, "built-in", "frozen") and not found.submodule_search_locations):
+        return Code(target, None, why_not=f"{top} is no file")
+    places = list(found.submodule_search_locations or [])
+    place = Path(places[0] if places else str(found.origin)).resolve()
+    if _is_own(place):
+        return Code(target, None, why_not=f"{top} is a part of Holdfast")
+    if any(place.is_relative_to(folder) for folder in _installed()):
+        return Code(target, None, why_not=f"{top} is an installed package")
+    files = _files(place)
+    size = sum(path.stat().st_size for path in files)
+    if len(files) > FILES_MAX or size > BYTES_MAX:
+        return Code(target, None, why_not=f"{top} has {len(files)} files with {size} bytes, too much to copy")
+    return Code(target, place.parent, files, _digest(place.parent, files))
+
+
+def release_id(code_version: str, digest: str) -> str:
+    """The name of a release: of a version, and of these files."""
+    return f"{code_version}-{digest}" if digest else code_version
+
+
+class ReleaseFolders:
+    """Makes releases on this machine.
+
+    Args:
+        book: Where they are recorded.
+        paths: Names below the home folder.
+    """
+
+    def __init__(self, book: Releases, paths: Paths) -> None:
+        self._book = book
+        self._paths = paths
+
+    def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
+        """Copy and record a release; one that is there stays as it is.
+
+        Args:
+            processor: Whose.
+            expected: The release that was planned.
+            code: Its files.
+            shape: What it is made of.
+            now: The present moment.
+
+        Raises:
+            ReleaseFailed: The files are not those that were planned, or can't be copied.
+        """
+        name = release_id(shape.code_version, code.digest)
+        if name != expected:
+            raise ReleaseFailed(
+                f"The code of {processor} changed since the plan was made: it is {name} now, {expected} was planned.",
+                action="Look at the plan as it is now, and apply that one.",
+                processor=processor,
+                seen=name,
+                expected=expected,
+            )
+        folder = None if code.root is None else self._copy(self._paths.releases(processor) / name, code)
+        self._book.record(
+            processor,
+            name,
+            code_version=shape.code_version,
+            target=code.target,
+            folder=None if folder is None else str(folder),
+            shape=as_document(shape),
+            now=now,
+        )
+        found = self._book.find(processor, name)
+        assert found is not None
+        return found
+
+    def prune(self, processor: str, keep: Sequence[str]) -> int:
+        """Delete the oldest releases beyond ``KEPT``, but none of ``keep`` nor what worked last; how many."""
+        known = self._book.newest(processor)
+        working = self._book.working(processor)
+        needed = {*keep, *(() if working is None else (working.release_id,))}
+        old = [each for each in known[KEPT:] if each.release_id not in needed]
+        for each in old:
+            if each.folder is not None:
+                shutil.rmtree(each.folder, ignore_errors=True)
+            self._book.forget(processor, each.release_id)
+        return len(old)
+
+    def _copy(self, folder: Path, code: Code) -> Path:
+        if folder.is_dir():
+            return folder
+        assert code.root is not None
+        part = folder.with_name(f"{folder.name}.part{os.getpid()}")
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            for path in code.files:
+                to = part / path.relative_to(code.root)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, to)
+            if _digest(part, tuple(part / path.relative_to(code.root) for path in code.files)) != code.digest:
+                raise ReleaseFailed(
+                    f"The files of {code.target} changed while they were copied.", action="Deploy again."
+                )
+            part.rename(folder)
+        except OSError as failed:
+            if folder.is_dir():
+                return folder  # another run was quicker, with the same files
+            raise ReleaseFailed(
+                f"The code of {code.target} can't be copied to {folder}: {failed}.",
+                action="Make room there, or correct the folder's rights; nothing was changed.",
+                folder=str(folder),
+            ) from failed
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        return folder
+
+
+def _files(place: Path) -> tuple[Path, ...]:
+    if place.is_file():
+        return (place,)
+    found = []
+    for folder, names, files in os.walk(place):
+        names[:] = sorted(name for name in names if name not in _LEFT_OUT)
+        found += [Path(folder, name) for name in files if not name.endswith((".pyc", ".pyo"))]
+        if len(found) > FILES_MAX:
+            break
+    return tuple(sorted(path for path in found if path.is_file()))
+
+
+def _digest(root: Path, files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()[:_DIGEST_CHARACTERS]
+
+
+def _is_own(place: Path) -> bool:
+    return any(place.is_relative_to(_PROJECT / name) for name in _OWN)
+
+
+def _installed() -> tuple[Path, ...]:
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")})

@@ -1,0 +1,313 @@
+"""The facts of a changelog's compaction: from the brokers, from a few places of the log, from the workers.
+
+Invariants:
+    - Reading only, and bounded: a schedule asks this of every changelog.
+    - A fact that can't be had is named among what is unknown; the others are had all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.inspection import Inspector
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.sampling import RECORDS_MAX, Window, sample
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.lifecycle.health.compaction import (
+    ASSUMED_RECORDS_PER_S,
+    PATIENCE_S,
+    CompactionFacts,
+    PartitionSpan,
+    RestoreRate,
+    StoreSpace,
+)
+
+POLL_S = 0.5
+#: Of a changelog so many partitions are looked into, each at so many places.
+PARTITIONS_LOOKED_INTO, PLACES = 16, 6
+#: Fewer records than this tell nothing about a rate.
+RESTORED_FEW = 10_000
+#: What a cleaner that is in order may take from when a segment can be compacted until it is, seconds.
+CLEANER_S = 3600.0
+_NEVER_MS = 2**62
+
+
+class WorkingTask(Protocol):
+    """What a worker tells of one task (see ``processors.engine.serving.status``)."""
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+        ...
+
+    @property
+    def stores(self) -> Mapping[str, Mapping[str, Any]]:
+        """For each store its changelog and offset."""
+        ...
+
+    @property
+    def restore(self) -> Mapping[str, float] | None:
+        """How far its restore is, while it lasts."""
+        ...
+
+    @property
+    def store_bytes(self) -> int | None:
+        """Bytes on disk."""
+        ...
+
+    @property
+    def live_bytes(self) -> int | None:
+        """Bytes that live, estimated."""
+        ...
+
+    @property
+    def keys(self) -> int | None:
+        """Keys, estimated."""
+        ...
+
+    @property
+    def restored(self) -> int:
+        """Records that were replayed before it ran."""
+        ...
+
+    @property
+    def restored_s(self) -> float:
+        """Seconds that this took."""
+        ...
+
+
+def read_compaction(
+    topics: Topics,
+    topic: str,
+    *,
+    patience_s: float = PATIENCE_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> CompactionFacts:
+    """The offsets and the configuration of a changelog; looks again, up to ``patience_s``, while a transaction is open.
+
+    Raises:
+        holdfast.infra.kafka.errors.KafkaFailed: The cluster refused or did not answer.
+    """
+    described = topics.describe([topic]).get(topic)
+    if described is None:
+        return CompactionFacts(topic, None, ())
+    starts = topics.start_offsets(topic)
+    began = clock()
+    # The stable end is read before the high watermark: what is committed in between is never taken for open.
+    first = topics.end_offsets(topic, committed=True)
+    ends = topics.end_offsets(topic, committed=False)
+    still = {number for number, stable in first.items() if stable < ends[number]}
+    latest = dict(first)
+    while still and clock() - began < patience_s:
+        time.sleep(POLL_S)
+        latest = topics.end_offsets(topic, committed=True)
+        still = {number for number in still if latest[number] == first[number]}
+    waited = clock() - began
+    spans = tuple(
+        PartitionSpan(number, starts.get(number, 0), latest[number], end, waited if number in still else 0.0)
+        for number, end in sorted(ends.items())
+    )
+    return CompactionFacts(topic, described.config, spans, replication=described.replication, brokers=topics.ping())
+
+
+def look_closer(
+    facts: CompactionFacts,
+    topics: Topics,
+    *,
+    client_config: Mapping[str, str | int | float | bool] | None = None,
+    workers: Sequence[Sequence[WorkingTask]] = (),
+    now: Callable[[], float] = time.time,
+) -> CompactionFacts:
+    """Add what takes more than a few requests: sizes, owners of transactions, records at a few places, the workers.
+
+    Args:
+        facts: From ``read_compaction``.
+        topics: The cluster.
+        client_config: Security settings.
+        workers: What each worker that runs tells of its tasks.
+        now: The wall clock, seconds since 1970.
+    """
+    if facts.config is None:
+        return facts
+    facts = _with_workers(facts, workers)
+    for add in (_with_inspection, _with_young, _with_samples):
+        try:
+            facts = add(facts, topics, client_config or {}, now())
+        except KafkaFailed as failed:
+            facts = replace(facts, unknown=(*facts.unknown, f"{failed}"))
+    return facts
+
+
+def _with_inspection(
+    facts: CompactionFacts, topics: Topics, config: Mapping[str, str | int | float | bool], now: float
+) -> CompactionFacts:
+    numbers = [part.partition for part in facts.partitions]
+    unknown: list[str] = []
+    sizes: dict[int, int] = {}
+    open_on: dict[int, tuple[Any, ...]] = {}
+    max_timeout_s = facts.max_timeout_s
+    with Inspector(topics.bootstrap, config) as inspector:
+        try:
+            sizes = inspector.sizes(facts.topic, numbers)
+        except KafkaFailed as failed:
+            unknown.append(str(failed))
+        stood = [part.partition for part in facts.partitions if part.stood_still_s > 0]
+        if stood:
+            try:
+                for each in inspector.open_transactions(facts.topic, stood):
+                    open_on[each.partition.number] = (*open_on.get(each.partition.number, ()), each)
+                max_timeout_s = inspector.max_timeout_s()
+            except KafkaFailed as failed:
+                unknown.append(str(failed))
+    parts = tuple(
+        replace(part, size_bytes=sizes.get(part.partition), open=open_on.get(part.partition, ()))
+        for part in facts.partitions
+    )
+    return replace(facts, partitions=parts, max_timeout_s=max_timeout_s, unknown=(*facts.unknown, *unknown))
+
+
+def _with_young(
+    facts: CompactionFacts, topics: Topics, config: Mapping[str, str | int | float | bool], now: float
+) -> CompactionFacts:
+    lag_ms = int((facts.config or {}).get("min.compaction.lag.ms", "0"))
+    since = topics.offsets_at(facts.topic, int(now * 1000) - lag_ms)
+    parts = tuple(
+        replace(part, young=max(0, part.high_watermark - since.get(part.partition, part.start)))
+        for part in facts.partitions
+    )
+    return replace(facts, partitions=parts)
+
+
+def _with_samples(
+    facts: CompactionFacts, topics: Topics, config: Mapping[str, str | int | float | bool], now: float
+) -> CompactionFacts:
+    bound_ms = overdue_before(facts.config or {}, now * 1000)
+    at_bound = {} if bound_ms is None else topics.offsets_at(facts.topic, bound_ms)
+    chosen = _spread(facts.partitions, PARTITIONS_LOOKED_INTO)
+    places = [
+        (Partition(facts.topic, part.partition), offset)
+        for part in chosen
+        for offset in places_in(part.start, part.last_stable, at_bound.get(part.partition))
+    ]
+    windows = sample(topics.bootstrap, places, config)
+    by_partition: dict[int, list[Window]] = {}
+    for window in windows:
+        by_partition.setdefault(window.partition.number, []).append(window)
+    parts = [_sampled(part, by_partition.get(part.partition, []), bound_ms, now) for part in facts.partitions]
+    seen = [part for part in parts if part.records is not None]
+    span = sum(part.span for part in seen)
+    density = sum(part.records or 0 for part in seen) / span if span else 1.0
+    if seen:  # the others are like those that were looked into: keys are spread evenly
+        parts = [replace(p, records=round(p.span * density)) if p.records is None else p for p in parts]
+    return replace(facts, partitions=tuple(parts))
+
+
+def _sampled(part: PartitionSpan, windows: Sequence[Window], bound_ms: int | None, now: float) -> PartitionSpan:
+    if part.start >= part.high_watermark:
+        return replace(part, records=0)
+    if not windows:
+        return part
+    first = min(windows, key=lambda window: window.offset)
+    oldest = first.records[0].timestamp_ms / 1000 if first.records else None
+    tested, overdue = overdue_records(windows, bound_ms)
+    return replace(
+        part,
+        records=estimated_records(windows, part.high_watermark),
+        oldest_s=None if oldest is None else max(0.0, now - oldest),
+        tested=tested,
+        overdue=overdue,
+    )
+
+
+def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
+    """Before this moment (ms) overwritten records have to be gone; None when the topic sets no bound."""
+    lag = int(config.get("max.compaction.lag.ms", str(_NEVER_MS)))
+    segment = min(int(config.get("segment.ms", str(_NEVER_MS))), lag)
+    least = int(config.get("min.compaction.lag.ms", "0"))
+    bound = now_ms - max(lag, least) - segment - CLEANER_S * 1000
+    return int(bound) if lag < _NEVER_MS and bound > 0 else None
+
+
+def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
+    """Where to look into a log: evenly from its beginning on, and just before the offset of the bound in age."""
+    if end <= start:
+        return []
+    if end - start <= RECORDS_MAX:
+        return [start]
+    step = (end - start) / PLACES
+    places = {start + round(step * number) for number in range(PLACES)}
+    if at_bound is not None:
+        places.add(max(start, min(at_bound, end) - RECORDS_MAX))
+    return sorted(places)
+
+
+def estimated_records(windows: Sequence[Window], end: int) -> int:
+    """The records between two offsets: what was looked at is counted, and stands for the rest up to the next place."""
+    ordered = sorted(windows, key=lambda window: window.offset)
+    edges = [*(window.offset for window in ordered[1:]), end]
+    total = 0.0
+    for window, edge in zip(ordered, edges, strict=True):
+        covered = min(window.end, edge)
+        total += sum(record.offset < covered for record in window.records) + window.density * (edge - covered)
+    return round(total)
+
+
+def overdue_records(windows: Sequence[Window], bound_ms: int | None) -> tuple[int, int]:
+    """Old records that were looked at, and how many of them were overwritten before ``bound_ms``.
+
+    An old record is overdue when a later one of its key is older than the bound, too: from then on it had the longest
+    time that the topic gives it. Certain where it says so; what the other records hide is not known.
+    """
+    if bound_ms is None:
+        return 0, 0
+    old = {
+        record.offset: record.key
+        for window in windows
+        for record in window.records
+        if record.timestamp_ms < bound_ms and record.key is not None
+    }
+    newest: dict[bytes, int] = {}
+    for offset, key in old.items():
+        if key is not None:
+            newest[key] = max(newest.get(key, offset), offset)
+    overdue = sum(1 for offset, key in old.items() if key is not None and newest[key] > offset)
+    return len(old), overdue
+
+
+def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[WorkingTask]]) -> CompactionFacts:
+    tasks = [task for tasks in workers for task in tasks if any(_is_of(at, facts.topic) for at in task.stores.values())]
+    keys = {task.partition: task.keys for task in tasks if len(task.stores) == 1}
+    parts = tuple(replace(part, keys=keys.get(part.partition)) for part in facts.partitions)
+    known = [(task.store_bytes, task.live_bytes) for task in tasks]
+    space = None
+    if known and all(size is not None and live is not None for size, live in known):
+        space = StoreSpace(sum(size or 0 for size, _ in known), sum(live or 0 for _, live in known))
+    return replace(facts, partitions=parts, space=space, rate=restore_rate(workers))
+
+
+def restore_rate(workers: Sequence[Sequence[WorkingTask]]) -> RestoreRate:
+    """Records a second of one worker, from the restores that workers tell of; assumed when they tell of none."""
+    rates = []
+    for tasks in workers:
+        restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)
+        if restored >= RESTORED_FEW and seconds > 0:
+            rates.append(restored / seconds)  # the tasks of a worker are restored side by side
+    count = max(1, len(workers))
+    if rates:
+        return RestoreRate(sum(rates) / len(rates), count)
+    return RestoreRate(ASSUMED_RECORDS_PER_S, count, measured=False)
+
+
+def _is_of(at: Mapping[str, Any], topic: str) -> bool:
+    return at.get("changelog") == topic
+
+
+def _spread(parts: Sequence[PartitionSpan], count: int) -> Sequence[PartitionSpan]:
+    filled = [part for part in parts if part.last_stable > part.start]
+    return (
+        filled if len(filled) <= count else [filled[round(i * (len(filled) - 1) / (count - 1))] for i in range(count)]
+    )

@@ -1,0 +1,150 @@
+"""What there is on this machine and in its cluster that may have no owner, and who the owners are; reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings
+from holdfast.infra.storage.objects import FsspecObjects
+from holdfast.infra.warehouse.stored_tables import table_names
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.lifecycle.orphans.archive import Archive
+from holdfast.processors.lifecycle.orphans.owned import (
+    SLOT_FILES,
+    Found,
+    Known,
+    Orphan,
+    Owner,
+    StateEntry,
+    find_orphans,
+)
+from holdfast.processors.lifecycle.ports import Memory
+from holdfast.processors.lifecycle.verbs.compatibility import from_document
+from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
+from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition, load_processors
+from holdfast.processors.snapshots.names import CATALOG
+
+
+def orphans_of(settings: Settings, registry: Memory, topics: Topics) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
+    """All orphans, and a sentence for each place that could not be looked at.
+
+    Raises:
+        HoldfastError: Kafka or the registry can't be asked.
+    """
+    loaded = load_processors(settings)
+    defined = {each.name: each for each in loaded if isinstance(each, ProcessorDefinition)}
+    roots = {settings.paths.state, *(each.application.state_dir for each in defined.values())} - {None}
+    state_roots = sorted(root for root in roots if root is not None)
+    names, groups = topics.listed()
+    inputs = {spec.name for each in defined.values() for spec in each.topology.inputs}
+    known = Known(
+        owners=tuple(_owners(defined, registry, topics.describe(inputs & set(names)))),
+        names=_names(settings, registry, state_roots),
+        busy=frozenset(each.processor for each in registry.journal.applies(open_only=True)),
+        doubtful=any(isinstance(each, BrokenDefinition) for each in loaded),
+    )
+    unseen: list[str] = []
+    found = Found(
+        topics=names,
+        groups=groups,
+        state=tuple(entry for root in state_roots for entry in _state(root)),
+        checkpoints=_checkpoints(settings, known, unseen),
+        tables=_tables(settings, unseen),
+    )
+    return find_orphans(known, found), tuple(unseen)
+
+
+def _owners(
+    defined: dict[str, ProcessorDefinition], registry: Memory, inputs: dict[str, TopicFacts]
+) -> Iterator[Owner]:
+    deployed = {each.processor: each for each in registry.deployments()}
+    for name in sorted({*defined, *(name for name, each in deployed.items() if each.desired != "stopped")}):
+        definition, release = defined.get(name), registry.releases.working(name)
+        stores: set[str] = set()
+        changelogs: set[str] = set()
+        tasks: set[str] = set()
+        counts: dict[str, int] = {topic: facts.partitions for topic, facts in inputs.items()}
+        if release is not None:
+            shape = from_document(release.shape)
+            counts = {**shape.inputs, **counts}
+            stores |= {each.name for each in shape.stores}
+            changelogs |= {each.changelog for each in shape.stores if each.changelog is not None}
+            for each in shape.stores:
+                width = max((counts.get(topic, 0) for topic in each.inputs), default=0)
+                tasks |= {f"{each.task_group}-{number}" for number in range(width)}
+        if definition is not None:
+            topology = definition.topology
+            stores |= {spec.name for spec in topology.stores}
+            changelogs |= {spec.topic.name for spec in topology.changelogs}
+            tasks |= set(topology.tasks(counts))
+        slots = frozenset(deployed[name].slots) if name in deployed else None
+        folders = frozenset(StateFolder.path_of(Path(), "", "", task).name for task in tasks)
+        vague = definition is None and release is None
+        yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None, vague)
+
+
+def _names(settings: Settings, registry: Memory, roots: Iterable[Path]) -> frozenset[str]:
+    """The names that processors ever had: as the registry, folders below the home and archives have them."""
+    places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
+    folders = {path.name for place in places for path in _folders(place)}
+    recorded = {each.processor for each in registry.deployments()}
+    archived, _ = Archive(settings.archive_folder).newest()
+    former = {each.manifest.processor for each in archived.values()} | {
+        name for kind, name in archived if kind == "group"
+    }
+    return frozenset({*folders, *recorded, *former})
+
+
+def _state(root: Path) -> Iterator[StateEntry]:
+    peek = ReadOnly()
+    for group in _folders(root):
+        for slot in _folders(group):
+            in_use = peek.in_use(slot)
+            for entry in sorted(slot.iterdir()):
+                if entry.name not in SLOT_FILES and not entry.name.startswith("."):  # work under way
+                    yield StateEntry(group.name, slot.name, entry.name, str(entry), _size(entry), in_use)
+
+
+def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
+    """Folders of checkpoints on this machine, and what the checkpoint store has of each known name."""
+    found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
+    try:
+        objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)
+        for name in sorted({*known.names, *(each.name for each in known.owners)}):
+            word = StateFolder.path_of(Path(), "", "", name).name
+            for path, size in objects.sizes(f"{word}/").items():
+                task = path.removeprefix(f"{word}/").partition("/")[0]
+                found[name, task] = found.get((name, task), 0) + size
+    except HoldfastError as failed:
+        unseen.append(f"The checkpoint store could not be looked at: {failed.message}")
+    return found
+
+
+def _tables(settings: Settings, unseen: list[str]) -> tuple[str, ...]:
+    try:
+        return tuple(f"{CATALOG}.{name}" for name in table_names(settings))
+    except HoldfastError as failed:
+        unseen.append(f"The warehouse could not be looked at: {failed.message}")
+        return ()
+
+
+def _folders(place: Path) -> list[Path]:
+    """Those in a place; what begins with a dot is being deleted."""
+    if not place.is_dir():
+        return []
+    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    total = 0
+    for file in files:
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except OSError:  # it went while we looked
+            continue
+    return total

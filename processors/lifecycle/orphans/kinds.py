@@ -1,0 +1,460 @@
+"""Each kind of orphan as it is looked at, copied and deleted: the edge of ``orphan_plan``.
+
+Invariants:
+    - Looking and copying change nothing of the original.
+    - Folders are renamed before they are deleted, and looked at again under the name that nobody else knows: what
+      changed in the last moment goes back to its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import Settings
+from holdfast.infra.storage.objects import FsspecObjects
+from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.lifecycle.orphans.archive import sync, told
+from holdfast.processors.lifecycle.orphans.owned import Kind, Orphan
+from holdfast.processors.lifecycle.plans.explanation import count_of
+from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
+
+#: A file with a group's committed offsets, as ``kafka-consumer-groups.sh --reset-offsets --from-file`` reads it.
+OFFSETS = "offsets.csv"
+#: How long a topic's open transactions are waited for before it is copied, seconds.
+SETTLE_S = 5.0
+_TRASH = ".deleted-"
+#: RocksDB never changes such a file once it is written: a second name for it is as good as a copy.
+_IMMUTABLE = ".sst"
+
+
+class OrphanChanged(HoldfastError):
+    """It is not any more as it was when the plan was made; it was left as it is. Fields: kind, name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one is like now; see ``orphan_plan.Subject``."""
+
+    facts: dict[str, Any] | None
+    blocked: str = ""
+    amount: str = ""
+
+
+class Thing(Protocol):
+    """One kind of orphan."""
+
+    def look(self, orphan: Orphan) -> Look:
+        """What it is like now."""
+        ...
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """Copy it into an empty folder; what else is worth to be known of it."""
+        ...
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """What may be left of it when its deletion is broken off; plain data."""
+        ...
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """Delete it, if it is like that.
+
+        Raises:
+            OrphanChanged: It is not.
+        """
+        ...
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """Delete what a deletion left that was broken off."""
+        ...
+
+
+class TopicThing:
+    """Topics."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def look(self, orphan: Orphan) -> Look:
+        """See ``Thing``: its id and its ends."""
+        described = self._topics.describe([orphan.name]).get(orphan.name)
+        if described is None:
+            return Look(None)
+        ends = self._topics.end_offsets(orphan.name, committed=False)
+        stable = self._topics.end_offsets(orphan.name, committed=True)
+        starts = self._topics.start_offsets(orphan.name)
+        facts = {"topic_id": described.topic_id, "ends": {str(number): ends[number] for number in sorted(ends)}}
+        if any(stable.get(number, 0) < end for number, end in ends.items()):
+            return Look(facts, "a transaction is open on it. Wait for its end, or abort it, then ask again.")
+        return Look(facts, "", f"at most {count_of(sum(ends.values()) - sum(starts.values()), 'record')}")
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """See ``Thing``: its records, a file for each partition, and its configuration."""
+        described = self._topics.describe([orphan.name])[orphan.name]
+        ends = {int(number): end for number, end in facts["ends"].items()}
+        self._topics.settled_end_offsets(orphan.name, SETTLE_S, upto=ends)
+        starts, records = self._topics.start_offsets(orphan.name), {}
+        hashes = {}
+        for number, end in ends.items():
+            file = folder / file_of(number)
+            with told(file):
+                records[str(number)] = copy_partition(self._topics, orphan.name, number, (starts[number], end), file)
+                hashes[file.name] = sha256_of(file)
+        return {
+            "partitions": described.partitions,
+            "replication": described.replication,
+            "config": own_config(self._topics, orphan.name),
+            "records": records,
+            "starts": {str(number): start for number, start in sorted(starts.items())},
+            "sha256": hashes,
+        }
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Thing``: a topic goes as a whole."""
+        return {}
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """See ``Thing``."""
+        _check_same(orphan, facts, self.look(orphan))
+        self._topics.delete(orphan.name)
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """See ``Thing``: nothing can be left."""
+
+
+class GroupThing:
+    """Consumer groups."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def look(self, orphan: Orphan) -> Look:
+        """See ``Thing``: its committed offsets."""
+        members = self._topics.members(orphan.name)
+        offsets = self._topics.committed_offsets(orphan.name)
+        facts: dict[str, Any] = {"offsets": {}}
+        for place, offset in sorted(offsets.items()):
+            facts["offsets"].setdefault(place.topic, {})[str(place.number)] = offset
+        blocked = f"it has {count_of(members, 'member')}. Stop them, then ask again." if members else ""
+        return Look(facts, blocked, count_of(len(offsets), "offset"))
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """See ``Thing``: its offsets as Kafka's own tool reads them."""
+        places = _offsets_in(facts)
+        with told(folder), (folder / OFFSETS).open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(
+                (place.topic, place.number, offset) for place, offset in sorted(places.items())
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        return {"offsets": len(places)}
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Thing``: a group goes as a whole."""
+        return {}
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """See ``Thing``; Kafka itself refuses to delete a group that has members."""
+        _check_same(orphan, facts, self.look(orphan))
+        self._topics.delete_group(orphan.name)
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """See ``Thing``: nothing can be left."""
+
+
+class FolderThing:
+    """Folders and files on this machine.
+
+    Args:
+        place: Where one is, by its name.
+        hold: Keeps others from it while it is deleted or copied.
+        blocked: Why one must not be touched; empty when it may.
+    """
+
+    def __init__(
+        self,
+        place: Callable[[str], Path] = Path,
+        hold: Callable[[Orphan], contextlib.AbstractContextManager[object]] = lambda _: contextlib.nullcontext(),
+        blocked: Callable[[Orphan], str] = lambda _: "",
+    ) -> None:
+        self._place, self._hold, self._blocked = place, hold, blocked
+
+    def look(self, orphan: Orphan) -> Look:
+        """See ``Thing``: its files, their sizes and when they were last written."""
+        path = self._place(orphan.name)
+        if not path.exists():
+            return Look(None)
+        facts = folder_facts(path)
+        return Look(facts, self._blocked(orphan), count_of(facts["files"], "file"))
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """See ``Thing``: the files as they are."""
+        path = self._place(orphan.name)
+        with told(folder), self._hold(orphan):
+            if path.is_dir():
+                shutil.copytree(path, folder / path.name, symlinks=True, copy_function=_copy_file)
+            else:
+                _copy_file(str(path), str(folder / path.name))
+            _check_same(orphan, facts, Look(folder_facts(path)))
+        return {"path": str(path)}
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Thing``: the name under which it is deleted."""
+        path = self._place(orphan.name)
+        return {"path": str(path.with_name(f"{_TRASH}{facts['digest'][:8]}-{path.name}"))}
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """See ``Thing``."""
+        path, trash = self._place(orphan.name), Path(leftovers["path"])
+        with self._hold(orphan):
+            _check_same(orphan, facts, Look(folder_facts(path)))  # the slot is ours, so that nobody is in it
+            path.rename(trash)
+            if folder_facts(trash) != facts:
+                trash.rename(path)
+                raise _changed(orphan)
+            sync(path.parent)
+            _remove(trash)
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """See ``Thing``: only what has the name that a deletion gave it."""
+        trash = Path(leftovers["path"])
+        assert trash.name.startswith(_TRASH)
+        _remove(trash)
+
+
+class CheckpointThing:
+    """Checkpoints: a processor's folder on this machine (``NAME``), or a task's in the store (``NAME/TASK``)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._folder = FolderThing(lambda name: settings.paths.checkpoint_folders / name)
+        self._objects = ObjectThing(lambda: FsspecObjects(settings.checkpoint_store, settings.checkpoints.options))
+
+    def look(self, orphan: Orphan) -> Look:
+        """See ``Thing``."""
+        return self._of(orphan.name).look(orphan)
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """See ``Thing``."""
+        return self._of(orphan.name).copy(orphan, facts, folder)
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Thing``."""
+        return self._of(orphan.name).leftovers(orphan, facts)
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """See ``Thing``."""
+        self._of(orphan.name).delete(orphan, facts, leftovers)
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """See ``Thing``."""
+        self._of(name).finish(name, leftovers, orphan=orphan)
+
+    def _of(self, name: str) -> FolderThing | ObjectThing:
+        return self._objects if "/" in name else self._folder
+
+
+class ObjectThing:
+    """Objects of the checkpoint store; each name is given to one upload only, so that names and sizes tell them all."""
+
+    def __init__(self, objects: Callable[[], FsspecObjects]) -> None:
+        self._open = objects
+
+    def look(self, orphan: Orphan) -> Look:
+        """See ``Thing``."""
+        sizes = self._sizes(orphan.name)
+        if not sizes:
+            return Look(None)
+        digest = hashlib.sha256("".join(f"{name}\0{size}\n" for name, size in sorted(sizes.items())).encode())
+        facts = {"files": len(sizes), "bytes": sum(sizes.values()), "digest": digest.hexdigest()}
+        return Look(facts, "", count_of(len(sizes), "object"))
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """See ``Thing``: each object as a file of its name."""
+        objects = self._open()
+        for name in self._sizes(orphan.name):
+            file = folder / name
+            with told(file):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("wb") as opened:
+                    opened.writelines(objects.chunks(name))
+                    opened.flush()
+                    os.fsync(opened.fileno())
+        _check_same(orphan, facts, self.look(orphan))
+        return {"store": objects.shown}
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Thing``: the objects."""
+        return {"objects": sorted(self._sizes(orphan.name))}
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """See ``Thing``."""
+        _check_same(orphan, facts, self.look(orphan))
+        self._open().delete(leftovers["objects"])
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """See ``Thing``: a checkpoint that has an owner again may share objects with those of before."""
+        if orphan:
+            self._open().delete(leftovers["objects"])
+
+    def _sizes(self, name: str) -> dict[str, int]:
+        processor, _, task = name.partition("/")
+        word = StateFolder.path_of(Path(), "", "", processor).name
+        return {
+            path: size
+            for path, size in self._open().sizes(f"{word}/").items()
+            if path.removeprefix(f"{word}/").partition("/")[0] == task
+        }
+
+
+class TableThing:
+    """Tables of the catalog. Their data is not copied: it stays where it is until they are deleted."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def look(self, orphan: Orphan) -> Look:
+        """See ``Thing``: which table, its metadata and its snapshot."""
+        found = table_facts(self._settings, _in_catalog(orphan.name))
+        if found is None:
+            return Look(None)
+        facts = {"uuid": found.uuid, "metadata": found.metadata, "snapshot": found.snapshot}
+        return Look(facts, "", "" if found.rows is None else count_of(found.rows, "row"))
+
+    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """See ``Thing``: what it is, in the manifest."""
+        found = table_facts(self._settings, _in_catalog(orphan.name))
+        return {} if found is None else {"rows": found.rows, "size_bytes": found.size_bytes, **facts}
+
+    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``Thing``: its files."""
+        return {"uuid": facts["uuid"], "files": list(table_files(self._settings, _in_catalog(orphan.name)))}
+
+    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
+        """See ``Thing``: out of the catalog, then its files."""
+        _check_same(orphan, facts, self.look(orphan))
+        if not drop_table(self._settings, _in_catalog(orphan.name), facts["uuid"]):
+            raise _changed(orphan)
+        self.finish(orphan.name, leftovers, orphan=True)
+
+    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
+        """See ``Thing``: files that were listed while the table was there, once it is not: no other table has them."""
+        now = table_facts(self._settings, _in_catalog(name))
+        if now is None or now.uuid != leftovers["uuid"]:
+            delete_files(self._settings, _in_catalog(name), leftovers["files"])
+
+
+def things(settings: Settings, topics: Topics) -> dict[Kind, Thing]:
+    """All kinds."""
+    return {
+        "topic": TopicThing(topics),
+        "group": GroupThing(topics),
+        "state": FolderThing(hold=_slot_held, blocked=_slot_in_use),
+        "checkpoint": CheckpointThing(settings),
+        "table": TableThing(settings),
+    }
+
+
+def folder_facts(path: Path) -> dict[str, Any]:
+    """What a folder, or a file, is like: its files by name, size and time of their last change."""
+    hashed, count, size = hashlib.sha256(), 0, 0
+    for each in [path] if not path.is_dir() else sorted(path.rglob("*")):
+        told_of = each.lstat()
+        name = "" if each == path else str(each.relative_to(path))
+        if each.is_dir() and not each.is_symlink():
+            hashed.update(f"{name}/\n".encode())
+            continue
+        count, size = count + 1, size + told_of.st_size
+        hashed.update(f"{name}\0{told_of.st_size}\0{told_of.st_mtime_ns}\n".encode())
+    return {"files": count, "bytes": size, "digest": hashed.hexdigest()}
+
+
+def sha256_of(file: Path) -> str:
+    """The hash of a file's content."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _offsets_in(facts: Mapping[str, Any]) -> dict[Partition, int]:
+    return {
+        Partition(topic, int(number)): offset
+        for topic, parts in facts["offsets"].items()
+        for number, offset in parts.items()
+    }
+
+
+def _in_catalog(name: str) -> str:
+    return name.split(".", 1)[1]
+
+
+def _slot_in_use(orphan: Orphan) -> str:
+    slot = Path(orphan.name).parent
+    if orphan.aside or not ReadOnly().in_use(slot):
+        return ""
+    return f"a live process has the slot {slot}. Stop it, then ask again."
+
+
+@contextlib.contextmanager
+def _slot_held(orphan: Orphan) -> Iterator[None]:
+    """Keep workers out of the slot meanwhile; what was set aside is in nobody's way.
+
+    Raises:
+        StateFolderTaken: A live process has it.
+    """
+    if orphan.aside:
+        yield
+        return
+    slot = Path(orphan.name).parent
+    folder = StateFolder(slot.parent.parent, slot.parent.name, slot.name)
+    try:
+        yield
+    finally:
+        (slot / "lock").write_text("")  # who only looks goes by the process that it names; ours has no state
+        folder.release()
+
+
+def _copy_file(source: str, target: str) -> None:
+    """A file with its times; what never changes gets a second name where that is possible."""
+    if source.endswith(_IMMUTABLE):
+        with contextlib.suppress(OSError):
+            os.link(source, target, follow_symlinks=False)
+            return
+    shutil.copy2(source, target, follow_symlinks=False)
+    if not os.path.islink(target):
+        descriptor = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
+    if now.blocked or now.facts != facts:
+        raise _changed(orphan, now.blocked)
+
+
+def _changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
+    return OrphanChanged(
+        f"{orphan.kind} {orphan.name} was left alone: {blocked or 'it changed since the plan was made.'}",
+        action="Ask for the plan again: what changed is archived anew, and its grace begins again.",
+        kind=orphan.kind,
+        name=orphan.name,
+    )

@@ -1,0 +1,150 @@
+"""A topic that was archived and deleted is made again: its partitions, its configuration, its records.
+
+    begun ──created──► begun, with the topic's id ──all records there──► ended
+
+If we die in between, the same again goes on: the topic is known by its id, and a partition's end offset says how many
+of its records are back.
+
+Invariants:
+    - A topic that is there is never written to, but the one that this very return made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topic_copies import CopyUnreadable, copied_records, file_of, write_records
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.lifecycle.orphans.archive import VERSION, Archive, Archived, read, told, write
+from holdfast.processors.lifecycle.orphans.kinds import sha256_of
+from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED
+from holdfast.processors.lifecycle.ports import now_utc
+
+_FILE = "put-back.json"
+
+
+class TopicThere(HoldfastError):
+    """The topic exists: nothing was written. Fields: topic."""
+
+    exit_code = EXIT_REFUSED
+
+
+class NotArchived(HoldfastError):
+    """There is no archive of that topic. Fields: topic."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class ReturnDisturbed(HoldfastError):
+    """Somebody else wrote to the topic while it was put back. Fields: topic, partition, seen, expected."""
+
+
+class _Return(msgspec.Struct, frozen=True, kw_only=True):
+    """How it gets on; ``topic_id`` empty until the topic is made."""
+
+    begun_at: datetime
+    topic_id: str = ""
+    ended_at: datetime | None = None
+    version: int = VERSION
+
+
+def put_back(archive: Archive, topics: Topics, name: str, clock: Callable[[], datetime] = now_utc) -> str:
+    """Make a topic again from its newest archive; what was done, for people.
+
+    Raises:
+        NotArchived: It has no archive.
+        TopicThere: There is a topic of that name.
+        CopyUnreadable: The archive is damaged.
+        ReturnDisturbed: Somebody else wrote to it meanwhile.
+        HoldfastError: Kafka refused.
+    """
+    with archive.held():
+        copy = archive.newest()[0].get(("topic", name))
+        if copy is None:
+            raise NotArchived(
+                f"{archive.root} has no archive of a topic {name}.",
+                action="Look below it for the name; HOLDFAST_ARCHIVE says where archives are.",
+                topic=name,
+            )
+        about = copy.manifest.about
+        _check_files(copy)
+        state = _made(copy, topics, name, clock)
+        ends = topics.end_offsets(name, committed=False)
+        counts = {int(number): count for number, count in about["records"].items()}
+        records = {
+            number: islice(copied_records(copy.folder / file_of(number)), ends.get(number, 0), None)
+            for number in counts
+        }
+        write_records(topics, name, records, int(about["config"].get("max.message.bytes", BATCH_BYTES_MAX)))
+        _check_ends(name, counts, topics.end_offsets(name, committed=False))
+        _note(copy, msgspec.structs.replace(state, ended_at=clock()))
+    return f"{name} is back: {sum(counts.values()):,} records in {about['partitions']} partition(s)"
+
+
+def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetime]) -> _Return:
+    """The topic created, or the one that was created before this was broken off."""
+    file, about = copy.folder / _FILE, copy.manifest.about
+    state = read(file, _Return) if file.exists() else None
+    if state is not None and state.ended_at is not None:
+        state = None
+    there = topics.describe([name]).get(name)
+    if there is None:
+        state = _note(copy, _Return(begun_at=clock()))
+        spec = TopicSpec(name, about["partitions"], about["replication"], about["config"])
+        if not topics.create(spec):
+            raise _there(name)
+    elif state is None or not _is_ours(state, there.topic_id, topics, name):
+        raise _there(name)
+    return _note(copy, msgspec.structs.replace(state, topic_id=topics.describe([name])[name].topic_id))
+
+
+def _is_ours(state: _Return, topic_id: str, topics: Topics, name: str) -> bool:
+    if state.topic_id:
+        return state.topic_id == topic_id
+    return not any(topics.end_offsets(name, committed=False).values())  # died right after it was made
+
+
+def _note(copy: Archived, state: _Return) -> _Return:
+    with told(copy.folder):
+        write(copy.folder / _FILE, state)
+    return state
+
+
+def _check_files(copy: Archived) -> None:
+    for file, expected in copy.manifest.about["sha256"].items():
+        path = copy.folder / file
+        seen = sha256_of(path) if path.is_file() else None
+        if seen != expected:
+            raise CopyUnreadable(
+                f"{path} is {'gone' if seen is None else 'not what was written'}: nothing was put back.",
+                action="Take the archive from a backup of its folder; an older one of the topic may lie beside it.",
+                path=str(path),
+            )
+
+
+def _check_ends(name: str, counts: dict[int, int], ends: dict[int, int]) -> None:
+    for number, expected in sorted(counts.items()):
+        if ends.get(number) != expected:
+            raise ReturnDisturbed(
+                f"{name}[{number}] ends at {ends.get(number)}, expected {expected}: somebody else wrote to it.",
+                action="Find out who writes to it, stop that, delete the topic, and put it back again.",
+                topic=name,
+                partition=number,
+                seen=ends.get(number),
+                expected=expected,
+            )
+
+
+def _there(name: str) -> TopicThere:
+    return TopicThere(
+        f"Topic {name} exists: nothing was put back.",
+        action="Look at what is in it; if it is not needed, delete it, then put the archived one back.",
+        topic=name,
+    )

@@ -1,0 +1,205 @@
+"""How each stage is carried out: thin code over the ports that the world is reached through.
+
+Invariants:
+    - Every stage of ``stages.Stage`` has its branch here; the type checker sees to it.
+    - Nothing is decided here: what a stage says is done, or the port's own error is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.lifecycle.plans.apply import Done, Tell
+from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
+from holdfast.processors.lifecycle.plans.stages import (
+    AbortTransaction,
+    AdoptStore,
+    AdoptTable,
+    CheckTable,
+    ClearKeys,
+    CompactStores,
+    CompareStores,
+    CreateTopic,
+    DeleteStateAside,
+    DeleteTopic,
+    ExportKeys,
+    FinishShadow,
+    LoadChangelog,
+    LoadTable,
+    MakeRelease,
+    PauseProcessor,
+    RemoveLoaded,
+    RemoveShadow,
+    ResumeProcessor,
+    RunProcessor,
+    SetPositions,
+    SetStateAside,
+    SetTopicConfig,
+    ShadowStage,
+    Stage,
+    StartShadow,
+    StopProcessor,
+    TableStage,
+    WaitForShadow,
+)
+
+
+class TopicChanges(Protocol):
+    """The changes to topics."""
+
+    def create(self, spec: TopicSpec) -> bool:
+        """Create a topic; False when it was there."""
+        ...
+
+    def alter(self, name: str, config: Mapping[str, str]) -> None:
+        """Set config entries."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a topic; one that is gone is no error."""
+        ...
+
+
+class Runner(Protocol):
+    """Starts and stops processors, and waits until they work."""
+
+    def make_release(self, processor: str, stage: MakeRelease) -> Done:
+        """Copy and record the code of a version."""
+        ...
+
+    def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
+        """Have every slot run so; returns once each input partition is worked on."""
+        ...
+
+    def stop(self, processor: str, *, for_good: bool) -> Done:
+        """Stop every slot gently; returns when they are gone."""
+        ...
+
+
+class Owners(Protocol):
+    """The workers that own a processor's state, and alone change it."""
+
+    def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
+        """Write the selected keys to files; their paths and the number of keys."""
+        ...
+
+    def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
+        """Delete the selected keys; how many there were."""
+        ...
+
+    def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
+        """Rewrite the stores; bytes before and after."""
+        ...
+
+
+class LocalState(Protocol):
+    """The state folders of processes that are gone."""
+
+    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+        """Move these tasks' state out of the way; how many were moved."""
+        ...
+
+    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+        """Delete what was moved; how many there were."""
+        ...
+
+
+class Shadows(Protocol):
+    """What builds stores anew beside their processors, and cuts over."""
+
+    def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
+        """Carry out one of its stages."""
+        ...
+
+
+class FromTables(Protocol):
+    """What brings the content of tables into stores."""
+
+    def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
+        """Carry out one of its stages."""
+        ...
+
+
+class Transactions(Protocol):
+    """The transactions of other programs."""
+
+    def abort_hanging(self, stage: AbortTransaction) -> bool:
+        """End it; False when that very one is not open any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Carries stages out (``apply.Executor``)."""
+
+    topics: TopicChanges
+    runner: Runner
+    owners: Owners
+    local: LocalState
+    shadows: Shadows
+    transactions: Transactions
+    tables: FromTables
+
+    def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
+        """Carry one stage out; see ``apply.Executor``."""
+        match stage:
+            case CreateTopic() | SetTopicConfig() | DeleteTopic():
+                return self._change_topic(stage)
+            case MakeRelease():
+                return self.runner.make_release(processor, stage)
+            case RunProcessor():
+                return self.runner.run(processor, stage, tell)
+            case StopProcessor():
+                return self.runner.stop(processor, for_good=stage.for_good)
+            case AbortTransaction():
+                ended = self.transactions.abort_hanging(stage)
+                where = f"{stage.topic}[{stage.partition}] from offset {stage.start_offset} on"
+                return Done(f"transaction on {where} {'ended' if ended else 'was not open any more'}")
+            case CompactStores():
+                before, after = self.owners.compact(processor, tell)
+                return Done(f"stores rewritten: {in_bytes(before)} before, {in_bytes(after)} after", before)
+            case ExportKeys():
+                paths, keys = self.owners.export(processor, stage, tell)
+                return Done(f"{count_of(keys, 'key')} written to {', '.join(paths) or 'no file'}", keys)
+            case ClearKeys():
+                keys = self.owners.clear(processor, stage, tell)
+                set_to = f"; input offsets set to {said_offsets(stage.positions)}" if stage.positions else ""
+                return Done(f"{count_of(keys, 'key')} deleted{set_to}", keys)
+            case SetStateAside():
+                moved = self.local.set_aside(processor, stage.tasks, stage.name)
+                return Done(f"local state of {moved} task(s) set aside as {stage.name}")
+            case DeleteStateAside():
+                gone = self.local.delete_aside(processor, stage.tasks, stage.name)
+                return Done(f"{gone} former state folder(s) deleted")
+            case StartShadow() | WaitForShadow() | PauseProcessor() | FinishShadow() | AdoptStore():
+                return self.shadows(processor, stage, tell)
+            case ResumeProcessor() | RemoveShadow():
+                return self.shadows(processor, stage, tell)
+            case CheckTable() | LoadChangelog() | SetPositions() | CompareStores():
+                return self.tables(processor, stage, tell)
+            case LoadTable() | AdoptTable() | RemoveLoaded():
+                return self.tables(processor, stage, tell)
+            case _:
+                assert_never(stage)
+
+    def _change_topic(self, stage: CreateTopic | SetTopicConfig | DeleteTopic) -> Done:
+        if isinstance(stage, DeleteTopic):
+            self.topics.delete(stage.name)
+            return Done(f"{stage.name} deleted")
+        if isinstance(stage, SetTopicConfig):
+            self.topics.alter(stage.name, stage.config)
+            return Done(f"configuration of {stage.name} set: {', '.join(sorted(stage.config))}")
+        made = self.topics.create(TopicSpec(stage.name, stage.partitions, stage.replication, stage.config))
+        return Done(f"{stage.name} created" if made else f"{stage.name} was there already")
+
+
+def said_offsets(offsets: Mapping[str, Mapping[int, int]], shown: int = 6) -> str:
+    """Offsets for people: ``topic[0]=5, topic[1]=7 and 3 more``."""
+    said = [
+        f"{topic}[{number}]={at}" for topic, parts in sorted(offsets.items()) for number, at in sorted(parts.items())
+    ]
+    rest = "" if len(said) <= shown else f" and {len(said) - shown} more"
+    return ", ".join(said[:shown]) + rest

@@ -1,0 +1,374 @@
+"""The facts that verbs are planned from: one frozen snapshot of a processor's world, read once, changing nothing.
+
+Read in this order, so that nothing looks younger than what rests on it: what is meant to run, what runs, the group,
+then topics with their offsets, then local state.
+
+Invariants:
+    - A topic that is not there is absent, never an empty fact.
+    - What could not be read because nobody answered is an error, never a missing fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.requests import Selection
+from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
+from holdfast.processors.lifecycle.verbs.compatibility import Shape
+
+#: Where a count was taken that is worth what local state is worth.
+LOCAL = "local state"
+
+
+class InstanceFacts(msgspec.Struct, frozen=True):
+    """One slot: ``alive`` whether it has a process; the rest as that process says itself, None when it says nothing.
+
+    ``tasks`` are the names of the tasks that it runs; ``paused`` whether it reads no input.
+    """
+
+    slot: str
+    alive: bool
+    phase: str | None = None
+    code_version: str | None = None
+    paused: bool = False
+    tasks: tuple[str, ...] = ()
+    store_bytes: int | None = None
+
+
+class DeploymentFacts(msgspec.Struct, frozen=True):
+    """What the processor is meant to be; ``generation`` grows with each record."""
+
+    code_version: str
+    slots: tuple[str, ...]
+    desired: str
+    generation: int
+
+
+class ReleaseFacts(msgspec.Struct, frozen=True):
+    """The release that worked last; ``copied`` whether its code was, so that it can be started again."""
+
+    release_id: str
+    code_version: str
+    copied: bool
+    shape: Shape
+
+
+class CodeFacts(msgspec.Struct, frozen=True):
+    """The definition's files as they are now: the ``release_id`` that they make, and why they are not copied."""
+
+    release_id: str
+    target: str
+    why_not: str = ""
+
+
+class LocalTask(msgspec.Struct, frozen=True):
+    """The local state of one task in one slot, its process gone; None of ``stores`` and ``inputs`` when it is in use.
+
+    Args:
+        slot: The slot.
+        task: ``<subtopology>-<partition>``.
+        size_bytes: Its size on disk; None when it is in use.
+        stores: Store -> [changelog topic, its topic id, next offset].
+        inputs: Input topic -> next offset whose effects it holds.
+        complete_at: When it was last known to be whole, seconds since 1970.
+        restoring: Whether a replay was broken off.
+    """
+
+    slot: str
+    task: str
+    size_bytes: int | None = None
+    stores: dict[str, tuple[str, str, int]] | None = None
+    inputs: dict[str, int] | None = None
+    complete_at: float = 0.0
+    restoring: bool = False
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Units of work done in seconds, as measured."""
+
+    units: float
+    seconds: float
+
+
+class HangingTransaction(msgspec.Struct, frozen=True):
+    """A transaction that no coordinator knows and that is too old to be in order; ``silent_s`` since its last write."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    silent_s: float
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Keys and bytes (keys and values together) of a selection; ``where`` says where they were counted."""
+
+    keys: int
+    size_bytes: int
+    where: str
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """A processor's world at one moment (``now``, seconds since 1970).
+
+    Args:
+        processor: Its name; also its consumer group.
+        topics: By name, those that exist.
+        brokers: How many there are; None where nobody asked.
+        starts: Topic -> partition -> the first offset that is there.
+        ends: Topic -> partition -> high watermark.
+        members: How many live members the group has.
+        committed: Topic -> partition -> the group's next offset.
+        deployment: What it is meant to be; None when it was never deployed.
+        instances: Its slots.
+        local: Local state.
+        counted: Store -> what the request's selection holds; only for requests that select keys.
+        hanging: Transactions that hang on the changelogs; only for requests that end them.
+        rates: Stage tag -> how fast such stages were so far.
+        released: The release that worked last; None when none is recorded. Only for deployments, as the next.
+        code: The definition's files.
+        tables: Store -> its table in the warehouse; only for restores from there.
+        other: A table that a store is filled from; only for backfills from one, as the next.
+        held: Store -> partition -> input topic -> the next offset whose effects its changelog has; only where input is
+            repositioned.
+        spread: Input topic -> how its writers spread keys over partitions (``infra.kafka.partitioners``).
+    """
+
+    processor: str
+    now: float
+    topics: dict[str, TopicFacts] = {}
+    brokers: int | None = None
+    starts: dict[str, dict[int, int]] = {}
+    ends: dict[str, dict[int, int]] = {}
+    members: int = 0
+    committed: dict[str, dict[int, int]] = {}
+    deployment: DeploymentFacts | None = None
+    instances: tuple[InstanceFacts, ...] = ()
+    local: tuple[LocalTask, ...] = ()
+    counted: dict[str, Counted] = {}
+    hanging: tuple[HangingTransaction, ...] = ()
+    rates: dict[str, Rate] = {}
+    released: ReleaseFacts | None = None
+    code: CodeFacts | None = None
+    tables: dict[str, StoreTable] = {}
+    other: OtherTable | None = None
+    spread: dict[str, str] = {}
+    held: dict[str, dict[int, dict[str, int]]] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether any slot has a process."""
+        return any(each.alive for each in self.instances)
+
+    @property
+    def working(self) -> bool:
+        """Whether every slot runs, restored and assigned."""
+        return bool(self.instances) and all(each.phase == "running" for each in self.instances)
+
+    def seconds_for(self, stage: str, units: float, assumed_per_s: float) -> tuple[float, bool]:
+        """How long so many units of a stage take, and whether that rests on a measured rate."""
+        rate = self.rates.get(stage)
+        if rate is not None and rate.units > 0 and rate.seconds > 0:
+            return units * rate.seconds / rate.units, True
+        return units / assumed_per_s, False
+
+
+class FactSource(Protocol):
+    """Where facts come from; nothing here changes anything."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        ...
+
+    def deployment(self, processor: str) -> DeploymentFacts | None:
+        """What the processor is meant to be."""
+        ...
+
+    def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
+        """What runs in these slots."""
+        ...
+
+    def members(self, group: str) -> int:
+        """Live members of the group."""
+        ...
+
+    def committed_offsets(self, group: str) -> Mapping[Partition, int]:
+        """The group's offsets, pending transactions waited for."""
+        ...
+
+    def ping(self) -> int:
+        """The number of brokers."""
+        ...
+
+    def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
+        """Those topics that exist."""
+        ...
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """Per partition."""
+        ...
+
+    def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
+        """Per partition."""
+        ...
+
+    def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
+        """Local state of every slot on this machine."""
+        ...
+
+    def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
+        """What a selection holds; None when nobody knows."""
+        ...
+
+    def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
+        """The transactions that hang on these topics (name -> partitions)."""
+        ...
+
+    def rates(self, processor: str) -> dict[str, Rate]:
+        """How fast stages were so far, by their tag."""
+        ...
+
+    def released(self, processor: str) -> ReleaseFacts | None:
+        """The release that worked last."""
+        ...
+
+    def code(self, processor: str, code_version: str) -> CodeFacts:
+        """The files of the definition, which is this version."""
+        ...
+
+    def store_table(self, processor: str, store: str) -> StoreTable:
+        """The snapshots of a store in the warehouse."""
+        ...
+
+    def other_table(self, name: str) -> OtherTable:
+        """Any table of the warehouse."""
+        ...
+
+    def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
+        """Partition -> input topic -> next offset, as the changelog's last committed meta record says."""
+        ...
+
+    def spread(self, topic: str) -> str:
+        """How a topic's writers spread keys over its partitions."""
+        ...
+
+
+def read_facts(
+    topology: Topology,
+    source: FactSource,
+    *,
+    count: tuple[tuple[str, ...], Selection, tuple[int, ...]] | None = None,
+    releases: bool = False,
+    hanging: bool = False,
+    also: Sequence[str] = (),
+) -> Facts:
+    """Read the facts of one processor; those of the warehouse are added by ``with_tables`` and ``with_other_table``.
+
+    Args:
+        topology: The processor, as it is defined now.
+        source: Where from.
+        count: Stores, selection and partitions whose keys are counted; None for no counting.
+        releases: Whether the definition's files and the release that worked last are looked at.
+        hanging: Whether transactions that hang on the changelogs are looked for.
+        also: More topics that are looked at.
+
+    Raises:
+        HoldfastError: Something does not answer.
+    """
+    name = topology.processor
+    deployment = source.deployment(name)
+    instances = () if deployment is None else source.instances(name, deployment.slots)
+    members = source.members(name)
+    committed: dict[str, dict[int, int]] = {}
+    for place, offset in source.committed_offsets(name).items():
+        committed.setdefault(place.topic, {})[place.number] = offset
+    topics = source.describe([*dict.fromkeys([*(spec.name for spec in topology.topics()), *also])])
+    logs = [*(spec.name for spec in topology.inputs), *(spec.topic.name for spec in topology.changelogs), *also]
+    there = [topic for topic in dict.fromkeys(logs) if topic in topics]
+    starts = {topic: source.start_offsets(topic) for topic in there}
+    ends = {topic: source.end_offsets(topic, committed=False) for topic in there}
+    local = source.local_tasks(name)
+    logged = {
+        spec.topic.name: topics[spec.topic.name].partitions for spec in topology.changelogs if spec.topic.name in topics
+    }
+    counted: dict[str, Counted] = {}
+    if count is not None:
+        stores, selection, partitions = count
+        for store in stores:
+            found = source.count(name, store, selection, partitions)
+            if found is not None and (found.where != LOCAL or _is_whole(topology, store, partitions, local, committed)):
+                counted[store] = found
+    return Facts(
+        processor=name,
+        now=source.now(),
+        topics=topics,
+        brokers=source.ping(),
+        starts=starts,
+        ends=ends,
+        members=members,
+        committed=committed,
+        deployment=deployment,
+        instances=instances,
+        local=local,
+        counted=counted,
+        hanging=source.hanging(logged) if hanging else (),
+        rates=source.rates(name),
+        released=source.released(name) if releases else None,
+        code=source.code(name, topology.code_version) if releases else None,
+    )
+
+
+def with_tables(facts: Facts, source: FactSource, stores: Sequence[str]) -> Facts:
+    """The facts, with the tables of stores in the warehouse."""
+    found = {store: source.store_table(facts.processor, store) for store in stores}
+    return msgspec.structs.replace(facts, tables=found)
+
+
+def with_held(facts: Facts, source: FactSource, topology: Topology) -> Facts:
+    """The facts, with the input offsets that each changelog's state holds."""
+    logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
+    return msgspec.structs.replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
+
+
+def with_other_table(facts: Facts, source: FactSource, table: str, inputs: Sequence[str]) -> Facts:
+    """The facts, with a table that a store is filled from, and how the topics spread their keys."""
+    spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
+    return msgspec.structs.replace(facts, other=source.other_table(table), spread=spread)
+
+
+def _is_whole(
+    topology: Topology,
+    store: str,
+    partitions: Sequence[int],
+    local: Sequence[LocalTask],
+    committed: Mapping[str, Mapping[int, int]],
+) -> bool:
+    """Whether local state has all that the group has done for a store: else what it holds says too little."""
+    for sub in topology.subtopologies:
+        for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:
+            if store not in sub.stores or (partitions and number not in partitions):
+                continue
+            copies = [each for each in local if each.task == sub.task(number) and each.stores is not None]
+            furthest = max(copies, key=lambda each: (each.stores or {}).get(store, ("", "", 0))[2], default=None)
+            if furthest is None or furthest.restoring:
+                return False
+            held = furthest.inputs or {}
+            if any(held.get(topic) != committed.get(topic, {}).get(number, held.get(topic)) for topic in sub.inputs):
+                return False
+    return True
+
+
+def partition_of(task: str) -> int:
+    """The partition of a task, by its name."""
+    return int(task.rpartition("-")[2])
+
+
+def selected(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those of the given facts that are there, by name: part of a plan's basis."""
+    return {name: facts[name] for name in names if name in facts}

@@ -1,0 +1,389 @@
+"""Building a store anew beside its running processor, and cutting over: what the stages of that do.
+
+    start ──► wait: follow what the processor commits ──► [pause] finish: exactly up to that ──► adopt ──► [resume]
+
+A *shadow* is the processor's own functions, run once more as a program of its own (``Application.shadow``).
+
+Invariants:
+    - The shadow is told bounds that the processor has committed, so that it is never ahead of it.
+    - A store is adopted only while the shadow and the paused processor have committed the same offsets.
+    - Each stage sees for itself that what it needs is there: a shadow or a worker that died is started again, and the
+      offsets are compared again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, Offsets
+from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.deploy.deployment import POLL_S, look, what_is_missing
+from holdfast.processors.lifecycle.plans.apply import ApplyLost, Done, Tell
+from holdfast.processors.lifecycle.plans.stages import (
+    AdoptStore,
+    FinishShadow,
+    PauseProcessor,
+    RemoveShadow,
+    ResumeProcessor,
+    RunProcessor,
+    ShadowStage,
+    StartShadow,
+    WaitForShadow,
+)
+from holdfast.processors.lifecycle.rebuild.shadow import START_S, Machine, ShadowFailed, ShadowProgram
+
+log = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
+
+#: How long a paused worker may take until all it has read is committed, seconds.
+STILL_S = 120.0
+#: The shadow has caught up when what the processor has committed meanwhile is no more than this, in records ...
+BEHIND_RECORDS = 10_000
+#: ... or no more than so many seconds of the shadow's work.
+BEHIND_S = 2.0
+#: So often in a row something may break off without getting any further.
+BREAKS_MAX = 5
+#: How often progress is told, and the processor looked after, in seconds.
+TELL_EVERY_S = 1.0
+LOOK_AFTER_EVERY_S = 5.0
+
+#: What passes when it is asked again, of a worker that is started again where it died.
+_BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
+
+
+class ProcessorPaused(HoldfastError):
+    """A cut-over failed while the processor is paused: it reads no input. Fields: processor."""
+
+
+class Rebuilding:
+    """Carries out the stages of building one store anew (``execution.Shadows``).
+
+    Args:
+        machine: What it acts through.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._on = machine
+        self._shadow = ShadowProgram(machine)
+
+    def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
+        """See ``execution.Shadows``."""
+        match stage:
+            case StartShadow():
+                return self._shadow.create(processor, stage.store, tell)
+            case WaitForShadow():
+                return self.wait(processor, stage, tell)
+            case PauseProcessor():
+                return self.pause(processor, stage, tell)
+            case FinishShadow():
+                return self.loudly(processor, lambda: self._finish(processor, stage.store, tell))
+            case AdoptStore():
+                return self.loudly(processor, lambda: self._adopt(processor, stage.store, tell))
+            case ResumeProcessor():
+                return self.loudly(processor, lambda: self.resume(processor, stage, tell))
+            case RemoveShadow():
+                return self._shadow.remove(processor, stage.store)
+
+    def wait(self, processor: str, stage: WaitForShadow, tell: Tell) -> Done:
+        """Follow the processor's offsets until only a tail is left."""
+        began, read, breaks = time.monotonic(), 0, 0
+        while True:
+            bounds = self._committed(processor, stage.store)
+            before = _total(self._reached(processor, stage.store, bounds))
+            rounds = time.monotonic()
+            try:
+                client = self._shadow.running(processor, stage.store, tell)
+                client.until(bounds, tell=self.telling(processor, rounds, tell))
+            except _BROKEN_OFF as broken:
+                got = _total(self._reached(processor, stage.store, bounds)) - before
+                breaks, read = (0 if got else breaks + 1), read + got
+                if breaks >= BREAKS_MAX:
+                    raise
+                tell(f"the shadow broke off: {broken.message} It is asked again")
+                time.sleep(POLL_S)
+                continue
+            got, took = _total(bounds) - before, time.monotonic() - rounds
+            read, breaks = read + got, 0
+            behind = _total(self._committed(processor, stage.store)) - _total(bounds)
+            rate = got / took if took > 0 else 0.0
+            self._look_after(processor, tell)
+            if behind <= BEHIND_RECORDS or behind <= BEHIND_S * rate:
+                seconds = max(time.monotonic() - began, 0.001)
+                return Done(f"{read:,} records read, {read / seconds:,.0f} a second; {behind:,} are left", read)
+            tell(f"{behind:,} records came meanwhile, at {rate:,.0f} a second read")
+
+    def pause(self, processor: str, stage: PauseProcessor, tell: Tell) -> Done:
+        """Have the processor commit and stand still."""
+        offsets = self.stand_still(processor, tell)
+        return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions stand still")
+
+    def resume(self, processor: str, stage: ResumeProcessor, tell: Tell) -> Done:
+        """Have the processor read on, and see that all of it works."""
+        for slot in self.slots(processor):
+            client = self._on.client(processor, slot)
+            if client.status() is not None:
+                client.resume()
+        self._on.runner.run(processor, RunProcessor(stage.says, self._version(processor), START_S), tell)
+        for slot in self.slots(processor):
+            client = self._on.client(processor, slot)
+            status = client.status()
+            if status is not None and status.paused:
+                client.resume()
+        return Done(f"{processor} reads its inputs again")
+
+    # -- the cut-over ----------------------------------------------------------------------------------------------
+
+    def _finish(self, processor: str, store: str, tell: Tell) -> Done:
+        self.stand_still(processor, tell)
+        bounds = self._committed(processor, store)
+        self._check_all_known(processor, store, bounds)
+        before = _total(self._reached(processor, store, bounds))
+
+        def ask() -> None:
+            self._shadow.running(processor, store, tell).until(bounds, tell=self.telling(processor, None, tell))
+
+        self.patiently(ask, tell)
+        reached = self._reached(processor, store, bounds)
+        if reached != bounds:
+            raise ShadowFailed(
+                f"The shadow of {store} has committed {reached}, but {processor} stands at {bounds}.",
+                action="Go on with the apply: it compares them again.",
+                processor=processor,
+                store=store,
+            )
+        self._shadow.stop(processor, store)
+        read = _total(bounds) - before
+        said = ", ".join(f"{topic}[{n}]={at}" for topic, each in bounds.items() for n, at in list(each.items())[:4])
+        return Done(f"the shadow read the last {read:,} records, and both stand at {said}", read)
+
+    def _adopt(self, processor: str, store: str, tell: Tell) -> Done:
+        told = {"set": 0, "deleted": 0, "same": 0}
+
+        def once() -> None:
+            for name in told:
+                told[name] = 0
+            self._adopt_all(processor, store, told, tell)
+
+        self.patiently(once, tell)
+        return Done(
+            f"{store} is the shadow's now: {told['set']:,} entries differed or were missing and are set, "
+            f"{told['deleted']:,} were too many and are deleted, {told['same']:,} were the same",
+            sum(told.values()),
+        )
+
+    def _adopt_all(self, processor: str, store: str, told: dict[str, int], tell: Tell) -> None:
+        self.stand_still(processor, tell)
+        bounds = self._committed(processor, store)
+        if self._reached(processor, store, bounds) != bounds:
+            tell(f"{processor} read on meanwhile; the shadow follows it once more")
+            self._finish(processor, store, tell)
+            bounds = self._committed(processor, store)
+        topology = self._on.shadow(processor, store)
+        changelog = topology.changelog_of(store)
+        assert changelog is not None
+        inputs = {spec.name for spec in topology.inputs}
+        for number, held in self.take_over(processor, (store, inputs), changelog.name, told, tell).items():
+            expected = {topic: each[number] for topic, each in bounds.items() if number in each}
+            if held and held != expected:
+                raise self._parted(processor, store, held, expected)
+        if (now := self._committed(processor, store)) != bounds:
+            raise self._parted(processor, store, bounds, now)
+
+    def take_over(
+        self, processor: str, of: tuple[str, set[str]], changelog: str, told: dict[str, int], tell: Tell
+    ) -> dict[int, Mapping[str, int]]:
+        """Have every owner make a store equal to what another changelog has.
+
+        Args:
+            processor: Whose.
+            of: The store, and the inputs that it is built from.
+            changelog: The other one; nobody writes it any more.
+            told: Entries that were set, deleted and the same; added to.
+            tell: Told how it gets on.
+
+        Returns:
+            By partition, the inputs that the other state holds.
+        """
+        store, inputs = of
+        ends = self._on.topics.settled_end_offsets(changelog)
+        held: dict[int, Mapping[str, int]] = {}
+        for slot in self.slots(processor):
+            client = self._on.client(processor, slot)
+            tasks = self._status(client).tasks
+            owned = sorted(task.partition for task in tasks if inputs & set(task.inputs) and task.partition in ends)
+            if not owned:
+                continue
+            tell(f"slot {slot} takes over {store}")
+            upto = {number: ends[number] for number in owned}
+            result = client.adopt(store, changelog, upto, tell=self.telling(processor, None, tell))
+            for name in told:
+                told[name] += int(result[name])
+            held |= {int(number): each for number, each in result["inputs"].items()}
+        return held
+
+    def _parted(self, processor: str, store: str, held: object, expected: object) -> ShadowFailed:
+        return ShadowFailed(
+            f"The content that {store} was given is of the offsets {held}, but {processor} stands at {expected}.",
+            action="Go on with the apply: the store is adopted again, at the offsets as they are then.",
+            processor=processor,
+            store=store,
+        )
+
+    def loudly(self, processor: str, act: Callable[[], Done]) -> Done:
+        """What fails while the processor is paused says that it is."""
+        try:
+            return act()
+        except ApplyLost:
+            raise
+        except HoldfastError as failed:
+            raise ProcessorPaused(
+                f"{processor} IS PAUSED and reads no input: a cut-over stopped in the middle. {failed.message}",
+                action=f"Go on with it (holdfast apply resume), or give it up (holdfast apply abandon), which lets "
+                f"{processor} work again. {failed.action}",
+                processor=processor,
+            ) from failed
+
+    # -- the processor itself ----------------------------------------------------------------------------------------
+
+    def stand_still(self, processor: str, tell: Tell) -> int:
+        """Pause every worker, starting those that died; how many input partitions stand still, all committed."""
+        inputs = self._on.rollout(processor).inputs
+        deadline = time.monotonic() + STILL_S
+        began = False
+        while True:
+            statuses = {slot: self._on.client(processor, slot).status() for slot in self.slots(processor)}
+            if any(status is None for status in statuses.values()) or not statuses:
+                self._start_paused(processor, tell)
+                continue
+            for slot, status in statuses.items():
+                if status is not None and not status.paused:
+                    self._on.client(processor, slot).pause()
+            missing = what_is_missing(inputs, statuses)
+            if began and not missing and all(_stands(status) for status in statuses.values() if status is not None):
+                return sum(inputs.values())
+            began = True
+            if time.monotonic() > deadline:
+                listed = ", ".join(f"{topic}[{number}]" for topic, number in missing[:5]) or "what it has read"
+                raise ShadowFailed(
+                    f"{processor} was paused, but did not commit {listed} within {STILL_S:.0f} s.",
+                    action=f"Look at `holdfast status` and at the log of {processor}, then go on with the apply.",
+                    processor=processor,
+                )
+            tell(f"{processor} is paused, and commits what it has read")
+            time.sleep(POLL_S)
+
+    def _start_paused(self, processor: str, tell: Tell) -> None:
+        """Have all workers run, paused."""
+        tell(f"a worker of {processor} is not there; it is started, paused")
+        says = f"start {processor} paused"
+        self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S, paused=True), tell)
+
+    def _look_after(self, processor: str, tell: Tell) -> None:
+        """Recovery keeps its hands off while an apply is under way: who dies is started again here."""
+        for slot in self.slots(processor):
+            program, _ = look(slot, processor, self._on.world)
+            if program is None or not program.alive:
+                tell(f"slot {slot} of {processor} died; it is started again")
+                says = f"start {processor} again"
+                self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S), tell)
+                return
+
+    def _committed(self, processor: str, store: str) -> dict[str, dict[int, int]]:
+        """What the processor has committed of the store's inputs."""
+        return self._offsets(processor, self._on.shadow(processor, store))
+
+    def _reached(self, processor: str, store: str, bounds: Offsets) -> dict[str, dict[int, int]]:
+        """What the shadow has committed of the same partitions; 0 where nothing."""
+        topology = self._on.shadow(processor, store)
+        found = self._offsets(topology.processor, topology)
+        return {
+            topic: {number: found.get(topic, {}).get(number, 0) for number in each} for topic, each in bounds.items()
+        }
+
+    def _offsets(self, group: str, topology: Topology) -> dict[str, dict[int, int]]:
+        inputs = {spec.name for spec in topology.inputs}
+        found: dict[str, dict[int, int]] = {}
+        for place, offset in sorted(self._on.topics.committed_offsets(group).items()):
+            if place.topic in inputs:
+                found.setdefault(place.topic, {})[place.number] = offset
+        return found
+
+    def _check_all_known(self, processor: str, store: str, bounds: Offsets) -> None:
+        counts = self._on.rollout(processor).inputs
+        for spec in self._on.shadow(processor, store).inputs:
+            missing = set(range(counts.get(spec.name, 0))) - set(bounds.get(spec.name, {}))
+            if missing:
+                raise ShadowFailed(
+                    f"{processor} has no committed offset of {spec.name}[{min(missing)}]: where to stop is not known.",
+                    action="Look at `holdfast status` until it works on every partition, then go on with the apply.",
+                    processor=processor,
+                    store=store,
+                )
+
+    def slots(self, processor: str) -> tuple[str, ...]:
+        """The slots of a processor."""
+        found = self._on.world.registry.deployment(processor)
+        return () if found is None else found.slots
+
+    def _version(self, processor: str) -> str:
+        found = self._on.world.registry.deployment(processor)
+        return "" if found is None else found.code_version
+
+    def _status(self, client: ProcessorClient) -> ProcessorStatus:
+        status = client.status()
+        if status is None:
+            raise ProcessorSilent(
+                f"Processor {client.processor} (slot {client.slot}) does not answer.",
+                action=f"Look at `holdfast status` and at the log of {client.processor}.",
+                processor=client.processor,
+            )
+        return status
+
+    # -- asking and telling ------------------------------------------------------------------------------------------
+
+    def telling(self, processor: str, since: float | None, tell: Tell) -> Callable[[Mapping[str, Any]], None]:
+        """Tells how far a read is, and its rate; looks after the processor unless it is paused (``since`` None)."""
+        told = looked = 0.0
+        began = since or time.monotonic()
+
+        def heard(ticket: Mapping[str, Any]) -> None:
+            nonlocal told, looked
+            now = time.monotonic()
+            if now - told >= TELL_EVERY_S:
+                told, done, total = now, int(ticket["done"]), int(ticket["total"] or 0)
+                rate = done / max(now - began, 0.001)
+                left = f", about {(total - done) / rate:,.0f} s left" if rate > 0 else ""
+                tell(f"{done:,} of {total:,} records read, {rate:,.0f} a second{left}")
+            if since is not None and now - looked >= LOOK_AFTER_EVERY_S:
+                looked = now
+                self._look_after(processor, tell)
+
+        return heard
+
+    def patiently(self, act: Callable[[], Result], tell: Tell) -> Result:
+        """Ask again what broke off."""
+        for _ in range(BREAKS_MAX):
+            try:
+                return act()
+            except _BROKEN_OFF as broken:
+                tell(f"it broke off: {broken.message} It is asked again")
+                time.sleep(POLL_S)
+        return act()
+
+
+def _total(offsets: Offsets) -> int:
+    return sum(sum(each.values()) for each in offsets.values())
+
+
+def _stands(status: ProcessorStatus) -> bool:
+    """Whether a worker reads nothing, and has committed all that it has read."""
+    inputs: Sequence[Any] = [at for task in status.tasks for at in task.inputs.values()]
+    return status.paused and all(at.committed is not None and at.committed == at.position for at in inputs)

@@ -1,0 +1,341 @@
+"""The content of tables becomes the content of stores: what the stages of that do (``execution.FromTables``).
+
+    restore    check the tables ─► (stopped, new changelogs) load ─► set positions ─► (restored, paused) compare
+    backfill   load beside the store ─► (paused) adopt ─► (works) remove what was loaded
+
+Invariants:
+    - A changelog that is being loaded says so with its first record: the coherence guard lets nobody start on it. What
+      makes it whole is sent in one transaction with the positions, for all stores and partitions at once.
+    - Loading the same again gives the same: rows are absolute, and of one version of a table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from xxhash import xxh64_intdigest
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.partitioners import PARTITIONERS
+from holdfast.infra.kafka.records import GroupMetadata, Partition, TopicSpec
+from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
+from holdfast.processors.engine.changelog.names import filling_topic
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.topology import Subtopology, Topology
+from holdfast.processors.lifecycle.deploy.deployment import POLL_S
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.stages import (
+    AdoptTable,
+    CheckTable,
+    CompareStores,
+    LoadChangelog,
+    LoadTable,
+    RemoveLoaded,
+    SetPositions,
+    TableStage,
+)
+from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
+from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
+from holdfast.processors.lifecycle.rebuild.table_rows import (
+    FLUSH_S,
+    ROW,
+    Loader,
+    Sender,
+    TableUnfit,
+    checked_rows,
+    loader,
+    message_key,
+    row_value,
+    told,
+    unreadable,
+)
+
+#: How long members of the group that were killed may count as alive, seconds.
+GONE_S = 120.0
+
+
+class RestoredOther(HoldfastError):
+    """Owners hold other content than the snapshot that they restored; they stay paused. Fields: store, partition."""
+
+
+class PositionsUnset(HoldfastError):
+    """Input offsets can't be set: somebody is in the group, or offsets are missing. Fields: processor."""
+
+
+class Loading(Sender, Protocol):
+    """Writes a processor's changelogs while no worker does; ``infra.kafka.cluster.KafkaCluster``."""
+
+    def outside_metadata(self, group: str) -> GroupMetadata:
+        """The identity of who is no member."""
+        ...
+
+
+#: What the owners hold: processor, stores -> store -> partition -> fingerprint.
+Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableWorld:
+    """What it acts through.
+
+    Args:
+        tables: The warehouse.
+        topics: Kafka.
+        cluster: A processor's own way of writing.
+        topology: A processor as it is defined.
+        held: Asks the owners.
+        clock: Monotonic seconds, and sleep.
+    """
+
+    tables: Tables
+    topics: Any
+    cluster: Callable[[str], Loading]
+    topology: Callable[[str], Topology]
+    held: Held
+    clock: Any = time
+
+
+class TableStages:
+    """Carries the stages out.
+
+    Args:
+        world: What it acts through.
+        rebuilding: Pauses processors, and has their owners take content over.
+    """
+
+    def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
+        self._on = world
+        self._rebuilding = rebuilding
+
+    def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
+        """See ``execution.FromTables``."""
+        match stage:
+            case CheckTable():
+                return self.check(stage, tell)
+            case LoadChangelog():
+                return self.load_changelog(processor, stage, tell)
+            case SetPositions():
+                return self.set_positions(processor, stage, tell)
+            case CompareStores():
+                return self.compare(processor, stage, tell)
+            case LoadTable():
+                return self.load_table(processor, stage, tell)
+            case AdoptTable():
+                return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage.store, tell))
+            case RemoveLoaded():
+                self._on.topics.delete(filling_topic(processor, stage.store))
+                return Done("nothing is left of it")
+            case _:
+                assert_never(stage)
+
+    # -- restore -----------------------------------------------------------------------------------------------------
+
+    def check(self, stage: CheckTable, tell: Tell) -> Done:
+        """Read a snapshot whole; see the stage.
+
+        Raises:
+            TableDamaged, TableUnfit: Nothing was changed, and there is nothing to go on with.
+        """
+        progress = told(tell, f"of {stage.store} read")
+        of = (stage.store, stage.table, stage.version)
+        try:
+            for number, expected in stage.fingerprints.items():
+                for keys, _ in checked_rows(self._on.tables, of, number, expected):
+                    progress.add(len(keys))
+        except ApplyFailed:
+            raise
+        except HoldfastError as failure:
+            raise unreadable(failure) from failure
+        return Done(f"{progress.rows:,} keys of {stage.store} are as its manifest says", progress.rows)
+
+    def load_changelog(self, processor: str, stage: LoadChangelog, tell: Tell) -> Done:
+        """Write a snapshot to a changelog; see the stage."""
+        topology = self._on.topology(processor)
+        topic = topology.changelog_of(stage.store)
+        assert topic is not None
+        inputs = next(spec.inputs for spec in topology.stores if spec.name == stage.store)
+        unfinished = ChangelogMeta(dict.fromkeys(inputs, UNFINISHED), 0, topology.code_version).encode()
+        progress = told(tell, f"of {stage.store} written")
+        of = (stage.store, stage.table, stage.version)
+        with loader(self._on.cluster(processor), processor) as load:
+            for number in stage.fingerprints:
+                load.send(topic.name, number, ([META_KEY], [unfinished]))
+            for number, expected in stage.fingerprints.items():
+                for rows in checked_rows(self._on.tables, of, number, expected):
+                    load.send(topic.name, number, rows)
+                    progress.add(len(rows[0]))
+        return Done(f"{progress.rows:,} keys written to {topic.name}, as the manifest has them", progress.rows)
+
+    def set_positions(self, processor: str, stage: SetPositions, tell: Tell) -> Done:
+        """Set input offsets, and make changelogs whole, in one transaction; see the stage.
+
+        Raises:
+            PositionsUnset: The group has a member, or no offset where input is to stay.
+        """
+        self._wait_until_empty(processor, tell)
+        topology = self._on.topology(processor)
+        positions = stage.positions or self._committed(processor)
+        subs = [sub for sub in topology.subtopologies if set(sub.stores) & set(stage.stores)]
+        facts = self._on.topics.describe([name for sub in subs for name in sub.inputs])
+        ids = {name: each.topic_id for name, each in facts.items()}
+        offsets: dict[Partition, int] = {}
+        cluster = self._on.cluster(processor)
+        with loader(cluster, processor) as load:
+            load.producer.begin()
+            for sub in subs:
+                for number in range(max(facts[name].partitions for name in sub.inputs if name in facts)):
+                    there = {topic: positions.get(topic, {}).get(number) for topic in sub.inputs}
+                    inputs = {topic: at for topic, at in there.items() if at is not None}
+                    self._make_whole(load, topology, (sub, number), stage.stores, inputs, ids)
+                    offsets |= {Partition(topic, number): at for topic, at in inputs.items()}
+            load.producer.flush(FLUSH_S)
+            load.producer.send_offsets(offsets, cluster.outside_metadata(processor))
+            load.producer.commit()
+        return Done(f"{processor} reads on from {len(offsets)} offset(s) that belong to its state", len(offsets))
+
+    def _make_whole(  # tidy: allow-wide because these are the parts of one record
+        self,
+        load: Loader,
+        topology: Topology,
+        task: tuple[Subtopology, int],
+        stores: Sequence[str],
+        inputs: Mapping[str, int],
+        ids: Mapping[str, str],
+    ) -> None:
+        sub, number = task
+        sources = {topic: ids[topic] for topic in inputs}
+        meta = ChangelogMeta(dict(inputs), 0, topology.code_version, sources).encode()
+        for store in (store for store in sub.stores if store in stores):
+            topic = topology.changelog_of(store)
+            assert topic is not None
+            load.producer.produce(topic.name, meta, META_KEY, partition=number)
+
+    def compare(self, processor: str, stage: CompareStores, tell: Tell) -> Done:
+        """Compare what owners hold with manifests; see the stage.
+
+        Raises:
+            RestoredOther: A partition differs, or no owner told of it.
+        """
+        tell("the owners say what they hold")
+        held = self._on.held(processor, tuple(stage.fingerprints))
+        keys = 0
+        for store, expected in stage.fingerprints.items():
+            for number, text in expected.items():
+                seen = held.get(store, {}).get(number, Fingerprint())
+                keys += seen.count
+                if seen.hex != text:
+                    raise RestoredOther(
+                        f"{processor} IS PAUSED and reads no input: partition {number} of {store} holds {seen.hex} "
+                        f"after its restore, but the snapshot's manifest says {text}.",
+                        action="Go on with the apply (holdfast apply resume) to compare again; if it stays so, abandon "
+                        "it and restore another snapshot.",
+                        store=store,
+                        partition=number,
+                        seen=seen.hex,
+                        expected=text,
+                    )
+        return Done(f"{keys:,} keys of {', '.join(stage.fingerprints)} are as their manifests say", keys)
+
+    def _wait_until_empty(self, processor: str, tell: Tell) -> None:
+        deadline = self._on.clock.monotonic() + GONE_S
+        while members := self._on.topics.members(processor):
+            if self._on.clock.monotonic() > deadline:
+                raise PositionsUnset(
+                    f"Group {processor} has {members} member(s) after {GONE_S:.0f} s: offsets are set only while "
+                    "it has none.",
+                    action="Stop the workers that run elsewhere, then go on with the apply.",
+                    processor=processor,
+                    members=members,
+                )
+            tell(f"group {processor} still has {members} member(s)")
+            self._on.clock.sleep(POLL_S)
+
+    def _committed(self, processor: str) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for place, offset in self._on.topics.committed_offsets(processor).items():
+            found.setdefault(place.topic, {})[place.number] = offset
+        if not found:
+            raise PositionsUnset(
+                f"Group {processor} has no committed offsets any more: there is no place where input stands.",
+                action="Abandon this restore, and restore again with --input snapshot.",
+                processor=processor,
+            )
+        return found
+
+    # -- backfill ----------------------------------------------------------------------------------------------------
+
+    def load_table(self, processor: str, stage: LoadTable, tell: Tell) -> Done:
+        """Write the rows of a table beside a store; see the stage.
+
+        Raises:
+            TableUnfit: Its rows can't become the store's content; nothing was changed.
+        """
+        topic = self._make_topic(processor, stage.store)
+        count = self._on.topics.describe([topic])[topic].partitions
+        place = PARTITIONERS[stage.partitioner]
+        progress, keyless, seen = told(tell, "written"), 0, set[int]()
+        columns = tuple(dict.fromkeys((stage.key, *stage.columns)))
+        try:
+            with loader(self._on.cluster(processor), processor) as load:
+                for batch in self._on.tables.other_rows(stage.table, stage.version, columns):
+                    parts: dict[int, tuple[list[bytes], list[bytes]]] = {}
+                    for row in batch:
+                        key = message_key(row[stage.key])
+                        if key is None:
+                            keyless += 1
+                            continue
+                        _refuse_twice(key, seen, stage)
+                        keys, values = parts.setdefault(place(key, count), ([], []))
+                        keys.append(key_prefix(key) + ROW.encode())
+                        shown = row_value({name: row[name] for name in stage.columns})
+                        values.append(encode_value(shown, stage.event_ms, where=f" for key {key!r}"))
+                    for number, rows in parts.items():
+                        load.send(topic, number, rows)
+                    progress.add(len(batch))
+        except TableUnfit:
+            self._on.topics.delete(topic)
+            raise
+        left = f"; {keyless:,} rows have no {stage.key}, and are left out" if keyless else ""
+        return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
+
+    def adopt(self, processor: str, store: str, tell: Tell) -> Done:
+        """Have the paused owners take over what was loaded; see the stage."""
+        topology = self._on.topology(processor)
+        inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
+        counts = {"set": 0, "deleted": 0, "same": 0}
+
+        def once() -> None:
+            counts.update(dict.fromkeys(counts, 0))
+            self._rebuilding.stand_still(processor, tell)
+            self._rebuilding.take_over(processor, (store, inputs), filling_topic(processor, store), counts, tell)
+
+        self._rebuilding.patiently(once, tell)
+        return Done(
+            f"{store} is the table's now: {counts['set']:,} entries differed or were missing and are set, "
+            f"{counts['deleted']:,} were too many and are deleted, {counts['same']:,} were the same",
+            sum(counts.values()),
+        )
+
+    def _make_topic(self, processor: str, store: str) -> str:
+        changelog = self._on.topology(processor).changelog_of(store)
+        assert changelog is not None
+        like = self._on.topics.describe([changelog.name])[changelog.name]
+        topic = filling_topic(processor, store)
+        self._on.topics.create(TopicSpec(topic, like.partitions, like.replication, changelog.config))
+        return topic
+
+
+def _refuse_twice(key: bytes, seen: set[int], stage: LoadTable) -> None:
+    hashed = xxh64_intdigest(key)
+    if hashed in seen:
+        raise TableUnfit(
+            f"{stage.table} has two rows with {stage.key} {key.decode(errors='replace')!r}: which of them the store "
+            "is to have can't be known.",
+            action=f"Name a column that is unique, or make {stage.key} so; nothing was changed.",
+            table=stage.table,
+            key=key.decode(errors="replace"),
+        )
+    seen.add(hashed)

@@ -1,0 +1,402 @@
+"""Recover: diagnose → decide → fence → act → restart → verify, once per incident, each step on its timeline.
+
+Invariants:
+    - Nothing is started in a slot before its old process is gone.
+    - Only sick instances are touched.
+    - One run works on an incident; the attempts at it are counted in the registry, so that a run that died in
+      the middle used one up, and a run that takes over can't go on for ever. What passes by itself uses none up.
+    - What no restart mends is not tried again: recovery stops and asks, with the one action that mends it.
+    - Running it again does no harm: a closed incident is left alone, a processor that came back is only verified.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import structlog
+
+from holdfast.infra.database.records import Incident, Outcome
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.conditions import Conditions
+from holdfast.processors.lifecycle.recovery.diagnosis import (
+    Dead,
+    Diagnosis,
+    Failed,
+    Healthy,
+    Limits,
+    NotDeployed,
+    Starting,
+    Stuck,
+    Waiting,
+    admits_incident,
+    diagnose,
+)
+from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
+from holdfast.processors.lifecycle.recovery.incidents import (
+    Notice,
+    Observation,
+    notice,
+    observe,
+    said_before,
+    waits_for,
+    worst,
+)
+from holdfast.processors.lifecycle.recovery.remedies import (
+    Ask,
+    Case,
+    Rebuild,
+    Remedy,
+    Restart,
+    Wait,
+    action_for,
+    remedy_for,
+)
+from holdfast.processors.lifecycle.world.setting_aside import set_aside
+
+__all__ = [
+    "Dead",
+    "Diagnosis",
+    "Failed",
+    "Healthy",
+    "IncidentUnknown",
+    "Limits",
+    "NotDeployed",
+    "Notice",
+    "Observation",
+    "RecoveryPolicy",
+    "RecoveryResult",
+    "Starting",
+    "Stuck",
+    "Waiting",
+    "admits_incident",
+    "diagnose",
+    "notice",
+    "observe",
+    "recover",
+    "waits_for",
+    "worst",
+]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class IncidentUnknown(HoldfastError):
+    """There is no incident of that id."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy:
+    """How hard to try."""
+
+    limits: Limits = field(default_factory=Limits)
+    #: Attempts an incident.
+    attempts: int = 3
+    #: How long a restarted processor may take until it works on every partition, seconds.
+    ready_s: float = 120.0
+    #: Before the second attempt, seconds; doubled before each further one.
+    pause_s: float = 2.0
+    #: How it is looked whether what is waited for is there.
+    conditions: Conditions = field(default_factory=Conditions)
+    #: Whether every store has a changelog: local state that is set aside is restored then.
+    restorable: bool = True
+    #: The names of the stores, for what a person is told.
+    stores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResult:
+    """How a recovery ended; ``elsewhere``: another run has it; ``waiting``: it stays open until its cause passed."""
+
+    outcome: Outcome | Literal["elsewhere", "waiting"]
+    reason: str
+    attempts: int
+    seconds: float
+
+
+def recover(
+    incident_id: int,
+    rollout: Rollout,
+    world: World,
+    *,
+    run_id: str,
+    policy: RecoveryPolicy | None = None,
+    progress: OnProgress | None = None,
+) -> RecoveryResult:
+    """Bring the processor of an open incident back and close the incident, resolved or failed.
+
+    It stays open, and waits for another run, when its cause is one that passes by itself.
+
+    Args:
+        incident_id: The incident.
+        rollout: How the processor is meant to run.
+        world: What to act through.
+        run_id: Who works on it; the same run may call again after an interruption.
+        policy: How hard to try.
+        progress: Called at each look while it is waited for.
+
+    Raises:
+        IncidentUnknown: There is no such incident.
+    """
+    began = time.monotonic()
+    incident = world.registry.incident(incident_id)
+    if incident is None:
+        raise _unknown(incident_id)
+    if incident.outcome is not None:
+        return RecoveryResult(incident.outcome, incident.reason, incident.attempts, time.monotonic() - began)
+    if not world.registry.claim_incident(incident_id, run_id, world.clock()):
+        return RecoveryResult("elsewhere", "another run works on it", incident.attempts, time.monotonic() - began)
+    work = _Recovery(incident, rollout, world, policy or RecoveryPolicy(), progress)
+    outcome, reason = work.run()
+    if outcome == "waiting":
+        world.registry.release_incident(incident_id, run_id)
+    else:
+        world.registry.close_incident(incident_id, outcome, world.clock(), reason=reason)
+    seconds = time.monotonic() - began
+    log.info("incident.left", incident=incident_id, processor=rollout.processor, outcome=outcome, reason=reason)
+    return RecoveryResult(outcome, reason, work.attempts, seconds)
+
+
+def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
+    """What a run leaves that met no broker before it could begin: the incident is open, and waits for one.
+
+    Args:
+        incident_id: The incident.
+        world: Where it is.
+        run_id: The run.
+        away: What the run met.
+
+    Raises:
+        IncidentUnknown: There is no such incident.
+    """
+    began, wait = time.monotonic(), Wait("broker-away")
+    incident = world.registry.incident(incident_id)
+    if incident is None:
+        raise _unknown(incident_id)
+    said = f"{away.message} {wait.sentence}"
+    world.registry.decide_incident(incident_id, wait.kind, wait.name, "")
+    _note_wait(incident, said, world)
+    log.info("incident.left", incident=incident_id, processor=incident.processor, outcome="waiting", run=run_id)
+    return RecoveryResult("waiting", said, incident.attempts, time.monotonic() - began)
+
+
+def file_by_hand(processor: str, world: World, run_id: str) -> int:
+    """The incident that a recovery works on which a person asked for: the open one, the last one if it failed, or a new
+    one of what is seen.
+
+    Args:
+        processor: The processor.
+        world: Where it runs.
+        run_id: The run that was launched, for the timeline.
+    """
+    last = next(iter(world.registry.incidents(1, processor=processor)), None)
+    if last is not None and world.registry.retry_incident(last.id, world.clock()):
+        world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
+        return last.id
+    seen = observe(processor, world, Limits())
+    found = {slot: each.diagnosis for slot, each in seen.items()}
+    detail = {slot: each.sentence for slot, each in found.items()}
+    incident, opened = world.registry.open_incident(processor, worst(found).kind, detail, world.clock())
+    if opened:
+        world.registry.note_incident(incident.id, "by hand", f"run {run_id} was launched by hand", world.clock())
+    return incident.id
+
+
+def _unknown(incident_id: int) -> IncidentUnknown:
+    return IncidentUnknown(
+        f"There is no incident {incident_id}.",
+        action="Name one that `holdfast incidents list` shows.",
+        incident=incident_id,
+    )
+
+
+def _note_wait(incident: Incident, said: str, world: World) -> None:
+    """Put it on the timeline that is waited, once."""
+    told = [note for note in incident.timeline if note.step != "diagnose"]
+    if not told or (told[-1].step, told[-1].text) != ("wait", said):
+        world.registry.note_incident(incident.id, "wait", said, world.clock())
+
+
+class _Recovery:
+    """One run's work on one incident."""
+
+    def __init__(
+        self,
+        incident: Incident,
+        rollout: Rollout,
+        world: World,
+        policy: RecoveryPolicy,
+        progress: OnProgress | None,
+    ) -> None:
+        self._incident = incident
+        self._rollout = rollout
+        self._world = world
+        self._policy = policy
+        self._progress = progress
+        self._registry = world.registry
+        #: What was wrong before attempts of this run, and in the processor's incident before this one.
+        self._said = said_before(incident, self._registry.incidents(2, processor=incident.processor))
+        self.attempts = incident.attempts
+
+    def run(self) -> tuple[Literal["resolved", "failed", "waiting"], str]:
+        """Try until it works, a person is needed, or the attempts are used up."""
+        made, reason = 0, f"all {self._policy.attempts} attempts were used up"
+        while self.attempts < self._policy.attempts:
+            found = self._step("diagnose", self._diagnose, _said)
+            gravest = worst(found)
+            if isinstance(gravest, NotDeployed):
+                return "resolved", "it is not meant to run any more"
+            if isinstance(gravest, Waiting):
+                return self._wait(Wait("broker-away"), gravest.sentence)
+            sick = {slot: each for slot, each in found.items() if each.needs_recovery}
+            if made and isinstance(gravest, Starting):  # a large state takes longer than an attempt waits
+                return self._wait(Wait("starting"), gravest.sentence)
+            remedy = remedy_for(gravest, self._case(gravest)) if sick else None
+            if remedy is not None:
+                kind = (remedy.kind or gravest.kind) if isinstance(remedy, Ask) else gravest.kind
+                self._registry.decide_incident(self._incident.id, kind, remedy.name, _action_of(remedy))
+            if isinstance(remedy, Ask):
+                self._note("ask", remedy.sentence, 0.0)
+                return "failed", f"a restart can't mend this: {remedy.sentence}"
+            lasting = self._policy.conditions.lasts(remedy) if isinstance(remedy, Wait) else ""
+            if isinstance(remedy, Wait) and lasting:
+                return self._wait(remedy, lasting)
+            if made:
+                time.sleep(self._policy.pause_s * 2 ** (made - 1))
+            made, self.attempts = made + 1, self._registry.begin_attempt(self._incident.id)
+            try:
+                self._attempt(sick, remedy)
+            except HoldfastError as failed:
+                reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
+                self._said |= _sentences(found)
+                self._forgive(failed)
+                continue
+            return "resolved", _said(found) if sick else "it came back by itself"
+        self._give_up(reason)
+        return "failed", reason
+
+    def _forgive(self, failed: HoldfastError) -> None:
+        """An attempt that met with what is waited for uses nothing up."""
+        error = failed.fields.get("error") or {}
+        kind = kind_of_error(error)
+        if kind in PASSING and self._policy.conditions.lasts(
+            Wait(kind, str((error.get("fields") or {}).get("path", "")))
+        ):
+            self._registry.forgive_attempt(self._incident.id)
+            self.attempts -= 1
+
+    def _attempt(self, sick: Mapping[str, Diagnosis], remedy: Remedy | None) -> None:
+        """One attempt at what was found."""
+        if sick:
+            self._step("fence", lambda: self._fence(sick), str)
+            if isinstance(remedy, Rebuild):
+                self._step("set aside", lambda: self._set_aside(sick), str)
+            self._step("restart", lambda: self._restart(list(sick)), str)
+        self._step("verify", self._verify, str)
+
+    def _wait(self, wait: Wait, why: str) -> tuple[Literal["waiting"], str]:
+        """Leave the incident open; whoever looks at it next asks for a run when the cause is gone."""
+        self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "")
+        said = f"{why} {wait.sentence}"
+        _note_wait(self._incident, said, self._world)
+        return "waiting", said
+
+    def _give_up(self, reason: str) -> None:
+        """The last word on an incident whose attempts are used up: what is wrong by now, and what a person can do."""
+        found = self._diagnose()
+        gravest = worst(found)
+        name = self._rollout.processor
+        action = action_for(gravest.kind, self._case(gravest), gravest.error if isinstance(gravest, Failed) else {})
+        asked = action or f"see `holdfast logs {name}`; then holdfast incidents retry {self._incident.id}"
+        kind = gravest.kind if gravest.needs_recovery else self._incident.kind
+        self._registry.decide_incident(self._incident.id, kind, Restart.name, asked)
+        self._note("ask", f"{reason.splitlines()[0]} What to do: {asked}", 0.0)
+
+    def _case(self, found: Diagnosis) -> Case:
+        name, releases = self._rollout.processor, self._registry.releases
+        present, working = releases.of_version(name, self._rollout.code_version), releases.working(name)
+        never_worked = present is not None and present.worked_at is None and working is not None
+        return Case(
+            processor=name,
+            repeated=found.sentence in self._said,
+            restorable=self._policy.restorable,
+            former=working.code_version if never_worked and working is not None else None,
+            stores=self._policy.stores,
+            mended=self._incident.retried_at is not None and self.attempts == 0,
+        )
+
+    def _diagnose(self) -> dict[str, Diagnosis]:
+        found = observe(self._rollout.processor, self._world, self._policy.limits, patience_s=PATIENCE_S)
+        return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
+
+    def _fence(self, sick: Mapping[str, Diagnosis]) -> str:
+        """Make sure that no old process works in the sick slots."""
+        deployer, said = self._world.deployer, []
+        if not deployer.running():
+            deployer.start()
+            said.append("the supervisor did not run and was started")
+        for slot in sick:
+            name = self._world.paths.program(self._rollout.processor, slot)
+            program = deployer.programs().get(name)
+            if program is None or not program.alive:
+                said.append(f"slot {slot} has no process")
+                continue
+            deployer.kill_program(name)
+            said.append(f"slot {slot}: process {program.pid} was killed and is gone")
+        return "; ".join(said)
+
+    def _set_aside(self, sick: Mapping[str, Diagnosis]) -> str:
+        """Set the state aside of each slot that needs it."""
+        name, now = self._rollout.processor, self._world.clock()
+        said = []
+        for slot, each in sick.items():
+            remedy = remedy_for(each, self._case(each))
+            if isinstance(remedy, Rebuild):
+                said.append(set_aside(self._world.paths.state, name, slot, remedy.path, now))
+        return "; ".join(said)
+
+    def _restart(self, sick: list[str]) -> str:
+        for slot in sick:
+            spec = self._rollout.program(slot, self._world)
+            self._world.deployer.apply(spec)
+            self._world.deployer.start_program(spec.name)
+        return "started slot " + ", ".join(sick)
+
+    def _verify(self) -> str:
+        statuses = wait_ready(self._rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
+        partitions = sum(self._rollout.inputs.values())
+        return f"{len(statuses)} instance(s) running, all {partitions} input partitions are worked on"
+
+    def _step(self, name: str, act: Callable[[], T], say: Callable[[T], str]) -> T:
+        """Do one step and put it on the timeline with its duration, whichever way it ends."""
+        began = time.monotonic()
+        try:
+            result = act()
+        except HoldfastError as failed:
+            self._note(name, f"failed: {failed}", time.monotonic() - began)
+            raise
+        self._note(name, say(result), time.monotonic() - began)
+        return result
+
+    def _note(self, step: str, text: str, seconds: float) -> None:
+        now = self._world.clock()
+        self._world.registry.note_incident(self._incident.id, step, text, now, seconds=seconds)
+        log.info("incident.step", incident=self._incident.id, step=step, seconds=round(seconds, 3), text=text)
+
+
+def _said(found: Mapping[str, Diagnosis]) -> str:
+    return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items())
+
+
+def _sentences(found: Mapping[str, Diagnosis]) -> frozenset[str]:
+    return frozenset(each.sentence for each in found.values())
+
+
+def _action_of(remedy: Remedy) -> str:
+    return remedy.action if isinstance(remedy, Ask) else ""

@@ -1,0 +1,144 @@
+"""A registry that was lost: what was deployed is told by the supervisor's programs and the workers' own answers.
+
+    nothing is recorded, and programs are there ──► rediscover ──► deployments and releases, each told as *adopted*
+
+Invariants:
+    - Only an empty registry is filled; what is recorded is never overruled by what is found.
+    - Nothing is started or stopped by it; what somebody stopped stays so.
+    - Shadows, and programs that are none of ours, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from holdfast.infra.deploy.programs import ProgramStatus
+
+#: What the registry's actions call it.
+ADOPT = "adopt"
+#: For so long people are told of it, seconds.
+TOLD_S = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A worker's program: how it was asked for, what the supervisor says of it (None: nothing), and the version that
+    the worker told last."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    program: ProgramStatus | None = None
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A processor as it was found. ``release`` is the folder of its code, ``target`` its module:attribute; None where
+    the programs don't tell.
+    """
+
+    processor: str
+    code_version: str
+    slots: tuple[str, ...]
+    desired: Literal["deployed", "stopped"]
+    release: Path | None
+    target: str | None
+    #: Whether a worker told the version itself.
+    told: bool
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        meant = "meant to run" if self.desired == "deployed" else "stopped"
+        by = "it tells so itself" if self.told else "as its program says"
+        return (
+            f"The registry was empty: {self.processor} was adopted from its programs as version {self.code_version} "
+            f"({by}), slot {', '.join(self.slots)}, {meant}."
+        )
+
+    @property
+    def action(self) -> str:
+        """What to do."""
+        lost = "Incidents and applies of before are gone."
+        if self.desired == "deployed":
+            return f"{lost} Nothing has to be done; `holdfast status` shows it."
+        return f"{lost} If it is meant to run: `holdfast apply deploy {self.processor}`."
+
+
+def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adopted, ...]:
+    """The processors that these programs are of, by name.
+
+    Args:
+        found: The programs.
+        defined: The version of each definition, for processors that nothing else tells the version of.
+    """
+    slots: dict[str, dict[str, tuple[Found, Path | None]]] = {}
+    for each in found:
+        asked = _asked(each.command)
+        if asked is not None:
+            processor, slot, release = asked
+            slots.setdefault(processor, {})[slot] = (each, release)
+    adopted = []
+    for processor, by_slot in sorted(slots.items()):
+        programs = [each for each, _ in by_slot.values()]
+        told = next((each.version for each in programs if each.version is not None), None)
+        release = next((folder for _, folder in by_slot.values() if folder is not None), None)
+        of_folder = None if release is None else release.name.partition("-")[0]
+        version = told or of_folder or defined.get(processor)
+        if version is None:
+            continue
+        meant = any(_meant(each.program) for each in programs)
+        targets = {target for each in programs if (target := _target(each.environment)) is not None}
+        adopted.append(
+            Adopted(
+                processor,
+                version,
+                tuple(sorted(by_slot)),
+                "deployed" if meant else "stopped",
+                release,
+                targets.pop() if len(targets) == 1 else None,
+                told is not None,
+            )
+        )
+    return tuple(adopted)
+
+
+def _meant(program: ProgramStatus | None) -> bool:
+    """What runs or died is meant to run; what was stopped on request, or not started since the supervisor was, is not
+    known to be."""
+    return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
+
+
+def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
+    """Processor, slot and release of a worker's command; None for a shadow's, and for what is no worker's."""
+    if "processors" not in command:
+        return None
+    parser = _Quiet(add_help=False)
+    for name in ("--processor", "--slot", "--release", "--shadow"):
+        parser.add_argument(name)
+    try:
+        given, _ = parser.parse_known_args(list(command[list(command).index("processors") + 1 :]))
+    except ValueError:
+        return None
+    if given.processor is None or given.shadow is not None:
+        return None
+    return given.processor, given.slot or "0", None if given.release is None else Path(given.release)
+
+
+def _target(environment: Mapping[str, str]) -> str | None:
+    """The one definition that a worker was started with; None where there are several."""
+    try:
+        targets = json.loads(environment.get("HOLDFAST_PROCESSORS", "[]"))
+    except ValueError:
+        return None
+    return str(targets[0]) if isinstance(targets, list) and len(targets) == 1 else None
+
+
+class _Quiet(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)

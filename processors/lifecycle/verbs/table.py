@@ -1,0 +1,98 @@
+"""From a request to its plan: which facts a verb needs, and who decides."""
+
+from __future__ import annotations
+
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import (
+    Facts,
+    FactSource,
+    read_facts,
+    with_held,
+    with_other_table,
+    with_tables,
+)
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import (
+    Backfill,
+    Clear,
+    Compact,
+    Deploy,
+    Provision,
+    Reposition,
+    Request,
+    Restore,
+    Selection,
+    Stop,
+)
+from holdfast.processors.lifecycle.verbs import (
+    backfill,
+    clear,
+    compact,
+    deploy,
+    fill,
+    provision,
+    rebuild,
+    reposition,
+    restore,
+    restore_table,
+    stop,
+)
+
+
+def plan_for(request: Request, source: FactSource, topology: Topology) -> Plan:
+    """Read the facts that the request needs, and decide.
+
+    Raises:
+        HoldfastError: Facts can't be read.
+    """
+    if isinstance(request, Deploy):
+        given_up = [changelog_topic(request.processor, store) for store in request.dropped]
+        return decide(request, read_facts(topology, source, releases=True, also=given_up), topology)
+    if isinstance(request, Compact):
+        return decide(request, read_facts(topology, source, hanging=True), topology)
+    if isinstance(request, Reposition):
+        return decide(request, with_held(read_facts(topology, source), source, topology), topology)
+    if isinstance(request, Restore) and request.at is not None:
+        facts = read_facts(topology, source, releases=True)
+        return decide(request, with_tables(facts, source, restore_table.affected(request, topology)), topology)
+    if isinstance(request, Backfill) and request.source == "table":
+        inputs = next((store.inputs for store in topology.stores if store.name == request.store), ())
+        facts = with_other_table(read_facts(topology, source), source, request.table, inputs)
+        return decide(request, facts, topology)
+    return decide(request, read_facts(topology, source, count=_counting(request, topology)), topology)
+
+
+def decide(request: Request, facts: Facts, topology: Topology) -> Plan:
+    """The plan for a request, from facts alone."""
+    match request:
+        case Provision():
+            return provision.plan(request, facts, topology)
+        case Deploy():
+            return deploy.plan(request, facts, topology)
+        case Stop():
+            return stop.plan(request, facts, topology)
+        case Compact():
+            return compact.plan(request, facts, topology)
+        case Reposition():
+            return reposition.plan(request, facts, topology)
+        case Clear():
+            return clear.plan(request, facts, topology)
+        case Backfill(source="topic"):
+            return rebuild.plan(request, facts, topology)
+        case Backfill(source="table"):
+            return fill.plan(request, facts, topology)
+        case Backfill():
+            return backfill.plan_from_local(request, facts, topology)
+        case Restore(at=str()):
+            return restore_table.plan(request, facts, topology)
+        case Restore():
+            return restore.plan(request, facts, topology)
+
+
+def _counting(request: Request, topology: Topology) -> tuple[tuple[str, ...], Selection, tuple[int, ...]] | None:
+    if not isinstance(request, Clear):
+        return None
+    known = tuple(store.name for store in topology.stores)
+    wanted = request.stores or known
+    return tuple(store for store in wanted if store in known), request.selection, request.partitions

@@ -1,0 +1,55 @@
+"""Transactions that hang on changelogs: looked for, and ended by name, through a client of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.infra.kafka.inspection import Inspector, OpenTransaction, standing
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.lifecycle.plans.facts import HangingTransaction
+from holdfast.processors.lifecycle.plans.stages import AbortTransaction
+
+
+class HangingTransactions:
+    """Of one cluster.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        client_config: The installation's librdkafka settings.
+
+    Raises (from both methods):
+        ClientSettingsInvalid: A setting has no counterpart in the second library; nothing was asked.
+        BrokerUnreachable: Nobody answered.
+        AccessRefused: A right is missing; the error names the rule to add.
+    """
+
+    def __init__(self, bootstrap: str, client_config: Mapping[str, str | int | float | bool]) -> None:
+        self._bootstrap = bootstrap
+        self._config = dict(client_config)
+
+    def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
+        """The transactions that hang on these topics (name -> partitions)."""
+        if not partitions:
+            return ()
+        with Inspector(self._bootstrap, self._config) as inspector:
+            longest_s = inspector.max_timeout_s()
+            return tuple(
+                HangingTransaction(
+                    topic,
+                    each.partition.number,
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.start_offset,
+                    round(each.since_write_s, 1),
+                )
+                for topic, count in partitions.items()
+                for each in inspector.open_transactions(topic, range(count))
+                if standing(each, longest_s) == "hanging"
+            )
+
+    def abort_hanging(self, stage: AbortTransaction) -> bool:
+        """See ``execution.Transactions.abort_hanging``."""
+        place = Partition(stage.topic, stage.partition)
+        transaction = OpenTransaction(place, stage.producer_id, stage.producer_epoch, stage.start_offset, 0.0)
+        with Inspector(self._bootstrap, self._config) as inspector:
+            return inspector.abort(transaction)

@@ -1,0 +1,161 @@
+"""The state folders of a processor on this machine, looked at and moved while no process has them.
+
+Invariants:
+    - Whoever moves state holds the slot's lock meanwhile: a live process keeps everybody out, and is kept out. Who only
+      looks keeps nobody out (``peeking``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.processors.engine.changelog.format import split_key
+from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
+from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection
+from holdfast.processors.lifecycle.world.reading_beside import Peek, ReadOnly, opened
+
+
+class LocalFolders:
+    """The local state of one processor.
+
+    Args:
+        databases: Where databases live.
+        state_dir: The root of all state.
+        processor: Its name.
+        tasks: The names of its tasks, as the topology and the partition counts say.
+        peek: How it is looked at; None for RocksDB's own way of reading beside others.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        state_dir: Path,
+        processor: str,
+        tasks: Sequence[str],
+        peek: Peek | None = None,
+    ) -> None:
+        self._databases = databases
+        self._peek: Peek = peek or ReadOnly()
+        self._state_dir = state_dir
+        self._processor = processor
+        self._tasks = tuple(tasks)
+
+    def local_tasks(self) -> tuple[LocalTask, ...]:
+        """The state that is there; of a slot that a live process has, and of what can't be read, the names only."""
+        found = []
+        for slot in self._slots():
+            if self._peek.in_use(self._folder(slot)):
+                found += [LocalTask(slot, task) for task in self._tasks]
+            else:
+                found += [self._look(slot, task) for task in self._there(slot)]
+        return tuple(found)
+
+    def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
+        """What a selection holds in local state, in the furthest copy of each task where several slots have one; None
+        when a live process has it, or there is none."""
+        copies: dict[str, tuple[tuple[int, int], int, int]] = {}
+        for slot in self._slots():
+            if self._peek.in_use(self._folder(slot)):
+                return None
+            for task in self._there(slot):
+                if not partitions or partition_of(task) in partitions:
+                    try:
+                        found = self._count_in(self._path(slot, task), store, selection)
+                    except StateFailed:
+                        return None
+                    copies[task] = max(found, copies.get(task, found))
+        if not copies:
+            return None
+        return Counted(sum(keys for _, keys, _ in copies.values()), sum(size for *_, size in copies.values()), LOCAL)
+
+    def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
+        """How far a copy is, in its changelog and in its inputs; its keys, and their size."""
+        keys: set[bytes] = set()
+        size = 0
+        with opened(self._peek, path) as state:
+            for key, value in selected_items(state.items(store), selection):
+                keys.add(split_key(key)[0])
+                size += len(key) + len(value)
+            meta = state.meta() or TaskMeta()
+        at = meta.stores.get(store)
+        return (0 if at is None else at.offset, sum(meta.inputs.values())), len(keys), size
+
+    def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
+        """Move the state of these tasks out of the way; how many were moved by this call.
+
+        Raises:
+            StateFolderTaken: A live process has it.
+        """
+        moved = 0
+        for slot in self._slots():
+            with self._held(slot) as folder:
+                for task in tasks:
+                    path, aside = folder.task(task), _aside(folder.task(task), name)
+                    if self._databases.exists(path) and not self._databases.exists(aside):
+                        self._databases.move(path, aside)
+                        moved += 1
+        return moved
+
+    def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
+        """Delete what was moved; how many there were. The slot may be in use: what is aside is nobody's."""
+        gone = 0
+        for slot in self._slots():
+            for task in tasks:
+                aside = _aside(self._path(slot, task), name)
+                if self._databases.exists(aside):
+                    self._databases.delete(aside)
+                    gone += 1
+        return gone
+
+    def _slots(self) -> list[str]:
+        group = self._state_dir / self._processor
+        return sorted(path.name for path in group.iterdir() if path.is_dir()) if group.is_dir() else []
+
+    @contextmanager
+    def _held(self, slot: str) -> Iterator[StateFolder]:
+        folder = StateFolder(self._state_dir, self._processor, slot)
+        try:
+            yield folder
+        finally:
+            folder.release()
+
+    def _folder(self, slot: str) -> Path:
+        return self._state_dir / self._processor / slot
+
+    def _path(self, slot: str, task: str) -> Path:
+        return StateFolder.path_of(self._state_dir, self._processor, slot, task)
+
+    def _there(self, slot: str) -> list[str]:
+        return [task for task in self._tasks if self._peek.exists(self._path(slot, task))]
+
+    def _look(self, slot: str, task: str) -> LocalTask:
+        try:
+            with opened(self._peek, self._path(slot, task)) as state:
+                meta, size = state.meta() or TaskMeta(), state.size_bytes()
+        except StateFailed:
+            return LocalTask(slot, task)
+        stores = {name: (at.topic, at.topic_id, at.offset) for name, at in meta.stores.items()}
+        return LocalTask(slot, task, size, stores, dict(meta.inputs), meta.complete_at, meta.restoring)
+
+
+def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
+    """Those changelog keys and values whose message key a selection takes."""
+    match selection:
+        case Keys(keys=keys):
+            wanted = {key.encode() for key in keys}
+            return ((key, value) for key, value in items if split_key(key)[0] in wanted)
+        case Prefix(prefix=prefix):
+            begins = prefix.encode()
+            return ((key, value) for key, value in items if split_key(key)[0].startswith(begins))
+        case _:
+            return items
+
+
+def _aside(path: Path, name: str) -> Path:
+    return path.with_name(f"{path.name}.{name}")

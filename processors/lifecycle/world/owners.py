@@ -1,0 +1,133 @@
+"""The workers of a processor, asked over HTTP to change the state that they own (``execution.Owners``).
+
+Invariants:
+    - Each worker is asked about the partitions that it owns now; one that is wanted and that nobody owns is an error,
+      before anything is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.runtime.commands import CommandRefused
+from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
+from holdfast.processors.lifecycle.plans.apply import Tell
+from holdfast.processors.lifecycle.plans.facts import Counted
+from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
+
+
+class NobodyOwns(HoldfastError):
+    """A partition that is wanted is with no worker that runs. Fields: processor, partitions."""
+
+
+class WorkingOwners:
+    """Owners that run.
+
+    Args:
+        client: How to talk to the worker of a processor in a slot.
+        slots: The slots of a processor.
+        width: How many partitions a processor's tasks have: where none are named, all of them are wanted, also those
+            that nobody has just now.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[str, str], ProcessorClient],
+        slots: Callable[[str], tuple[str, ...]],
+        width: Callable[[str], int],
+    ) -> None:
+        self._client = client
+        self._slots = slots
+        self._width = width
+
+    def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
+        """How much a selection holds, as the owners say; None when not all of them are there to say it."""
+        keys = size = 0
+        try:
+            for client, owned in self._owners(processor, partitions):
+                told = client.count(store, partitions=_asked(owned, partitions), **_named(selection))
+                keys, size = keys + int(told["keys"]), size + int(told["bytes"])
+        except (NobodyOwns, ProcessorSilent, CommandRefused):
+            return None
+        return Counted(keys, size, "the running workers")
+
+    def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
+        """See ``execution.Owners.export``."""
+        paths: list[str] = []
+        keys = 0
+        for client, owned in self._owners(processor, stage.partitions):
+            tell(f"slot {client.slot} writes")
+            told = client.export(stage.stores, partitions=_asked(owned, stage.partitions), **_named(stage.selection))
+            paths += [str(file["path"]) for file in told.get("files", ())]
+            keys += int(told["keys"])
+        return tuple(paths), keys
+
+    def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
+        """See ``execution.Owners.clear``."""
+        keys = 0
+        for client, owned in self._owners(processor, stage.partitions):
+            tell(f"slot {client.slot} deletes")
+            positions = {
+                topic: {number: at for number, at in each.items() if number in owned}
+                for topic, each in stage.positions.items()
+            }
+            asked = _asked(owned, stage.partitions)
+            told = client.clear(stage.stores, partitions=asked, positions=positions or None, **_named(stage.selection))
+            keys += int(told["keys"])
+        return keys
+
+    def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
+        """See ``execution.Owners.compact``."""
+        before = after = 0
+        for slot in self._slots(processor):
+            tell(f"slot {slot} rewrites its stores")
+            told = self._client(processor, slot).compact()
+            before, after = before + int(told["bytes_before"]), after + int(told["bytes_after"])
+        return before, after
+
+    def _owners(self, processor: str, partitions: tuple[int, ...]) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
+        """Each worker with the wanted partitions that it owns."""
+        found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
+        missing = set(partitions or range(self._width(processor)))
+        for slot in self._slots(processor):
+            client = self._client(processor, slot)
+            status = client.status()
+            if status is None:
+                raise ProcessorSilent(
+                    f"Processor {processor} (slot {slot}) does not answer.",
+                    action=f"Look at `holdfast status` and at the log of {processor}.",
+                    processor=processor,
+                    slot=slot,
+                )
+            owned = {task.partition for task in status.tasks}
+            wanted = tuple(sorted(owned & set(partitions or owned)))
+            missing -= owned
+            if wanted:
+                found.append((client, wanted))
+        if missing or not found:
+            listed = ", ".join(map(str, sorted(missing))) or "none is owned"
+            raise NobodyOwns(
+                f"No worker of {processor} that runs owns partition {listed}.",
+                action="Wait until `holdfast status` shows all partitions assigned, then ask again.",
+                processor=processor,
+                partitions=listed,
+            )
+        return found
+
+
+def _asked(owned: tuple[int, ...], partitions: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Which partitions to name to a worker: none where all are meant, since stores may have fewer than it owns."""
+    return owned if partitions else None
+
+
+def _named(selection: Selection) -> dict[str, Any]:
+    match selection:
+        case Keys(keys=keys):
+            return {"keys": keys}
+        case Prefix(prefix=prefix):
+            return {"prefix": prefix}
+        case _:
+            return {"all": True}

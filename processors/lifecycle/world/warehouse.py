@@ -1,0 +1,96 @@
+"""The warehouse of this installation, as the lifecycle reads it (``tables.Tables``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, Rows, StoreTable, StoreVersion
+from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.names import CATALOG, table_name
+
+if TYPE_CHECKING:
+    from holdfast.infra.warehouse.stored_tables import StoredTables, TableVersion
+
+
+class WarehouseTables:
+    """Tables of the catalog.
+
+    Args:
+        opens: Gives the catalog; called when a table is first looked at, since what reads tables takes long to load.
+    """
+
+    def __init__(self, opens: Callable[[], StoredTables]) -> None:
+        self._opens = opens
+        self._opened: StoredTables | None = None
+
+    @property
+    def _stored(self) -> StoredTables:
+        if self._opened is None:
+            self._opened = self._opens()
+        return self._opened
+
+    def store_table(self, processor: str, store: str) -> StoreTable:
+        """See ``Tables.store_table``."""
+        table = table_name(processor, store)
+        try:
+            versions = self._stored.versions(*_place(table))
+        except HoldfastError as failure:
+            return StoreTable(table, problem=failure.message, action=failure.action)
+        return StoreTable(table, tuple(store_version(each) for each in versions))
+
+    def other_table(self, name: str) -> OtherTable:
+        """See ``Tables.other_table``."""
+        try:
+            place = _place(name)
+            versions = self._stored.versions(*place)
+            columns = self._stored.columns(*place)
+        except HoldfastError as failure:
+            return OtherTable(name, problem=failure.message, action=failure.action)
+        now = next((each for each in versions if each.current), None)
+        if now is None:
+            return OtherTable(name, columns=columns)
+        rows = now.summary.get("total-records", "")
+        count = int(rows) if rows.isdecimal() else None
+        return OtherTable(name, now.version, columns, count, now.size_bytes, now.written_at)
+
+    def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
+        """See ``Tables.store_rows``."""
+        for batch in self._stored.read(_place(table), version, ("key", "value"), {"store_partition": partition}):
+            yield batch.column("key").to_pylist(), batch.column("value").to_pylist()
+
+    def other_rows(self, name: str, version: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+        """See ``Tables.other_rows``."""
+        for batch in self._stored.read(_place(name), version, columns):
+            yield batch.to_pylist()
+
+
+def store_version(version: TableVersion) -> StoreVersion:
+    """A version of a store's table, with the manifest that it carries."""
+    manifest, problem = None, ""
+    raw = version.summary.get(MANIFEST_PROPERTY)
+    if raw is None:
+        problem = "it carries no manifest: something else than a snapshot wrote it"
+    else:
+        try:
+            manifest = SnapshotManifest.decode(raw)
+        except HoldfastError as failure:
+            problem = failure.message
+    return StoreVersion(
+        version.version, version.tags, version.current, version.written_at, version.size_bytes, manifest, problem
+    )
+
+
+def _place(table: str) -> tuple[str, str]:
+    """Namespace and table, of a name with or without the catalog's."""
+    words = table.split(".")
+    if len(words) == 3 and words[0] == CATALOG:
+        words = words[1:]
+    if len(words) != 2 or not all(words):
+        raise HoldfastError(
+            f"{table!r} is no table's name.",
+            action=f"Name it as namespace.table, or {CATALOG}.namespace.table.",
+            table=table,
+        )
+    return words[0], words[1]
