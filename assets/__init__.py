@@ -1,1 +1,7 @@
-"""The asset graph, one file per noun in flow order, and its Spark side."""
+"""The asset graph, one file for each noun in flow order, and its Spark side. Imports ``processors`` and ``infra``."""
+
+if __name__ != "holdfast.assets":
+    raise ImportError(
+        f"This folder was imported as {__name__!r}; expected 'holdfast.assets'. "
+        "Write `from holdfast.assets import …`: a module with two names would exist twice."
+    )

@@ -33,7 +33,7 @@ class HoldfastError(Exception):
 
     #: The process exit code that tells a supervisor which kind of failure this was.
     exit_code: int = EXIT_PROCESSING_FAILED
-    #: The kind of fault, in words that never change (``processors.lifecycle.recovery.faults``): recovery decides by them.
+    #: The kind of fault (``processors.lifecycle.recovery.faults``). It never changes: recovery decides by it.
     cause: str = ""
 
     def __init__(self, message: str, *, action: str, cause: str = "", **fields: Any) -> None:

@@ -28,6 +28,8 @@ _log = structlog.get_logger("settings")
 
 #: The folder of this checkout: the default home lies below it.
 PROJECT = Path(__file__).resolve().parent.parent
+#: The folder that `holdfast` is imported from: this checkout, or the environment that the wheel is installed in.
+IMPORT_ROOT = Path(__file__).absolute().parents[2]
 PREFIX = "HOLDFAST_"
 #: The Spark that is kept running on this machine, as a master.
 WARM = "warm"

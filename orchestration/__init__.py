@@ -1,1 +1,7 @@
-"""The control room: who calls what, and when."""
+"""The control room: who calls what, and when. Imports ``assets``, ``processors`` and ``infra``."""
+
+if __name__ != "holdfast.orchestration":
+    raise ImportError(
+        f"This folder was imported as {__name__!r}; expected 'holdfast.orchestration'. "
+        "Write `from holdfast.orchestration import …`: a module with two names would exist twice."
+    )

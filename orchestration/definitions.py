@@ -15,7 +15,7 @@ from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
 from holdfast.orchestration.jobs.archive_orphans import archive_orphans  # noqa: E402
-from holdfast.orchestration.jobs.asset_jobs import (
+from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
     maintain_warehouse,

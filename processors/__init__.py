@@ -1,24 +1,7 @@
-"""The engine: stateful Kafka processors with RocksDB state, changelogs and exactly-once.
+"""The face (application, arguments, registration) over two wings: ``engine`` and ``lifecycle``. Imports ``infra``."""
 
-from holdfast import Application, State
-"""
-
-from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
-from holdfast.processors.engine.dataframe.topic import TopicConfig
-from holdfast.processors.engine.state.store import State
-from holdfast.processors.engine.topology import Topology
-
-__all__ = [
-    "Application",
-    "Collect",
-    "Count",
-    "Last",
-    "Max",
-    "Mean",
-    "Min",
-    "State",
-    "Sum",
-    "TopicConfig",
-    "Topology",
-]
+if __name__ != "holdfast.processors":
+    raise ImportError(
+        f"This folder was imported as {__name__!r}; expected 'holdfast.processors'. "
+        "Write `from holdfast.processors import …`: a module with two names would exist twice."
+    )

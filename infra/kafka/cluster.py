@@ -1,4 +1,4 @@
-"""Makes the engine's Kafka clients for one cluster: the production side of ``processors.engine.runtime.ports.Cluster``."""
+"""Kafka clients of the engine for one real cluster; implements ``processors.engine.runtime.ports.Cluster``."""
 
 from __future__ import annotations
 

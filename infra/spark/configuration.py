@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
 #: The class that makes Spark understand MERGE, branches and tags; a Connect server must have it, too.
@@ -126,5 +126,5 @@ def worker_python(settings: Settings) -> str:
 
 def python_path() -> str:
     """Where Python workers of executors on this machine find this code and what it needs."""
-    places = [str(PROJECT), *(place for place in sys.path if place and Path(place).is_dir())]
+    places = [str(IMPORT_ROOT), *(place for place in sys.path if place and Path(place).is_dir())]
     return os.pathsep.join(dict.fromkeys(places))

@@ -1,1 +1,1 @@
-"""Audits: whether store, changelog and warehouse hold the same, and if not, which keys differ and what mends them."""
+"""Comparison of store, changelog and warehouse. Imports ``snapshots`` and ``engine``."""

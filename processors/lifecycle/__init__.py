@@ -1,1 +1,1 @@
-"""The life of state: facts, plan, explain, apply; one module for each verb. No Dagster inside."""
+"""The life of state: facts, plan, explain, apply. Imports ``audits``, ``snapshots``, ``engine``."""

@@ -1,4 +1,4 @@
-"""What deployment and recovery need of the world, as protocols; ``infra`` and ``processors.engine.serving`` fulfil them.
+"""What lifecycle needs of the world, as protocols; ``infra`` and ``processors.engine.serving`` implement them.
 
 Invariants:
     - Everything here can be told apart from its implementation: no protocol names a supervisor, a database or

@@ -1,1 +1,1 @@
-"""Snapshots of stores as table versions: what they are made from, when that is safe, and what is said of them; pure."""
+"""What a table version is made from, when that is safe, and what is recorded of it; pure. Imports ``engine``."""

@@ -174,7 +174,7 @@ class DiskOfProcess:
         self._closed(path)
         self._disk._stored.pop(path, None)
 
-    # -- the files of closed databases, see ``processors.engine.checkpoints.ports.DatabaseFiles`` --------------------------
+    # -- the files of closed databases, ``processors.engine.state.database.DatabaseFiles`` -----------------------
 
     kind = "simulated"
 

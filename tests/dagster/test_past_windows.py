@@ -54,7 +54,7 @@ class OfThen(confluent_kafka.Producer):
 
 
 clock = Clock()
-if "processors" in sys.orig_argv:
+if "holdfast.processors" in sys.orig_argv:
     holdfast.infra.kafka.producer.Producer = OfThen
     holdfast.processors.engine.serving.checkpoint.time = clock
 """

@@ -104,7 +104,7 @@ class SimulatedTables(NoTables):
 
 
 class Loading:
-    """How an operator writes changelogs (``processors.lifecycle.rebuild.from_tables.Loading``); tells which positions it set.
+    """How an operator writes changelogs (``processors.lifecycle.rebuild.from_tables.Loading``), and the positions set.
 
     Args:
         world: Where.

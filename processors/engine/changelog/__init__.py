@@ -1,1 +1,1 @@
-"""Changelogs: their names and the format of their records."""
+"""Formats, names and configuration of changelogs. Imports ``infra``."""

@@ -1,7 +1,7 @@
 """What the commands do: counting, exporting and clearing keys, and setting positions, task by task and batch by batch.
 
-Each function is the work of one command (see ``processors.engine.runtime.maintenance``): what it refuses it refuses before its
-first step, and wherever it yields the loop goes on.
+Each function is the work of one command (``processors.engine.runtime.maintenance``). It refuses before its first step.
+The worker's loop runs wherever it yields.
 
 Invariants:
     - Deletes go the way of every write: changelog and offsets in one transaction, then the database.

@@ -1,1 +1,1 @@
-"""The operators that users chain, and their compilation into one function for each task."""
+"""Steps of a stream and built-in aggregations. Imports ``state`` and ``schema``."""

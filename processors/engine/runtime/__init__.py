@@ -1,1 +1,1 @@
-"""The running engine: loop, tasks, commit, assignment, restore, coherence."""
+"""The worker: turns, tasks, commit, restore, standbys. Imports all of ``engine`` but ``commands`` and ``serving``."""

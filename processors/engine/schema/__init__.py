@@ -1,1 +1,1 @@
-"""What is known of a store's values: columns out of models, aggregations and JSON; and how tables follow them. Pure."""
+"""Typed columns of stores: models, inference, evolution. Imports ``infra``."""

@@ -1,1 +1,1 @@
-"""The processor seen from outside: status, health and control over HTTP, on loopback."""
+"""HTTP of a worker: status, metrics, control. Imports ``runtime``."""

@@ -1,1 +1,1 @@
-"""State: stores as user functions see them, the overlay of uncommitted writes, and RocksDB below."""
+"""Stores, their databases, and the coherence guard. Imports ``changelog`` and ``topology``."""

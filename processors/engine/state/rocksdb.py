@@ -308,7 +308,7 @@ class RocksDatabases:
         """See ``Databases.delete``."""
         shutil.rmtree(path)
 
-    # -- the files of closed databases, see ``processors.engine.checkpoints.ports.DatabaseFiles`` --------------------------
+    # -- the files of closed databases, ``processors.engine.state.database.DatabaseFiles`` -----------------------
 
     kind = "rocksdb"
 

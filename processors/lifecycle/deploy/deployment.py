@@ -32,6 +32,8 @@ POLL_S = 0.2
 #: How long an instance that has a process is asked again before it counts as silent, seconds.
 PATIENCE_S = 5.0
 LOG_LINES = 15
+#: The module that a worker's program runs.
+WORKER = "holdfast.processors"
 
 
 class DeploymentFailed(HoldfastError):
@@ -65,7 +67,7 @@ class Rollout:
         arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
         return ProgramSpec(
             name=world.paths.program(self.processor, slot),
-            command=(sys.executable, "-m", "holdfast.processors", *arguments),
+            command=(sys.executable, "-P", "-m", WORKER, *arguments),
             environment=self.environment,
             directory=self.project,
             stdout_path=world.paths.program_log(self.processor, slot),

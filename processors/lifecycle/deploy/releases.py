@@ -35,8 +35,7 @@ KEPT = 5
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
-_PROJECT = Path(__file__).resolve().parent.parent.parent
-_OWN = ("processors", "infra", "assets", "orchestration")
+_OWN = "holdfast"
 
 
 class ReleaseFailed(HoldfastError):
@@ -103,6 +102,8 @@ def code_of(target: str) -> Code:
     """Find the files of a definition (module:attribute); nothing is imported but the packages around it."""
     module = target.partition(":")[0]
     top = module.partition(".")[0]
+    if top == _OWN:
+        return Code(target, None, why_not=f"{module} is a part of Holdfast")
     try:
         found = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -111,8 +112,6 @@ def code_of(target: str) -> Code:
         return Code(target, None, why_not=f"{top} is no file")
     places = list(found.submodule_search_locations or [])
     place = Path(places[0] if places else str(found.origin)).resolve()
-    if _is_own(place):
-        return Code(target, None, why_not=f"{top} is a part of Holdfast")
     if any(place.is_relative_to(folder) for folder in _installed()):
         return Code(target, None, why_not=f"{top} is an installed package")
     files = _files(place)
@@ -235,10 +234,6 @@ def _digest(root: Path, files: Sequence[Path]) -> str:
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()[:_DIGEST_CHARACTERS]
-
-
-def _is_own(place: Path) -> bool:
-    return any(place.is_relative_to(_PROJECT / name) for name in _OWN)
 
 
 def _installed() -> tuple[Path, ...]:

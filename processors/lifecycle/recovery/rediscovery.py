@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.processors.lifecycle.deploy.deployment import WORKER
 
 #: What the registry's actions call it.
 ADOPT = "adopt"
@@ -116,13 +117,13 @@ def _meant(program: ProgramStatus | None) -> bool:
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
     """Processor, slot and release of a worker's command; None for a shadow's, and for what is no worker's."""
-    if "processors" not in command:
+    if WORKER not in command:
         return None
     parser = _Quiet(add_help=False)
     for name in ("--processor", "--slot", "--release", "--shadow"):
         parser.add_argument(name)
     try:
-        given, _ = parser.parse_known_args(list(command[list(command).index("processors") + 1 :]))
+        given, _ = parser.parse_known_args(list(command[list(command).index(WORKER) + 1 :]))
     except ValueError:
         return None
     if given.processor is None or given.shadow is not None:

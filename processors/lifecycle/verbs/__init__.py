@@ -1,1 +1,1 @@
-"""The verbs, one module each: how facts become a plan. ``PLANNERS`` is their table of contents."""
+"""One pure module for each verb: facts in, plan out. Imports ``plans``."""

@@ -165,7 +165,8 @@ def test_a_folder_in_place_of_the_catalog_is_told(tmp_path):
 
 def test_processes_that_make_the_catalog_at_once_all_get_it(tmp_path):
     script = (
-        "from holdfast.infra.settings import load_settings; from holdfast.infra.warehouse.catalog import prepare_catalog;"
+        "from holdfast.infra.settings import load_settings; "
+        "from holdfast.infra.warehouse.catalog import prepare_catalog;"
         "prepare_catalog(load_settings())"
     )
     environment = {"HOLDFAST_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}

@@ -146,9 +146,11 @@ def make_task() -> Callable[..., TaskStatus]:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     project = tmp_path / "project"
-    (project / "processors").mkdir(parents=True)
-    (project / "processors" / "__main__.py").write_text(PROGRAM)
-    (project / "processors" / "__init__.py").write_text("")
+    worker = project / "holdfast" / "processors"
+    worker.mkdir(parents=True)
+    (worker / "__main__.py").write_text(PROGRAM)
+    for package in (worker, worker.parent):
+        (package / "__init__.py").write_text("")
     paths = Paths(tmp_path / "home")
     registry = Registry(f"sqlite:///{paths.registry}")
     registry.migrate()
@@ -159,7 +161,14 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         registry=registry,
         paths=paths,
     )
-    rollout = Rollout("fleet", "v1", ("0", "1"), {"flights": 4}, {"HOLDFAST_HOME": str(paths.home)}, project)
+    rollout = Rollout(
+        "fleet",
+        "v1",
+        ("0", "1"),
+        {"flights": 4},
+        {"HOLDFAST_HOME": str(paths.home), "PYTHONPATH": str(project)},
+        project,
+    )
     stage = Stage(world, supervisor, registry, rollout)
     stage.acts({})
     yield stage

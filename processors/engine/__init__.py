@@ -1,0 +1,1 @@
+"""One worker: it reads, folds, commits, restores and serves. Imports ``infra``."""

@@ -1,0 +1,1 @@
+"""Versions of processors: start, wait, roll back. Imports ``plans``."""

@@ -1,0 +1,1 @@
+"""Judgements on changelogs, topics and restore rehearsals. Imports ``ports``."""

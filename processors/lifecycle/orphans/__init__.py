@@ -1,0 +1,1 @@
+"""Resources without an owner: inventory, plan, archive, deletion. Imports ``world`` and ``deploy``."""

@@ -1,0 +1,1 @@
+"""Requests, facts, plans, stages, their explanation and their execution. Imports ``ports``."""

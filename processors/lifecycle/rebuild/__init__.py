@@ -1,0 +1,1 @@
+"""State from a topic or from a table. Imports ``deploy``."""

@@ -1,0 +1,1 @@
+"""The real side of the ports: facts and effects. Imports ``deploy``."""
