@@ -379,6 +379,7 @@ class Application:
         options: RuntimeOptions,
     ) -> Worker:
         from holdfast.infra.clock import SystemClock
+        from holdfast.processors.engine.commands.table import COMMANDS
         from holdfast.processors.engine.runtime.failures import FailurePolicy
         from holdfast.processors.engine.runtime.loop import Worker
         from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
@@ -391,7 +392,7 @@ class Application:
             options.record_bytes_max.get(self._dead_letter_topic or "", UNLIMITED),
         )
         name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
-        worker = Worker(topology, self._frames, cluster, options, failures, assignment, name)
+        worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)
         if isinstance(cluster.clock, SystemClock):  # where time is simulated, nothing is done beside a worker's turns
             worker.same_changelogs = SameChangelogs(topology, cluster)
         return worker

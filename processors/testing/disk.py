@@ -20,8 +20,7 @@ from enum import Enum
 from pathlib import Path
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.checkpoints.ports import LocalFile
-from holdfast.processors.engine.state.database import Change, DatabaseCorrupt
+from holdfast.processors.engine.state.database import Change, DatabaseCorrupt, LocalFile
 from holdfast.processors.testing.process import Process
 
 #: So many keys are in one file of a database.

@@ -12,8 +12,9 @@ from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.checkpoints.fetch import Fetcher
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
-from holdfast.processors.engine.checkpoints.ports import Job, LocalFile
+from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.checkpoints.upload import Digest, Taken, Uploader
+from holdfast.processors.engine.state.database import LocalFile
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.testing.disk import SimulatedDatabase
 

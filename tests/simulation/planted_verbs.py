@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.processors.engine.commands import keys as clearing
+from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.commands.sweep import Sweep
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans import apply as applying
@@ -58,8 +58,8 @@ def _local_only(patch: pytest.MonkeyPatch) -> None:
             task.states[name].forget()
         yield from original(worker, task, ticket, {}, inputs)
 
-    original = clearing.commit_apart
-    patch.setattr(clearing, "commit_apart", commit_apart)
+    original = keys.commit_apart
+    patch.setattr(keys, "commit_apart", commit_apart)
 
 
 def _first_owner_only(patch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ from holdfast.infra.storage.errors import StorageFailed
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
 from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, generation_of, id_of
-from holdfast.processors.engine.checkpoints.ports import DatabaseFiles, Job, Objects
+from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.upload import Digest
+from holdfast.processors.engine.state.database import DatabaseFiles
 
 _log = structlog.get_logger("checkpoints.fetch")
 

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -24,12 +24,12 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.checkpoints.decision import Wanted
 from holdfast.processors.engine.checkpoints.fetch import Fetched, Fetcher
 from holdfast.processors.engine.checkpoints.manifest import Place
-from holdfast.processors.engine.checkpoints.ports import DatabaseFiles, Job, Storage
+from holdfast.processors.engine.checkpoints.ports import Job, Storage
 from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
-from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.state.database import DatabaseFiles
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 _log = structlog.get_logger("checkpoints")
 
@@ -48,6 +48,24 @@ class CheckpointOptions:
 
     every_s: float = 600.0
     stop_wait_s: float = 5.0
+
+
+class CheckpointedTask(Protocol):
+    """A task, as far as its checkpoints need it; ``runtime.task.Task``."""
+
+    name: str
+    partition: int
+    store: TaskStore | None
+
+    @property
+    def meta(self) -> TaskMeta:
+        """Offsets and topics of the committed state."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether the task is restored and processes input."""
+        ...
 
 
 class CheckpointKeeper:
@@ -104,7 +122,7 @@ class CheckpointKeeper:
 
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
-    def tend(self, tasks: Sequence[Task]) -> None:
+    def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
         """Called in each turn of the worker: take a checkpoint when it is time, and see what became of uploads.
 
         Raises:
@@ -125,18 +143,18 @@ class CheckpointKeeper:
                 self._take(task)
                 self._begin()
 
-    def ask(self, tasks: Sequence[Task]) -> list[str]:
+    def ask(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
         """Take checkpoints of these tasks soon; returns the names of those that have something new."""
         asked = [task.name for task in tasks if self._is_new(task)]
         self._due += [name for name in asked if name not in self._due]
         return asked
 
-    def ask_now(self, tasks: Sequence[Task]) -> list[str]:
+    def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
         """The same on somebody's request: a store that failed just now is tried again at once."""
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 
-    def take_all(self, tasks: Sequence[Task]) -> None:
+    def take_all(self, tasks: Sequence[CheckpointedTask]) -> None:
         """The worker is about to close its stores: take a checkpoint of each now, to be uploaded by ``finish``."""
         for task in tasks:
             if self._is_new(task):
@@ -170,7 +188,7 @@ class CheckpointKeeper:
 
     # -- looking for one ---------------------------------------------------------------------------------------------
 
-    def fetch(self, task: Task, wanted: Wanted) -> Job:
+    def fetch(self, task: CheckpointedTask, wanted: Wanted) -> Job:
         """Look for a checkpoint beside the worker's turns; the job's result is what was found (``Fetched``)."""
         path = self._folder.path / DOWNLOADS / f"{self._folder.task(task.name).name}.{self._storage.new_id()}"
         _log.info("looking for a checkpoint", task=task.name, replay=wanted.replay, store=self._storage.objects.shown)
@@ -234,15 +252,15 @@ class CheckpointKeeper:
             return None
         return f"it is slow: checkpoints that were due {now - since:.0f} s ago are not stored yet"
 
-    def _is_new(self, task: Task) -> bool:
+    def _is_new(self, task: CheckpointedTask) -> bool:
         """Whether there is something that the last checkpoint of this worker does not have."""
         meta = task.meta
-        if task.phase is not TaskPhase.RUNNING or task.store is None or not meta.stores or meta.restoring:
+        if not task.running or task.store is None or not meta.stores or meta.restoring:
             return False
         done = self._done.get(task.name)
         return done is None or done.stores != meta.stores
 
-    def _take(self, task: Task) -> None:
+    def _take(self, task: CheckpointedTask) -> None:
         assert task.store is not None
         path = self._folder.path / UPLOADS / f"{task.store.path.name}.{self._storage.new_id()}"
         created_at = self._clock.time()
@@ -315,5 +333,5 @@ class CheckpointKeeper:
             seconds=seconds,
         )
 
-    def _place(self, task: Task) -> Place:
+    def _place(self, task: CheckpointedTask) -> Place:
         return Place(self._folder.group, task.name)

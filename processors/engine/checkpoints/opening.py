@@ -6,9 +6,9 @@ from holdfast.infra.clock import Clock
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper, CheckpointOptions
-from holdfast.processors.engine.checkpoints.ports import DatabaseFiles, Storage
+from holdfast.processors.engine.checkpoints.ports import Storage
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, random_id
-from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.database import DatabaseFiles, Databases
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 
 class Objects(Protocol):
@@ -34,40 +33,6 @@ class Objects(Protocol):
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, those that are there."""
-        ...
-
-
-class LocalFile(NamedTuple):
-    """A file of a database: ``identity`` is another one whenever its content may be."""
-
-    name: str
-    size: int
-    identity: str
-
-
-@runtime_checkable
-class DatabaseFiles(Protocol):
-    """The files that databases consist of; a backend without it has no checkpoints in a store."""
-
-    @property
-    def kind(self) -> str:
-        """What can open these files."""
-        ...
-
-    def files(self, path: Path) -> list[LocalFile]:
-        """The files of a closed database or of a checkpoint, in the order of their names."""
-        ...
-
-    def read_file(self, path: Path, name: str) -> Iterator[bytes]:
-        """One file in pieces."""
-        ...
-
-    def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
-        """Make one file of a database that is not opened before all of them are there."""
-        ...
-
-    def clear(self, path: Path) -> None:
-        """Delete a folder with all that lies below it, if it is there."""
         ...
 
 

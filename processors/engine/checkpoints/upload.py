@@ -36,7 +36,8 @@ from holdfast.processors.engine.checkpoints.manifest import (
     generation_of,
     id_of,
 )
-from holdfast.processors.engine.checkpoints.ports import DatabaseFiles, Job, LocalFile, Objects
+from holdfast.processors.engine.checkpoints.ports import Job, Objects
+from holdfast.processors.engine.state.database import DatabaseFiles, LocalFile
 from holdfast.processors.engine.state.task_store import TaskMeta
 
 #: So many checkpoints of a task are kept: one to use, and one in case that its files are damaged.

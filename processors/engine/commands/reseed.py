@@ -13,27 +13,24 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.commands.adopt import Difference, Replay, Scratch, replayed
+from holdfast.processors.engine.commands.content import Difference, Replay, Scratch, replayed
 from holdfast.processors.engine.runtime.commands import CommandFailed
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome
-from holdfast.processors.engine.runtime.maintenance import Ticket, Work
+from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.store import Writes
-
-if TYPE_CHECKING:
-    from holdfast.processors.engine.runtime.loop import Worker
 
 _log = structlog.get_logger("runtime.reseeding")
 
 
-def reseed(worker: Worker, ticket: Ticket) -> Work:
+def reseed(worker: Owner, ticket: Ticket) -> Work:
     """Make the changelogs of all waiting tasks anew; each task runs when its own are whole."""
     worker.maintenance.hold()
     yield
@@ -52,7 +49,7 @@ def reseed(worker: Worker, ticket: Ticket) -> Work:
     return dict(told)
 
 
-def _reseed_store(worker: Worker, ticket: Ticket, task: Task, store: str) -> Generator[None, None, Difference]:
+def _reseed_store(worker: Owner, ticket: Ticket, task: Task, store: str) -> Generator[None, None, Difference]:
     changelog = worker.topology.changelog_of(store)
     assert changelog is not None
     assert task.store is not None
@@ -84,7 +81,7 @@ def _reseed_store(worker: Worker, ticket: Ticket, task: Task, store: str) -> Gen
 
 
 def _commit(
-    worker: Worker, task: Task, ticket: Ticket, writes: Mapping[str, Writes], *, last: bool
+    worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], *, last: bool
 ) -> Generator[None, None, None]:
     """Send records to the changelog; with the ``last`` commit come the meta records, and the local offsets."""
     while True:
@@ -97,7 +94,7 @@ def _commit(
         yield
 
 
-def _check_waiting(worker: Worker, task: Task, ticket: Ticket) -> None:
+def _check_waiting(worker: Owner, task: Task, ticket: Ticket) -> None:
     if task.phase is not TaskPhase.RESTORING or task.name not in worker.assignment.reseeds.waiting:
         raise CommandFailed(
             f"Task {task.name} was taken away from this worker while its changelogs were made anew.",

@@ -7,47 +7,21 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.commands.keys import check_running, check_settled, settle
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.commands.checks import check_running, check_settled, settle
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
-from holdfast.processors.engine.runtime.maintenance import Ticket, Work
+from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
-
-if TYPE_CHECKING:
-    from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 #: When nothing came of a partition for so many seconds, it is looked whether there is anything before its bound.
 QUIET_S = 0.5
 #: How long one look waits for an answer, in seconds.
 LOOK_S = 0.05
-
-
-class Reach:
-    """Up to which offsets records are processed.
-
-    Args:
-        bounded: Whether nothing is, before it is told; else all are.
-    """
-
-    def __init__(self, *, bounded: bool) -> None:
-        self.bounded = bounded
-        self._bounds: dict[Partition, int] = {}
-
-    def within(self, batch: Batch) -> int:
-        """How many records of a batch, from its first on, are to be processed."""
-        if not self.bounded:
-            return len(batch.offsets)
-        return bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))
-
-    def extend(self, bounds: Mapping[Partition, int]) -> None:
-        """Process records of these partitions up to new offsets."""
-        self._bounds.update(bounds)
 
 
 class Gap:
@@ -109,7 +83,7 @@ class Gap:
             self._reader.close()
 
 
-def until(worker: Worker, ticket: Ticket, asked: Until) -> Work:
+def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
     """Process the inputs up to bounds, and commit.
 
     Raises:
@@ -149,7 +123,7 @@ def until(worker: Worker, ticket: Ticket, asked: Until) -> Work:
     return _until(worker, ticket, bounds, tasks)
 
 
-def _until(worker: Worker, ticket: Ticket, bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> Work:
+def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> Work:
     worker.maintenance.waits = True
     worker.reach.extend(bounds)
     worker.seek(list(dict.fromkeys(tasks.values())))

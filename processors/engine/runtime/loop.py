@@ -22,13 +22,14 @@ import structlog
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.commands.until import Reach
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.bounds import Reach
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
+from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.pace import Pace
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
@@ -76,9 +77,11 @@ class Worker:
         options: How to run.
         failures: Decides about failed messages.
         assignment: Tasks and their stores.
+        transactional_id: The slot's, stable over restarts.
+        commands: The work of each command of the owner.
     """
 
-    def __init__(
+    def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
         self,
         topology: Topology,
         frames: Mapping[str, StreamingDataFrame],
@@ -87,6 +90,7 @@ class Worker:
         failures: FailurePolicy,
         assignment: Assignment,
         transactional_id: str,
+        commands: CommandTable,
     ) -> None:
         self.topology = topology
         self.options = options
@@ -101,7 +105,7 @@ class Worker:
         self.processed = 0
         self.paused = options.start.paused
         self.requests: list[Request] = []
-        self.maintenance = Maintenance(self, cluster)
+        self.maintenance = Maintenance(self, cluster, commands)
         self.reach = Reach(bounded=options.start.shadow)
         #: Looks beside the turns; none where time is simulated.
         self.same_changelogs: SameChangelogs | None = None

@@ -1,7 +1,6 @@
 """Commands about state and positions, carried out by their owner: a step in each turn of the worker's loop.
 
-    WAITING ──its turn──► RUNNING ──► DONE
-        └────────────────────┴──────► FAILED     (refused, the task was taken away, or a commit got no answer)
+Each command has a ticket (``tickets``); the work of each is in ``commands``, which the face hands over as a table.
 
 A command changes state, changelog and offsets in ordinary transactions, fenced as every commit is, one task and one
 batch in each. Between two of them the loop polls, so that the worker stays in its group; inputs are not read meanwhile.
@@ -14,10 +13,8 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import structlog
 
@@ -34,59 +31,16 @@ from holdfast.processors.engine.runtime.commands import (
 )
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome, OwnershipLost
+from holdfast.processors.engine.runtime.owner import CommandTable, Owner
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase, Work
 from holdfast.processors.engine.state.errors import StateFailed
-
-if TYPE_CHECKING:
-    from holdfast.processors.engine.runtime.loop import Worker
 
 _log = structlog.get_logger("runtime.maintenance")
 
 #: So many commands that ended are remembered, for who asks what became of them.
 REMEMBERED = 32
-
-#: The work of a command: it yields where the loop goes on, counts in the ticket, and returns its result.
-Work = Generator[None, None, dict[str, Any]]
-
-
-class TicketPhase(Enum):
-    """Where a command is; see the module."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class Ticket:
-    """One command that was asked for; ``done`` and ``total`` count its own unit: entries, records or tasks."""
-
-    id: str
-    verb: str
-    phase: TicketPhase = TicketPhase.WAITING
-    done: int = 0
-    total: int | None = None
-    result: Mapping[str, Any] = field(default_factory=dict)
-    error: Mapping[str, Any] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more becomes of it."""
-        return self.phase in (TicketPhase.DONE, TicketPhase.FAILED)
-
-    def told(self) -> dict[str, Any]:
-        """As JSON-ready data."""
-        return {
-            "id": self.id,
-            "verb": self.verb,
-            "phase": self.phase.value,
-            "done": self.done,
-            "total": self.total,
-            "result": dict(self.result),
-            "error": self.error,
-        }
 
 
 class Maintenance:
@@ -95,10 +49,12 @@ class Maintenance:
     Args:
         worker: Whose tasks they are about.
         cluster: For facts about the inputs.
+        commands: The work of each command.
     """
 
-    def __init__(self, worker: Worker, cluster: Cluster) -> None:
+    def __init__(self, worker: Owner, cluster: Cluster, commands: CommandTable) -> None:
         self._worker = worker
+        self._commands = commands
         self.cluster = cluster
         #: Whether inputs are not to be read, paused or not, while a command lasts.
         self.holds = False
@@ -120,8 +76,6 @@ class Maintenance:
             CommandWrong: It names what the processor does not have.
             CommandRefused: The worker can't do it now.
         """
-        from holdfast.processors.engine.commands.table import work_of
-
         if self._running is not None and isinstance(command, Until) and self._running[0].verb == verb_of(command):
             self.interrupt("another bound took its place")
         if self._running is not None:
@@ -131,7 +85,7 @@ class Maintenance:
                 running=self._running[0].id,
             )
         ticket = self._ticket(verb_of(command))
-        work = work_of(command, self._worker, ticket)
+        work = self._commands.work_of(command, self._worker, ticket)
         _log.info("command", id=ticket.id, verb=ticket.verb, **{f"of_{key}": of for key, of in plain(command).items()})
         self._take(ticket, work)
         return ticket
@@ -146,10 +100,8 @@ class Maintenance:
 
     def _reseed(self) -> None:
         """Tasks were assigned whose changelogs are to be made anew: that is done before all else."""
-        from holdfast.processors.engine.commands.reseed import reseed
-
         ticket = self._ticket("reseed")
-        self._take(ticket, reseed(self._worker, ticket))
+        self._take(ticket, self._commands.reseed(self._worker, ticket))
 
     def hold(self) -> None:
         """Have no input read until the command ends."""

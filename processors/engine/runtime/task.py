@@ -133,6 +133,11 @@ class Task:
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
 
+    @property
+    def running(self) -> bool:
+        """Whether the task is restored and processes input."""
+        return self.phase is TaskPhase.RUNNING
+
     def move(self, to: TaskPhase) -> None:
         """Go to the next phase.
 

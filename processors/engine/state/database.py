@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 #: A full key and its new value; None deletes.
 Change = tuple[bytes, bytes | None]
@@ -95,4 +95,38 @@ class Databases(Protocol):
 
     def delete(self, path: Path) -> None:
         """Delete a closed database."""
+        ...
+
+
+class LocalFile(NamedTuple):
+    """A file of a database: ``identity`` is another one whenever its content may be."""
+
+    name: str
+    size: int
+    identity: str
+
+
+@runtime_checkable
+class DatabaseFiles(Protocol):
+    """The files that databases consist of; a backend without it has no checkpoints in a store."""
+
+    @property
+    def kind(self) -> str:
+        """What can open these files."""
+        ...
+
+    def files(self, path: Path) -> list[LocalFile]:
+        """The files of a closed database or of a checkpoint, in the order of their names."""
+        ...
+
+    def read_file(self, path: Path, name: str) -> Iterator[bytes]:
+        """One file in pieces."""
+        ...
+
+    def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
+        """Make one file of a database that is not opened before all of them are there."""
+        ...
+
+    def clear(self, path: Path) -> None:
+        """Delete a folder with all that lies below it, if it is there."""
         ...

@@ -26,8 +26,7 @@ from rocksdict import (
 )
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.checkpoints.ports import LocalFile
-from holdfast.processors.engine.state.database import Change, Database, DatabaseCorrupt
+from holdfast.processors.engine.state.database import Change, Database, DatabaseCorrupt, LocalFile
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import BATCH_OPERATIONS_MAX, TaskMeta, items_of

@@ -18,8 +18,8 @@ from holdfast.processors.application import ApplicationInvalid
 from holdfast.processors.engine.changelog.names import SHADOW_NAME_MAX, shadow_group
 from holdfast.processors.engine.runtime.commands import CommandRefused, CommandWrong, Until
 from holdfast.processors.engine.runtime.loop import Phase, Request
-from holdfast.processors.engine.runtime.maintenance import Ticket, TicketPhase
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.testing import Fate, InlineProcess, InMemoryCluster, Network
 
 PARTITIONS = 2

@@ -1,0 +1,253 @@
+"""Two contents side by side: a changelog replayed into a database of its own, and what turns one content into another.
+
+Invariants:
+    - A replay is whole, from the first record to the high watermark, before anything is compared with it.
+    - Both contents are read in the order of their keys; only differences are written, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, suppress
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.changelog.format import (
+    KEY_VERSION,
+    META_KEY,
+    VALUE_VERSION,
+    ChangelogMeta,
+    FormatUnknown,
+)
+from holdfast.processors.engine.commands import sweep
+from holdfast.processors.engine.runtime.commands import CommandFailed, CommandWrong
+from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
+from holdfast.processors.engine.runtime.tickets import Ticket
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.store import Writes
+from holdfast.processors.engine.state.task_store import TaskStore
+
+#: Records asked for in one step.
+RECORDS_PER_STEP = 10_000
+#: So many entries at the most are looked at in one step.
+LOOKS_MAX = 50_000
+#: A replay that gets nothing new for so many seconds is given up.
+NO_PROGRESS_S = 120.0
+
+#: Entries of one content from a changelog key on, in order.
+Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
+
+
+class Difference:
+    """What turns one content into another, in batches.
+
+    Args:
+        current: What there is.
+        wanted: What there is to be.
+    """
+
+    def __init__(self, current: Read, wanted: Read) -> None:
+        self._current, self._wanted = current, wanted
+        self._after = b""
+        self.done = False
+        #: Entries so far: written, deleted, and left as they are.
+        self.set = self.deleted = self.same = 0
+
+    def batch(self) -> Writes:
+        """The next writes; none where all that was looked at is the same."""
+        first = self._after + b"\x00" if self._after else b""
+        writes, looked, size = Writes([], []), 0, 0
+        for key, old, new in _side_by_side(self._current(first), self._wanted(first)):
+            grows = 0 if new is None or new == old else len(new)
+            full = len(writes.keys) == sweep.ENTRIES_MAX or (size and size + grows > sweep.BYTES_MAX)
+            if looked == LOOKS_MAX or full:
+                return writes
+            if old == new:
+                self.same += 1
+            else:
+                writes.keys.append(key)
+                writes.values.append(new)
+                self.deleted += new is None
+                self.set += new is not None
+            looked, size, self._after = looked + 1, size + grows, key
+        self.done = True
+        return writes
+
+
+def _side_by_side(
+    current: Iterator[tuple[bytes, bytes]], wanted: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Key, value in the one, value in the other; None where it is not."""
+    old, new = next(current, None), next(wanted, None)
+    while old is not None or new is not None:
+        if new is None or (old is not None and old[0] < new[0]):
+            assert old is not None
+            yield old[0], old[1], None
+            old = next(current, None)
+        elif old is None or new[0] < old[0]:
+            yield new[0], None, new[1]
+            new = next(wanted, None)
+        else:
+            yield new[0], old[1], new[1]
+            old, new = next(current, None), next(wanted, None)
+
+
+class Replay:
+    """One partition of a changelog, replayed whole into a database of its own.
+
+    Args:
+        cluster: Where it is.
+        place: Which.
+        bounds: Its first offset, and the high watermark up to which it is replayed.
+        into: The database, empty; entries are kept under the name of ``store``.
+        store: Any name.
+    """
+
+    def __init__(
+        self, cluster: Cluster, place: Partition, bounds: tuple[int, int], into: TaskStore, store: str
+    ) -> None:
+        self._clock = cluster.clock
+        self._place, (self.position, self._end) = place, bounds
+        self._into, self._prefix = into, store_prefix(store)
+        self._consumer: ChangelogReplayer = cluster.changelog_consumer()
+        self._progress_at = self._clock.monotonic()
+        #: Behind its last record; commit markers are none.
+        self.last = 0
+        #: The inputs that its last meta record tells of.
+        self.inputs: Mapping[str, int] = {}
+        self._consumer.assign({place: self.position})
+
+    @property
+    def done(self) -> bool:
+        """Whether its end was reached."""
+        return self.position >= self._end
+
+    def step(self) -> None:
+        """Replay some records.
+
+        Raises:
+            CommandFailed: There was no progress for two minutes, or the changelog can't be read.
+            StateFailed: The disk refused.
+        """
+        try:
+            batches, ends = self._consumer.poll(RECORDS_PER_STEP, 0.05)
+            for batch in batches:
+                self._load(batch)
+            reached = max(self._consumer.positions([self._place]).get(self._place, 0), ends.get(self._place, 0))
+        except (KafkaFailed, FormatUnknown) as failure:
+            raise CommandFailed(failure.message, action=failure.action, done=0) from failure
+        now = self._clock.monotonic()
+        if batches or reached >= self._end:
+            self._progress_at = now
+        if reached >= self._end:
+            self.position = max(self.position, reached)
+        if now - self._progress_at > NO_PROGRESS_S:
+            raise CommandFailed(
+                f"Replaying {self._place.topic}[{self._place.number}] got no further than offset {self.position} of "
+                f"{self._end} in {NO_PROGRESS_S:.0f} s: an open transaction holds its records back, or Kafka is away.",
+                action="See that its writer has stopped and nothing is open on it, and ask again.",
+                done=0,
+            )
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._consumer.close()
+
+    def _load(self, batch: Batch) -> None:
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        for key, value, offset in zip(batch.keys, batch.values, batch.offsets, strict=True):
+            if offset >= self._end or key is None:
+                continue
+            self.last = offset + 1
+            if key == META_KEY:
+                self.inputs = self.inputs if value is None else ChangelogMeta.decode(value).inputs
+                continue
+            if key[:1] != bytes([KEY_VERSION]) or (value is not None and value[:1] != bytes([VALUE_VERSION])):
+                raise FormatUnknown(
+                    f"{self._place.topic}[{self._place.number}] has a record at offset {offset} that is none of a "
+                    f"changelog in a format that this version knows: its key begins with {key[:1]!r}.",
+                    action="Name a changelog, or run the Holdfast version that wrote it; nothing was changed.",
+                )
+            keys.append(self._prefix + key)
+            values.append(value)
+        self.position = batch.offsets[-1] + 1
+        if keys:
+            self._into.load(keys, values)
+
+
+def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:
+    """Replay to the end; ``still`` raises where that is no use any more."""
+    before = ticket.done
+    while not replay.done:
+        replay.step()
+        ticket.done = before + replay.position
+        yield
+        still()
+
+
+def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """The first offset and the high watermark of partitions of a changelog that nobody writes to any more.
+
+    Raises:
+        CommandWrong: It is not there, is not whole, or ends elsewhere.
+    """
+    topics = cluster.topics()
+    if changelog not in topics.describe([changelog]):
+        raise CommandWrong(f"Changelog {changelog} is not there.", action="Correct its name.", topic=changelog)
+    starts, ends = topics.start_offsets(changelog), topics.end_offsets(changelog, committed=False)
+    bounds = {}
+    for number, expected in upto.items():
+        start, end = starts.get(number), ends.get(number)
+        if start is None or end is None:
+            raise CommandWrong(
+                f"Changelog {changelog} has no partition {number}; it has {sorted(starts)}.",
+                action="Name partitions that both have.",
+                topic=changelog,
+            )
+        if start > 0:
+            raise CommandWrong(
+                f"Changelog {changelog}[{number}] begins at offset {start}: it has lost its head.",
+                action="Build it anew from its source.",
+                topic=changelog,
+                seen=start,
+                expected=0,
+            )
+        if end < expected:
+            raise CommandWrong(
+                f"Changelog {changelog}[{number}] ends at {end}, before {expected}.",
+                action="Give the offset where it ends.",
+                topic=changelog,
+                seen=end,
+                expected=expected,
+            )
+        bounds[number] = start, end
+    return bounds
+
+
+class Scratch:
+    """A database for the time of a comparison; gone afterwards.
+
+    Args:
+        worker: Whose disk it is on.
+        task: The task that it is for.
+    """
+
+    def __init__(self, worker: Owner, task: str) -> None:
+        self._folder, self._task = worker.assignment.scratch, task
+        self._steps = ExitStack()
+
+    def open(self, records: int) -> TaskStore:
+        """Empty, and expecting so many writes."""
+        store = self._folder.open(self._task)
+        self._steps.callback(self._folder.delete, self._task)
+        self._steps.callback(store.close)
+        store.begin_bulk(records)
+        return store
+
+    def close(self) -> None:
+        """Delete it; what can't be deleted is, when it is needed again."""
+        with suppress(HoldfastError, OSError):
+            self._steps.close()

@@ -1,0 +1,54 @@
+"""Tickets: what a worker knows of each command that it was asked for.
+
+WAITING ──its turn──► RUNNING ──► DONE
+    └────────────────────┴──────► FAILED     (refused, the task was taken away, or a commit got no answer)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+#: The work of a command: it yields where the loop goes on, counts in the ticket, and returns its result.
+Work = Generator[None, None, dict[str, Any]]
+
+
+class TicketPhase(Enum):
+    """Where a command is; see the module."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One command that was asked for; ``done`` and ``total`` count its own unit: entries, records or tasks."""
+
+    id: str
+    verb: str
+    phase: TicketPhase = TicketPhase.WAITING
+    done: int = 0
+    total: int | None = None
+    result: Mapping[str, Any] = field(default_factory=dict)
+    error: Mapping[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self.phase in (TicketPhase.DONE, TicketPhase.FAILED)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return {
+            "id": self.id,
+            "verb": self.verb,
+            "phase": self.phase.value,
+            "done": self.done,
+            "total": self.total,
+            "result": dict(self.result),
+            "error": self.error,
+        }
