@@ -17,7 +17,8 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import Settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
-from holdfast.processors.engine.commands import content, sweep
+from holdfast.processors.engine.commands import content as contents
+from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, Command, CommandRefused, CommandWrong, Position
 from holdfast.processors.engine.runtime.loop import Phase, Request, Worker
 from holdfast.processors.engine.runtime.options import Start
@@ -207,7 +208,7 @@ def owner_schedule(seed: int, **chosen: Any) -> Schedule:
 def commanded(schedule: Schedule, folder: Path, *, entries_max: int) -> Iterator[OwnerWorld]:
     """A world that runs, with its faults, and with small batches."""
     world = OwnerWorld(schedule, folder, Settings(home=folder))
-    values = [(sweep, "ENTRIES_MAX", entries_max), (content, "RECORDS_PER_STEP", 3), (content, "LOOKS_MAX", 7)]
+    values = [(sweep, "ENTRIES_MAX", entries_max), (contents, "RECORDS_PER_STEP", 3), (contents, "LOOKS_MAX", 7)]
     former = [(module, name, getattr(module, name)) for module, name, _ in values]
     for module, name, value in values:
         setattr(module, name, value)

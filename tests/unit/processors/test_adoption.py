@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from holdfast.processors.engine.commands import content, sweep
+from holdfast.processors.engine.commands import content as contents
+from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.commands.content import Difference
 
 
@@ -26,7 +27,7 @@ def read_of(content: Mapping[bytes, bytes]) -> object:
 @pytest.mark.parametrize("seed", range(50))
 def test_after_all_batches_the_one_is_the_other(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
-    for module, name in ((sweep, "ENTRIES_MAX"), (sweep, "BYTES_MAX"), (content, "LOOKS_MAX")):
+    for module, name in ((sweep, "ENTRIES_MAX"), (sweep, "BYTES_MAX"), (contents, "LOOKS_MAX")):
         monkeypatch.setattr(module, name, random.choice([1, 2, 7, 1000]))
     current, wanted = content(random), content(random)
     before = dict(current)
