@@ -1,7 +1,7 @@
 """Prepares what this machine needs beyond Python: a Java, the locked jars and, when asked, a browser.
 
-``python -m holdfast.infra.machine [--browser] [--all-jars]``, the second half of set-up. It says one line for each thing
-that it found or fetched, and is quick when all is there.
+``python -m holdfast.infra.machine [--browser] [--all-jars]``, the second half of set-up. It says one line for each
+thing that it found or fetched, and is quick when all is there.
 """
 
 from __future__ import annotations

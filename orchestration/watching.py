@@ -17,7 +17,7 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.health import topics as watching
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
-from holdfast.processors.lifecycle.journal import SILENT_S
+from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.registration import ProcessorDefinition
 
 WATCH_EVERY_S = 15

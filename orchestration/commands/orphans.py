@@ -27,7 +27,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.commands.verbs import CHANGES_PENDING, NOTHING_TO_DO
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning, Survey, as_document
 from holdfast.processors.lifecycle.orphans.plan import explain

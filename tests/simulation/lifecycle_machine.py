@@ -193,7 +193,7 @@ def _seen(name: str, program: Program) -> ProgramStatus:
 
 
 class SimulatedClient(ProcessorClient):
-    """The production client of a worker over a simulated wire, with the pages of ``processors.engine.serving.server``."""
+    """The production client of a worker over a simulated wire, with the pages of ``engine.serving.server``."""
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess, processor: str, slot: str) -> None:
         super().__init__(processor, slot, world.paths)

@@ -22,8 +22,8 @@ from holdfast.processors.lifecycle.orphans.owned import (
     StateEntry,
     find_orphans,
 )
+from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.ports import Memory
-from holdfast.processors.lifecycle.verbs.compatibility import from_document
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition, load_processors
 from holdfast.processors.snapshots.names import CATALOG

@@ -11,17 +11,10 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.compatibility import (
-    ChangelogOn,
-    New,
-    Removed,
-    Same,
-    Verdict,
-    compare,
-    shape_of,
-)
+from holdfast.processors.lifecycle.verbs.compatibility import ChangelogOn, New, Removed, Same, Verdict, compare
 
 #: For so long a version is watched once it works, unless it has committed its input sooner, seconds.
 SETTLE_S = 10.0
