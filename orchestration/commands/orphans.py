@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.assets.orphan_cleaning import open_cleaning
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
@@ -124,6 +125,6 @@ def _opened(settings: Settings, who: str | None) -> Iterator[OrphanCleaning]:
     registry = open_registry(settings)
     try:
         topics = Topics(bootstrap_servers(settings), client_config(settings))
-        yield OrphanCleaning(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
+        yield open_cleaning(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
     finally:
         registry.close()
