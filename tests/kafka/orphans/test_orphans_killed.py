@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.assets.orphan_cleaning import open_cleaning
 from holdfast.processors.lifecycle.orphans import cleaning as orphan_cleaning
-from holdfast.processors.lifecycle.orphans import kinds as orphan_things
+from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.archive import ArchiveFailed
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from tests.kafka.conftest import PROJECT, wait_for
@@ -107,7 +107,7 @@ def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(orphan_things, "_remove", half)
+        patch.setattr(kinds, "_remove", half)
         with pytest.raises(Killed):
             left.cleaning.apply(plan.hash)
     assert ("Finish", "checkpoint") in left.steps()
@@ -125,7 +125,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(orphan_things, "sha256_of", no_room)
+        patch.setattr(kinds, "sha256_of", no_room)
         with pytest.raises(ArchiveFailed, match="No space left on device"):
             left.cleaning.apply(plan.hash)
     assert not list(left.archive.root.glob("**/*.part"))
