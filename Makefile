@@ -33,10 +33,11 @@ test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and fau
 drills: setup ## break a running installation in one way after the other and watch it mend; DRILLS="4 17" are these
 	@$(BIN)/python -m tests.drills $(DRILLS)
 
-lint: setup ## ruff and mypy
+lint: setup ## ruff, mypy, and which folder may import which
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
 
 bench: setup ## measure the engine, its peers and its goals on a real broker, half an hour and more; BENCH=--small is quick
 	@$(BIN)/python -m tests.bench.engine $(BENCH)

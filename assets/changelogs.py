@@ -14,7 +14,7 @@ from holdfast.assets import checks, keys
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.telling import teller
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
@@ -136,7 +136,7 @@ def _judge(
     definition: ProcessorDefinition, changelog: ChangelogSpec, facts: Mapping[str, TopicFacts]
 ) -> Iterator[dg.AssetCheckResult]:
     key = keys.changelog_key(definition.name, changelog.store)
-    _, expected = provision.resolve(definition.topology, facts)[changelog.topic.name]
+    _, expected = required_topics.resolve(definition.topology, facts)[changelog.topic.name]
     seen = facts.get(changelog.topic.name)
     yield checks.config_result(key, CONFIG_MATCHES, expected, seen)
     yield _partitions_result(key, expected, seen)

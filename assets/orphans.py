@@ -41,11 +41,12 @@ def orphans_check() -> dg.AssetChecksDefinition:
         description="Every topic, group, state folder, checkpoint and table of ours belongs to a registered store.",
     )
     def all_owned(cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning, as_document
+        from holdfast.assets.orphan_cleaning import open_cleaning
+        from holdfast.processors.lifecycle.orphans.cleaning import as_document
 
         settings = load_settings()
         grace = timedelta(days=settings.orphan_grace_days)
-        survey = OrphanCleaning(settings, lifecycle.world.registry, cluster.topics(), ALL_OWNED).survey()
+        survey = open_cleaning(settings, lifecycle.world.registry, cluster.topics(), ALL_OWNED).survey()
         found = [as_document(each, grace) for each in survey.listed]
         records = [dg.TableRecord(_row(each)) for each in found]
         columns = [dg.TableColumn(name, "float" if name == "mib" else "string") for name in _COLUMNS]

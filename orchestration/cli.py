@@ -34,7 +34,7 @@ from holdfast.orchestration.commands.spark import add_spark
 from holdfast.orchestration.commands.status import add_status
 from holdfast.orchestration.commands.top import add_top
 from holdfast.orchestration.commands.verbs import add_verbs
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import BrokenDefinition, load_processors
 
 #: Slow enough to watch, quick enough to finish in minutes.

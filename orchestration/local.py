@@ -27,7 +27,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.process import end_process, is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
 from holdfast.orchestration.dagster_config import check_dagster_config
-from holdfast.orchestration.resources import environment_of
+from holdfast.orchestration.world import environment_of
 
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: The port that people know; the next free one is taken when it is in use.

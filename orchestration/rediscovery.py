@@ -19,9 +19,9 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.releases import code_of, release_id
+from holdfast.processors.lifecycle.plans.shape import as_document, shape_of
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover
-from holdfast.processors.lifecycle.verbs.compatibility import as_document, shape_of
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: How long Kafka may take to tell of topics, seconds.

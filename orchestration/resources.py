@@ -5,28 +5,22 @@ Invariants:
     - Settings are read from the environment at that moment, as everywhere.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
-from pydantic import BaseModel, PrivateAttr
+from pydantic import PrivateAttr
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings import PROJECT, Settings, load_settings
-from holdfast.orchestration.rediscovery import adopt_what_runs
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.orchestration.verbs import Verbs
+from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
-
-if TYPE_CHECKING:
-    from holdfast.orchestration.verbs import Verbs
-
 
 #: How long brokers are asked for an answer where a tick waits for it, seconds.
 PING_S = 3.0
@@ -113,10 +107,8 @@ class LifecycleResource(RegistryResource):
         """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
         return environment_of(load_settings())
 
-    def verbs(self, who: str) -> "Verbs":
+    def verbs(self, who: str) -> Verbs:
         """Plans and applies, recorded as done by ``who``."""
-        from holdfast.orchestration.verbs import Verbs  # which builds on this module
-
         settings = load_settings()
         return Verbs(settings, self.registry, Topics(bootstrap_servers(settings), client_config(settings)), who)
 
@@ -152,45 +144,6 @@ class WarehouseResource(RegistryResource):
     def maintenance(self) -> Mapping[str, float]:
         """How tables are kept."""
         return load_settings().maintenance.model_dump()
-
-
-def open_registry(settings: Settings) -> Registry:
-    """The registry of the settings, its schema up to date; the caller closes it.
-
-    One that was lost is made anew, and filled from what runs (``orchestration.rediscovery``).
-    """
-    settings.home.mkdir(parents=True, exist_ok=True)
-    registry = Registry(settings.registry)
-    registry.migrate()
-    adopt_what_runs(settings, registry)
-    return registry
-
-
-def build_world(paths: Paths, registry: Registry) -> World:
-    """Everything that deployment and recovery act through, on this machine."""
-    return World(
-        deployer=Supervisord(paths),
-        statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
-        registry=registry,
-        paths=paths,
-    )
-
-
-def environment_of(settings: Settings) -> dict[str, str]:
-    """Settings as the environment variables that give them again."""
-    return dict(_variables("HOLDFAST_", settings))
-
-
-def _variables(prefix: str, model: BaseModel) -> Iterator[tuple[str, str]]:
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        variable = f"{prefix}{name.upper()}"
-        if isinstance(value, BaseModel):
-            yield from _variables(f"{variable}__", value)
-        elif isinstance(value, tuple | dict):
-            yield variable, json.dumps(value)
-        elif value is not None:
-            yield variable, str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.assets.rollouts import SLOTS, deployed_rollout
+from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
-from holdfast.orchestration.resources import build_world, environment_of, open_registry
+from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.client import ProcessorClient
@@ -40,7 +41,6 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
-from holdfast.processors.lifecycle.journal import ApplyRecord
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
@@ -49,11 +49,11 @@ from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import Facts, read_facts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
-from holdfast.processors.lifecycle.verbs.compatibility import Shape, shape_of
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts

@@ -15,9 +15,9 @@ from holdfast.assets import watched
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.health import topics as watching
+from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
-from holdfast.processors.lifecycle.journal import SILENT_S
+from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.registration import ProcessorDefinition
 
 WATCH_EVERY_S = 15
@@ -41,7 +41,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
     def topics_watched(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
     ) -> dg.SensorResult:
-        memory = watching.decode_memory(context.cursor)
+        memory = topic_health.decode_memory(context.cursor)
         events: list[dg.AssetCheckEvaluation] = []
         try:
             events, memory = _registered(topologies, memory, lifecycle)
@@ -54,9 +54,9 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
             return dg.SensorResult(
                 asset_events=events,
                 skip_reason=f"Nothing could be looked at: {failed}",
-                cursor=watching.encode_memory(memory),
+                cursor=topic_health.encode_memory(memory),
             )
-        news = watching.changed(findings, memory)
+        news = topic_health.changed(findings, memory)
         for each in news:
             if not each.passed:
                 context.log.warning(f"{each.check}: {each.text}")
@@ -64,7 +64,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
         return dg.SensorResult(
             asset_events=[*events, *(watched.evaluation(each) for each in news)],
             skip_reason=f"{len(findings)} checks, {failing} failing, {len(news)} told.",
-            cursor=watching.encode_memory(after),
+            cursor=topic_health.encode_memory(after),
         )
 
     return topics_watched
@@ -89,17 +89,17 @@ def _judge(
     memory: WatchMemory,
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
-) -> tuple[list[watching.Finding], WatchMemory]:
+) -> tuple[list[topic_health.Finding], WatchMemory]:
     """What is to be said of all topics, and what the next tick has to know."""
-    strange = watching.suspects(deployed, look, memory)
-    known = watching.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
-    held = watching.held_too_long(known, look.now)
+    strange = topic_health.suspects(deployed, look, memory)
+    known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
+    held = topic_health.held_too_long(known, look.now)
     transactions = watched.open_on(held, cluster.bootstrap, cluster.client_config)
     begun = lifecycle.registry.journal.applies(open_only=True)
     busy = {
         each.processor for each in begun if each.holder is not None and look.now - each.beat_at.timestamp() < SILENT_S
     }
-    findings = list(watching.judge(deployed, look, known, transactions, busy=busy))
+    findings = list(topic_health.judge(deployed, look, known, transactions, busy=busy))
     names = {each.name for topology in deployed for each in (*topology.inputs, *(c.topic for c in topology.changelogs))}
     names |= {topology.processor for topology in deployed}
     told = {name: short for name, short in memory.told.items() if name.partition(" ")[2] in names}

@@ -38,7 +38,7 @@ from holdfast.processors.arguments import (
     one_of,
     whole_number,
 )
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame, described_stores
@@ -447,10 +447,10 @@ class Application:
     def _prepare_topics(self, topology: Topology, cluster: Cluster) -> dict[str, int]:
         """Have all topics ready; returns how large a record each of those written to takes, in bytes."""
         topics = cluster.topics()
-        facts = provision.read_facts(topics, topology)
+        facts = required_topics.read_facts(topics, topology)
         _log.info(f"topics required by application {self.consumer_group!r}:")
-        brokers = provision.brokers_if_asked(topics, topology, facts)
-        for name, (role, spec) in provision.resolve(topology, facts, brokers).items():
+        brokers = required_topics.brokers_if_asked(topics, topology, facts)
+        for name, (role, spec) in required_topics.resolve(topology, facts, brokers).items():
             _log.info(
                 f"  {role} {name}",
                 partitions=spec.partitions,
@@ -458,10 +458,10 @@ class Application:
                 config=dict(spec.config) or "cluster default",
                 there=name in facts,
             )
-        missing = provision.check_before_start(topology, facts, may_create=self._may_create, brokers=brokers)
-        provision.apply(missing, topics)
+        missing = required_topics.check_before_start(topology, facts, may_create=self._may_create, brokers=brokers)
+        required_topics.apply(missing, topics)
         if missing.stages:
-            facts = provision.read_facts(topics, topology)
+            facts = required_topics.read_facts(topics, topology)
         return record_limits(topology.written(), facts, cluster.record_bytes_max)
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:

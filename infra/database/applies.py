@@ -24,7 +24,7 @@ RATED_FROM = 1_000.0
 
 
 class ApplyJournal:
-    """The journal of one registry (``processors.lifecycle.journal.Journal``).
+    """The journal of one registry (``processors.lifecycle.ports.Journal``).
 
     Every method raises RegistryUnavailable when the database fails.
     """

@@ -154,7 +154,7 @@ class Release:
     code_version: str
     target: str
     folder: str | None
-    #: Its topics and stores, as ``processors.lifecycle.verbs.compatibility.Shape``.
+    #: Its topics and stores, as ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
     made_at: datetime
     #: When it was last known to work on every partition; None when it never was.

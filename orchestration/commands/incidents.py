@@ -26,7 +26,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.ports import now_utc
 
 Json = Annotated[bool, typer.Option("--json", help="As one JSON document.")]

@@ -18,8 +18,8 @@ from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.audits.comparison import SHOWN, Side
-from holdfast.processors.audits.stores import StoreAudit
-from holdfast.processors.audits.telling import UNJUDGED, document, told_key
+from holdfast.processors.audits.stores import StoreAudit, document
+from holdfast.processors.audits.telling import UNJUDGED, told_key
 
 #: ``audit`` ends with this code when something differs.
 DIFFERENT = 1

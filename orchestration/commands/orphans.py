@@ -22,12 +22,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.assets.orphan_cleaning import open_cleaning
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.commands.verbs import CHANGES_PENDING, NOTHING_TO_DO
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning, Survey, as_document
 from holdfast.processors.lifecycle.orphans.plan import explain
@@ -124,6 +125,6 @@ def _opened(settings: Settings, who: str | None) -> Iterator[OrphanCleaning]:
     registry = open_registry(settings)
     try:
         topics = Topics(bootstrap_servers(settings), client_config(settings))
-        yield OrphanCleaning(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
+        yield open_cleaning(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
     finally:
         registry.close()

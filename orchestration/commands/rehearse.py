@@ -14,7 +14,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration.resources import build_world, open_registry
+from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.health.rehearsal import RehearsalImpossible, Rehearsals, as_document, choose, judge
 from holdfast.processors.lifecycle.ports import now_utc

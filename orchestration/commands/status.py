@@ -20,8 +20,8 @@ from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local
-from holdfast.orchestration.resources import build_world, open_registry
 from holdfast.orchestration.verbs import this_process
+from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits

@@ -26,7 +26,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration.resources import build_world, open_registry
+from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import World

@@ -37,11 +37,11 @@ def archive_one(
 def _archive(
     context: dg.OpExecutionContext, config: OrphansConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
-    from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
+    from holdfast.assets.orphan_cleaning import open_cleaning
     from holdfast.processors.lifecycle.orphans.plan import explain
 
     who = f"dagster run {context.run.run_id}"
-    cleaning = OrphanCleaning(load_settings(), lifecycle.world.registry, cluster.topics(), who)
+    cleaning = open_cleaning(load_settings(), lifecycle.world.registry, cluster.topics(), who)
     if config.dry_run:
         plan = cleaning.plan(config.only)
         how = f"This was a dry run. To do it, launch the job again with dry_run: false and confirm: {plan.hash}."

@@ -7,6 +7,8 @@ Where A equals B in a partition, all three are one comparison.
 
 Invariants:
     - Copies are compared at one offset of one topic id, never at different ones.
+    - ``fold_changelog`` is plain Python over a dict and shares no code with the store: an error in one shows against
+      the other.
     - A changelog partition that holds state and is in no checkpoint is told, never left out; so is a partition of the
       table that can't be compared.
 """
@@ -19,16 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Partition, Record
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.audits.comparison import Copy, Moment, Place, Side, compare_copies
+from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies
 from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Config, StoreCopy, Stray
 from holdfast.processors.audits.repair import Subject, repair_plan
 from holdfast.processors.audits.tables import Tabled
-from holdfast.processors.audits.telling import told_stray
+from holdfast.processors.audits.telling import told_key, told_stray
+from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.lifecycle.audit import fingerprint_changelog
 
 MIB = 1024 * 1024
 
@@ -69,6 +71,18 @@ class MeasuredPartition:
     def folded(self) -> Fingerprint:
         """What the changelog holds."""
         return self.moment.prints[Side.CHANGELOG].whole
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedPartition:
+    """One changelog partition, folded from ``start`` up to ``end`` (excluded)."""
+
+    partition: int
+    start: int
+    end: int
+    #: Data and meta records that were read.
+    records: int
+    fingerprint: Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +262,69 @@ def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], c
     ]
 
 
+def fold_changelog(records: Iterable[Record]) -> dict[bytes, bytes]:
+    """The state that a changelog's records make: the newest value of each key, without deleted and meta keys."""
+    state: dict[bytes, bytes] = {}
+    for record in records:
+        if record.key is None or record.key == META_KEY:
+            continue
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
+def fingerprint_changelog(
+    bootstrap: str,
+    topic: str,
+    partition: int,
+    end: int,
+    config: Mapping[str, str | int | float | bool] | None = None,
+) -> FoldedPartition:
+    """Fold one changelog partition from its beginning up to ``end``, committed records only.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        topic: The changelog.
+        partition: The partition.
+        end: The offset to stop before; a checkpoint's changelog offset.
+        config: Security settings.
+
+    Raises:
+        AuditImpossible: The changelog's committed part ends before ``end``.
+        holdfast.infra.kafka.errors.KafkaFailed: It can't be read.
+    """
+    copy = ChangelogCopy(Topics(bootstrap, config), Partition(topic, partition), end, config or {})
+    found = copy.prints().whole
+    return FoldedPartition(partition, copy.start, end, copy.records, found)
+
+
+def document(audit: StoreAudit) -> dict[str, Any]:
+    """An audit as JSON-ready data."""
+    manifest = None if audit.tabled is None else audit.tabled.manifest
+    return {
+        "store": audit.store,
+        "equal": not audit.differences,
+        "differences": list(audit.differences),
+        "warnings": list(audit.warnings),
+        "partitions": [_moment(moment) for moment in audit.moments],
+        "keys_differing": sum(moment.differing for moment in audit.moments),
+        "keys_unjudged": audit.unjudged,
+        "keys": [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN],
+        "repair": list(audit.repair),
+        "snapshot": None
+        if manifest is None or audit.tabled is None
+        else {
+            "id": manifest.snapshot_id,
+            "table": manifest.table,
+            "source": manifest.source,
+            "taken_at": manifest.taken_at,
+            "untouched": audit.tabled.untouched,
+        },
+    }
+
+
 def _earlier(
     topics: Topics,
     subject: Subject,
@@ -289,3 +366,17 @@ def _parts(manifests: Sequence[Mapping[str, Any]], store: str) -> Iterable[Store
                 yield StorePartition(
                     task["partition"], Path(task["path"]), at["changelog"], at["topic_id"], at["offset"]
                 )
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    wholes = moment.wholes
+    told = {Side.STORE: "stored", Side.CHANGELOG: "folded", Side.WAREHOUSE: "tabled"}
+    return {
+        "partition": moment.partition,
+        "offset": moment.place.offset,
+        "keys": next(iter(wholes.values())).count,
+        **{name: wholes[side].hex if side in wholes else None for side, name in told.items()},
+        "keys_differing": {odd.value: count for odd, count in moment.odd.items()},
+        "keys_unjudged": moment.unjudged,
+        "buckets_differing": list(moment.by_bucket),
+    }

@@ -1,18 +1,15 @@
-"""An audit as it is shown: a row for each key that differs, and one JSON document; pure."""
+"""The rows and sentences that show an audit: one row for each key that differs; pure."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.processors.audits.comparison import SHOWN, Entry, KeyDifference, Moment, Side
+from holdfast.processors.audits.comparison import Entry, KeyDifference, Side
+from holdfast.processors.audits.copies import Stray
+from holdfast.processors.audits.repair import Subject
 from holdfast.processors.engine.changelog.format import decode_value, split_key
-
-if TYPE_CHECKING:
-    from holdfast.processors.audits.copies import Stray
-    from holdfast.processors.audits.repair import Subject
-    from holdfast.processors.audits.stores import StoreAudit
 
 #: So many characters of a value are shown.
 VALUE_CHARACTERS = 120
@@ -47,45 +44,6 @@ def told_stray(subject: Subject, stray: Stray) -> str:
         f"right to write to {subject.changelog} from everybody but the processor, and don't restore and don't move "
         "partitions. Once the owner has committed again in that partition, an audit names the keys and what mends them."
     )
-
-
-def document(audit: StoreAudit) -> dict[str, Any]:
-    """An audit as JSON-ready data."""
-    manifest = None if audit.tabled is None else audit.tabled.manifest
-    return {
-        "store": audit.store,
-        "equal": not audit.differences,
-        "differences": list(audit.differences),
-        "warnings": list(audit.warnings),
-        "partitions": [_moment(moment) for moment in audit.moments],
-        "keys_differing": sum(moment.differing for moment in audit.moments),
-        "keys_unjudged": audit.unjudged,
-        "keys": [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN],
-        "repair": list(audit.repair),
-        "snapshot": None
-        if manifest is None or audit.tabled is None
-        else {
-            "id": manifest.snapshot_id,
-            "table": manifest.table,
-            "source": manifest.source,
-            "taken_at": manifest.taken_at,
-            "untouched": audit.tabled.untouched,
-        },
-    }
-
-
-def _moment(moment: Moment) -> dict[str, Any]:
-    wholes = moment.wholes
-    told = {Side.STORE: "stored", Side.CHANGELOG: "folded", Side.WAREHOUSE: "tabled"}
-    return {
-        "partition": moment.partition,
-        "offset": moment.place.offset,
-        "keys": next(iter(wholes.values())).count,
-        **{name: wholes[side].hex if side in wholes else None for side, name in told.items()},
-        "keys_differing": {odd.value: count for odd, count in moment.odd.items()},
-        "keys_unjudged": moment.unjudged,
-        "buckets_differing": list(moment.by_bucket),
-    }
 
 
 def _key(key: bytes) -> tuple[str, str]:

@@ -12,11 +12,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from holdfast.infra.database.records import Action, Deployment, Incident, Outcome
+from holdfast.infra.database.records import (
+    Action,
+    ApplyOutcome,
+    ApplyRecord,
+    Deployment,
+    Incident,
+    Outcome,
+    Release,
+    StageNote,
+)
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
 from holdfast.infra.paths import Paths
-from holdfast.processors.lifecycle.deploy.releases import Releases
-from holdfast.processors.lifecycle.journal import Journal
+
+#: How often a holder says that it still works on it, seconds.
+BEAT_S = 5.0
+#: A holder that says nothing for so long is taken for dead, seconds.
+SILENT_S = 60.0
 
 
 class InputPosition(Protocol):
@@ -256,6 +268,104 @@ class Incidents(Protocol):
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
         """End an open incident."""
+        ...
+
+
+class Journal(Protocol):
+    """The plans that were shown and the applies that were begun.
+
+        OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
+         ▲  ▲                        │    │
+         │  └──────its run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► goes on, or ABANDONED
+         └── of one processor there is at most one
+
+    Invariants:
+        - The database refuses a second open apply of one processor.
+        - The holder of an apply beats every ``BEAT_S``; after ``SILENT_S`` without a beat another holder may take over.
+    """
+
+    def remember_plan(self, plan_hash: str, processor: str, verb: str, plan: str, now: datetime) -> None:
+        """Keep a plan that was shown."""
+        ...
+
+    def remembered_plan(self, plan_hash: str) -> str | None:
+        """A plan that was shown; None when it never was, or too long ago."""
+        ...
+
+    def begin_apply(
+        self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
+    ) -> tuple[ApplyRecord, bool]:
+        """The processor's open apply, and whether this call began it (and holds it)."""
+        ...
+
+    def claim_apply(self, apply_id: int, holder: str, now: datetime, *, instead_of: str | None) -> bool:
+        """Take an open apply over from that holder (None: from nobody); false when somebody else was quicker."""
+        ...
+
+    def beat_apply(self, apply_id: int, holder: str, now: datetime) -> bool:
+        """Say that one still works on it; false when it is not ours any more."""
+        ...
+
+    def note_stage(self, apply_id: int, holder: str, note: StageNote, now: datetime) -> bool:
+        """Record that a stage is through; false when the apply is not ours any more."""
+        ...
+
+    def let_go_of_apply(self, apply_id: int, holder: str, reason: str, now: datetime) -> None:
+        """Leave it open for another try."""
+        ...
+
+    def end_apply(self, apply_id: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
+        """End it; false when it had ended."""
+        ...
+
+    def applies(self, limit: int = ..., *, processor: str | None = ..., open_only: bool = ...) -> Sequence[ApplyRecord]:
+        """The newest applies, newest first."""
+        ...
+
+    def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
+        """By stage, the units of work and the seconds of the processor's applies that are through."""
+        ...
+
+
+class Releases(Protocol):
+    """The releases of processors, kept in the registry."""
+
+    def record(  # tidy: allow-wide because each is a part of the record
+        self,
+        processor: str,
+        release_id: str,
+        *,
+        code_version: str,
+        target: str,
+        folder: str | None,
+        shape: Mapping[str, Any],
+        now: datetime,
+    ) -> None:
+        """Keep a release."""
+        ...
+
+    def works(self, processor: str, release_id: str, now: datetime) -> None:
+        """Set that a release works on every partition."""
+        ...
+
+    def working(self, processor: str) -> Release | None:
+        """The release that worked last."""
+        ...
+
+    def of_version(self, processor: str, code_version: str) -> Release | None:
+        """The release of a version."""
+        ...
+
+    def find(self, processor: str, release_id: str) -> Release | None:
+        """One release."""
+        ...
+
+    def newest(self, processor: str, limit: int = ...) -> Sequence[Release]:
+        """The releases, those that were made or worked last first."""
+        ...
+
+    def forget(self, processor: str, release_id: str) -> None:
+        """Remove the record of a release."""
         ...
 
 

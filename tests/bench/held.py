@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.audits.stores import fingerprint_changelog
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.rocksdb import StateReader
-from holdfast.processors.lifecycle.audit import fingerprint_changelog
 from tests.bench.measured import RunWrong
 from tests.bench.ours import application_of
 from tests.bench.told import Work

@@ -25,7 +25,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration import local
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import find_processor
 from tests.scale import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 

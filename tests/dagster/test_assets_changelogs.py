@@ -18,11 +18,13 @@ from holdfast.assets.factory import build_processor
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration.resources import build_resources, open_registry
+from holdfast.orchestration.resources import build_resources
 from holdfast.orchestration.verbs import open_verbs
+from holdfast.orchestration.world import open_registry
+from holdfast.processors.audits.copies import AuditImpossible
+from holdfast.processors.audits.stores import fingerprint_changelog
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
-from holdfast.processors.lifecycle.audit import AuditImpossible, fingerprint_changelog
 from holdfast.processors.lifecycle.health.compaction import judge_compaction
 from holdfast.processors.lifecycle.health.compaction_facts import read_compaction
 from holdfast.processors.lifecycle.plans import plan as plans

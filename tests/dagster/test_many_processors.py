@@ -10,7 +10,7 @@ import pytest
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import sensors
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.deploy.observing_all import SIDE_BY_SIDE
 from tests.scale import PROCESSORS, STORES, Fleet, names, write_definitions
 

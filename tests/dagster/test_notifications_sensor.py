@@ -11,7 +11,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import notifications as sensor_module
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.recovery import notifications as told
 from tests.webhook import SECRET, Webhook
 

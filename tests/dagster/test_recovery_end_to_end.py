@@ -20,8 +20,8 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.resources import open_registry
 from holdfast.orchestration.verbs import open_verbs
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision
 from tests.operating import DEFINITION

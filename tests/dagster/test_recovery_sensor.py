@@ -15,8 +15,8 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli, sensors
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.resources import open_registry
 from holdfast.orchestration.sensors import RUNS_PER_INCIDENT
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear
 from holdfast.processors.lifecycle.plans.stages import StopProcessor

@@ -11,8 +11,8 @@ from holdfast.assets import keys
 from holdfast.assets.watched import REGISTERED
 from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.resources import open_registry
 from holdfast.orchestration.verbs import open_verbs
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import NothingToDo
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT

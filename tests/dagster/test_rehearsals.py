@@ -15,7 +15,8 @@ from holdfast.assets.checks import COMPACTION, compaction_results
 from holdfast.assets.rehearsals import RESTORE_REHEARSED
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.resources import ClusterResource, LifecycleResource, open_registry
+from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.auditing import plant_in_changelog
 from tests.operating import Operated

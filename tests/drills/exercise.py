@@ -21,10 +21,10 @@ from holdfast.assets import keys
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.orchestration.resources import open_registry
+from holdfast.orchestration.world import open_registry
+from holdfast.processors.audits.stores import fold_changelog
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
-from holdfast.processors.lifecycle.audit import fold_changelog
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from tests.drills.dagster_answers import Evaluation
 from tests.drills.drill_results import Result

@@ -20,7 +20,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
 from tests.kafka.object_store import S3Server
@@ -266,7 +266,7 @@ def worker(stream: Stream, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     made: list[Worker] = []
     topics = stream.topics
     topology = stream.application().topology()
-    provision.apply(provision.plan(topology, provision.read_facts(topics, topology)), topics)
+    required_topics.apply(required_topics.plan(topology, required_topics.read_facts(topics, topology)), topics)
 
     def make(slot: str = "0", home: str = "home", **options: Any) -> Worker:
         made.append(Worker(stream, tmp_path / home, slot, **options))

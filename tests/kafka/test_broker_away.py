@@ -7,7 +7,7 @@ import threading
 from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE
 from holdfast.infra.java import BRIEF
 from holdfast.infra.kafka.broker import EmbeddedBroker
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from tests.kafka.test_bad_world import committed, is_exact
 
 #: How long the broker is frozen; longer than the session lasts.
@@ -24,7 +24,8 @@ def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worke
     try:
         stream.create_source()
         topology = stream.application().topology()
-        provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)
+        facts = required_topics.read_facts(stream.topics, topology)
+        required_topics.apply(required_topics.plan(topology, facts), stream.topics)
         one.environment["TEST_BROKER_TIMEOUT"] = str(AWAY_S + 60)
         stream.feed_numbers(500)
         one.start()

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration.resources import open_registry
 from holdfast.orchestration.verbs import Verbs, open_verbs
+from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.running import RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanRefused

@@ -12,7 +12,7 @@ from holdfast.infra.kafka.broker import EmbeddedBroker
 from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.state.errors import StateFolderTaken, StateIncoherent
@@ -33,10 +33,10 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
     with pytest.raises(TopicUnusable, match="cleanup.policy=delete, expected compact"):
         stream.application().run(count=1, timeout=5)
     topology, topics = stream.application().topology(), stream.topics
-    decided = provision.plan(topology, provision.read_facts(topics, topology))
-    assert "cleanup.policy from delete to compact" in provision.explain(decided)
-    provision.apply(decided, topics)
-    assert provision.plan(topology, provision.read_facts(topics, topology)).stages == ()
+    decided = required_topics.plan(topology, required_topics.read_facts(topics, topology))
+    assert "cleanup.policy from delete to compact" in required_topics.explain(decided)
+    required_topics.apply(decided, topics)
+    assert required_topics.plan(topology, required_topics.read_facts(topics, topology)).stages == ()
     stream.feed_numbers(10)
     stream.application().run(count=10, timeout=30)
     assert sum(stream.counts().values()) == 10
@@ -168,7 +168,8 @@ def test_a_broker_that_dies_is_waited_for_without_a_flood(
         stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")
         stream.create_source()
         topology = stream.application().topology()
-        provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)
+        facts = required_topics.read_facts(stream.topics, topology)
+        required_topics.apply(required_topics.plan(topology, facts), stream.topics)
         one = worker_class(stream, tmp_path / "home").start().wait_running()
         stream.feed_numbers(500)
         waiting(lambda: one.client.status().records["processed"] == 500, "the first half")

@@ -29,18 +29,18 @@ from holdfast.processors.lifecycle.deploy import deployment, running
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.releases import Code
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
-from holdfast.processors.lifecycle.journal import BEAT_S
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Done, Executor, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.ports import BEAT_S
 from holdfast.processors.lifecycle.ports import World as Acting
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
-from holdfast.processors.lifecycle.recovery import incidents as noticing
-from holdfast.processors.lifecycle.verbs.compatibility import Shape, shape_of
+from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -301,7 +301,7 @@ class Operator:
     def recover(self) -> None:
         """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
         found = self.acting.registry.deployment(GROUP)
-        if found is None or found.desired != "deployed" or noticing.is_applied(GROUP, self.acting, self._now()):
+        if found is None or found.desired != "deployed" or incidents.is_applied(GROUP, self.acting, self._now()):
             return
         rollout = self._rollout(GROUP, None)
         for slot in rollout.slots:

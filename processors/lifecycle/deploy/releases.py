@@ -18,16 +18,16 @@ import importlib.util
 import os
 import shutil
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
 
 from holdfast.infra.database.records import Release
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
-from holdfast.processors.lifecycle.verbs.compatibility import Shape, as_document
+from holdfast.processors.lifecycle.plans.shape import Shape, as_document
+from holdfast.processors.lifecycle.ports import Releases
 
 #: So many releases of a processor are kept.
 KEPT = 5
@@ -40,48 +40,6 @@ _OWN = "holdfast"
 
 class ReleaseFailed(HoldfastError):
     """The code of a release can't be copied."""
-
-
-class Releases(Protocol):
-    """The memory of releases; the registry fulfils it."""
-
-    def record(  # tidy: allow-wide because each is a part of the record
-        self,
-        processor: str,
-        release_id: str,
-        *,
-        code_version: str,
-        target: str,
-        folder: str | None,
-        shape: Mapping[str, Any],
-        now: datetime,
-    ) -> None:
-        """Keep a release."""
-        ...
-
-    def works(self, processor: str, release_id: str, now: datetime) -> None:
-        """Set that a release works on every partition."""
-        ...
-
-    def working(self, processor: str) -> Release | None:
-        """The release that worked last."""
-        ...
-
-    def of_version(self, processor: str, code_version: str) -> Release | None:
-        """The release of a version."""
-        ...
-
-    def find(self, processor: str, release_id: str) -> Release | None:
-        """One release."""
-        ...
-
-    def newest(self, processor: str, limit: int = ...) -> Sequence[Release]:
-        """The releases, those that were made or worked last first."""
-        ...
-
-    def forget(self, processor: str, release_id: str) -> None:
-        """Remove the record of a release."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from holdfast.processors.lifecycle.deploy.deployment import (
 )
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, ReleaseFolders
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.verbs.compatibility import Shape, from_document
 
 #: How long the former version may take until it works again, seconds.
 BACK_S = 300.0

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.infra.kafka.inspection import OpenTransaction, standing
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import drift
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
@@ -219,7 +219,7 @@ def judge(
     for topology in watched:
         if topology.processor in busy:
             continue
-        expected = provision.resolve(topology, look.topics)
+        expected = required_topics.resolve(topology, look.topics)
         for changelog in topology.changelogs:
             name = changelog.topic.name
             yield judge_config(topology.processor, changelog, expected[name][1], look.topics.get(name), known.get(name))

@@ -42,7 +42,7 @@ from holdfast.processors.lifecycle.orphans.archive import (
 from holdfast.processors.lifecycle.orphans.archive import Archive as ArchiveFolder
 from holdfast.processors.lifecycle.orphans.facts import orphans_of
 from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged, things
-from holdfast.processors.lifecycle.orphans.owned import Kind, Orphan
+from holdfast.processors.lifecycle.orphans.owned import Defined, Kind, Orphan
 from holdfast.processors.lifecycle.orphans.plan import (
     Archive,
     Blocked,
@@ -116,6 +116,7 @@ class OrphanCleaning:
         registry: Who owns what, and what was done.
         topics: Kafka.
         who: Recorded with everything that is done.
+        defined: Loads the definitions. It is called before each deletion again.
         clock: The time.
     """
 
@@ -125,9 +126,11 @@ class OrphanCleaning:
         registry: Memory,
         topics: Topics,
         who: str,
+        defined: Callable[[], Defined],
         clock: Callable[[], datetime] = now_utc,
     ) -> None:
         self._settings, self._registry, self._topics, self._who, self._clock = settings, registry, topics, who, clock
+        self._defined = defined
         self._archive = ArchiveFolder(settings.archive_folder)
         self._grace = timedelta(days=settings.orphan_grace_days)
         self._things = things(settings, topics)
@@ -138,7 +141,7 @@ class OrphanCleaning:
         Raises:
             HoldfastError: Kafka or the registry can't be asked.
         """
-        found, unseen = orphans_of(self._settings, self._registry, self._topics)
+        found, unseen = orphans_of(self._defined(), self._settings, self._registry, self._topics)
         archived, unread = self._archive.newest()
         now, listed = self._clock(), []
         for orphan in found:
@@ -303,7 +306,7 @@ class OrphanCleaning:
 
     def _orphan(self, step: Step) -> Orphan:
         """The orphan of a step, if it is one still."""
-        found, _ = orphans_of(self._settings, self._registry, self._topics)
+        found, _ = orphans_of(self._defined(), self._settings, self._registry, self._topics)
         for each in found:
             if (each.kind, each.name) == (step.kind, step.name):
                 return each

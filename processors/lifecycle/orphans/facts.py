@@ -12,9 +12,11 @@ from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.stored_tables import table_names
 from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.owned import (
     SLOT_FILES,
+    Defined,
     Found,
     Known,
     Orphan,
@@ -22,30 +24,35 @@ from holdfast.processors.lifecycle.orphans.owned import (
     StateEntry,
     find_orphans,
 )
+from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.ports import Memory
-from holdfast.processors.lifecycle.verbs.compatibility import from_document
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
-from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition, load_processors
 from holdfast.processors.snapshots.names import CATALOG
 
 
-def orphans_of(settings: Settings, registry: Memory, topics: Topics) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
+def orphans_of(
+    defined: Defined, settings: Settings, registry: Memory, topics: Topics
+) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be looked at.
+
+    Args:
+        defined: The processors that the settings define.
+        settings: Whose orphans.
+        registry: Who owns what.
+        topics: Kafka.
 
     Raises:
         HoldfastError: Kafka or the registry can't be asked.
     """
-    loaded = load_processors(settings)
-    defined = {each.name: each for each in loaded if isinstance(each, ProcessorDefinition)}
-    roots = {settings.paths.state, *(each.application.state_dir for each in defined.values())} - {None}
-    state_roots = sorted(root for root in roots if root is not None)
+    topologies = {each.processor: each for each in defined.topologies}
+    state_roots = sorted({settings.paths.state, *defined.state_dirs})
     names, groups = topics.listed()
-    inputs = {spec.name for each in defined.values() for spec in each.topology.inputs}
+    inputs = {spec.name for each in topologies.values() for spec in each.inputs}
     known = Known(
-        owners=tuple(_owners(defined, registry, topics.describe(inputs & set(names)))),
+        owners=tuple(_owners(topologies, registry, topics.describe(inputs & set(names)))),
         names=_names(settings, registry, state_roots),
         busy=frozenset(each.processor for each in registry.journal.applies(open_only=True)),
-        doubtful=any(isinstance(each, BrokenDefinition) for each in loaded),
+        doubtful=defined.doubtful,
     )
     unseen: list[str] = []
     found = Found(
@@ -58,12 +65,10 @@ def orphans_of(settings: Settings, registry: Memory, topics: Topics) -> tuple[tu
     return find_orphans(known, found), tuple(unseen)
 
 
-def _owners(
-    defined: dict[str, ProcessorDefinition], registry: Memory, inputs: dict[str, TopicFacts]
-) -> Iterator[Owner]:
+def _owners(topologies: dict[str, Topology], registry: Memory, inputs: dict[str, TopicFacts]) -> Iterator[Owner]:
     deployed = {each.processor: each for each in registry.deployments()}
-    for name in sorted({*defined, *(name for name, each in deployed.items() if each.desired != "stopped")}):
-        definition, release = defined.get(name), registry.releases.working(name)
+    for name in sorted({*topologies, *(name for name, each in deployed.items() if each.desired != "stopped")}):
+        topology, release = topologies.get(name), registry.releases.working(name)
         stores: set[str] = set()
         changelogs: set[str] = set()
         tasks: set[str] = set()
@@ -76,14 +81,13 @@ def _owners(
             for each in shape.stores:
                 width = max((counts.get(topic, 0) for topic in each.inputs), default=0)
                 tasks |= {f"{each.task_group}-{number}" for number in range(width)}
-        if definition is not None:
-            topology = definition.topology
+        if topology is not None:
             stores |= {spec.name for spec in topology.stores}
             changelogs |= {spec.topic.name for spec in topology.changelogs}
             tasks |= set(topology.tasks(counts))
         slots = frozenset(deployed[name].slots) if name in deployed else None
         folders = frozenset(StateFolder.path_of(Path(), "", "", task).name for task in tasks)
-        vague = definition is None and release is None
+        vague = topology is None and release is None
         yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None, vague)
 
 

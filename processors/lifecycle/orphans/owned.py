@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
+from holdfast.processors.engine.topology import Topology
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
 Kind = Literal["topic", "group", "state", "checkpoint", "table"]
@@ -43,6 +45,21 @@ class Owner:
     slots: frozenset[str] | None = None
     tasks: frozenset[str] | None = None
     vague: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """The processors that the settings define.
+
+    Args:
+        topologies: The definitions that can be used.
+        state_dirs: The roots of local state that definitions name themselves.
+        doubtful: Whether a definition can't be imported.
+    """
+
+    topologies: Sequence[Topology] = ()
+    state_dirs: Set[Path] = frozenset()
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

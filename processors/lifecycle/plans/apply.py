@@ -20,8 +20,8 @@ from typing import Any, Protocol, cast
 
 import structlog
 
+from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.journal import BEAT_S, SILENT_S, ApplyRecord, Journal, StageNote
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.stages import (
@@ -32,6 +32,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
+from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S, Journal
 
 log = structlog.get_logger(__name__)
 

@@ -18,8 +18,8 @@ import msgspec
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.requests import Selection
+from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
-from holdfast.processors.lifecycle.verbs.compatibility import Shape
 
 #: Where a count was taken that is worth what local state is worth.
 LOCAL = "local state"

@@ -15,6 +15,8 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 #: Keys and values of a changelog, in one order.
 Rows = tuple[list[bytes], list[bytes]]
+#: The state key of a row that comes from a table; functions read it as ``state.get("row")``.
+ROW = "row"
 
 
 class StoreVersion(msgspec.Struct, frozen=True):

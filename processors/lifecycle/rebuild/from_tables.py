@@ -37,11 +37,10 @@ from holdfast.processors.lifecycle.plans.stages import (
     SetPositions,
     TableStage,
 )
-from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
+from holdfast.processors.lifecycle.plans.warehouse_facts import ROW, Tables
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
-    ROW,
     Loader,
     Sender,
     TableUnfit,

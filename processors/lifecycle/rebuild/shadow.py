@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, how_it_ended, look, what_is_missing
@@ -77,8 +77,9 @@ class ShadowProgram:
     def create(self, processor: str, store: str, tell: Tell) -> Done:
         """Make the shadow's changelogs, and have it run."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
-        facts = provision.read_facts(topics, topology)
-        provision.apply(provision.plan(topology, facts, provision.brokers_if_asked(topics, topology, facts)), topics)
+        facts = required_topics.read_facts(topics, topology)
+        brokers = required_topics.brokers_if_asked(topics, topology, facts)
+        required_topics.apply(required_topics.plan(topology, facts, brokers), topics)
         self.running(processor, store, tell)
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 

@@ -28,8 +28,6 @@ RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
 #: How long a producer may take until it has fenced who went before, and records until they are there, seconds.
 INIT_S, FLUSH_S = 60.0, 60.0
-#: The state key that a row of a table is under; functions see it as ``state.get("row")``.
-ROW = "row"
 
 
 class TableDamaged(ApplyFailed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import required_topics as provisioning
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts, LocalTask, partition_of, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
@@ -73,7 +73,7 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
 def _made_anew(facts: Facts, topology: Topology, changelog: str, *, cut: bool) -> tuple[Stage, ...]:
     """What makes the changelog ready to be filled: created where it is absent, replaced where its head is gone."""
     there = {name: each for name, each in facts.topics.items() if not (cut and name == changelog)}
-    stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
+    stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
     created = tuple(stage for stage in stages if getattr(stage, "name", None) == changelog)
     if not cut:
         return created

@@ -9,7 +9,7 @@ local state, changelog, standbys, and whatever restores from an older checkpoint
 
 from __future__ import annotations
 
-from holdfast.processors.engine import required_topics as provisioning
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -105,7 +105,7 @@ def _changelogs_made(facts: Facts, topology: Topology) -> tuple[Stage, ...]:
     narrow = _narrow(facts, topology)
     there = {name: each for name, each in facts.topics.items() if name not in narrow}
     logs = {spec.topic.name for spec in topology.changelogs} - there.keys()
-    stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
+    stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
     return (
         *(DeleteTopic(f"delete changelog {name}, in whose place a wider one comes", name) for name in narrow),
         *(stage for stage in stages if isinstance(stage, CreateTopic) and stage.name in logs),

@@ -11,42 +11,16 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape
 
 #: For so long a store that is no longer used should be kept, in case the former version is wanted back, seconds.
 GRACE_S = 7 * 86_400.0
 #: Whether workers can write a changelog from local state.
 CAN_RESEED = True
-
-
-class StoreShape(msgspec.Struct, frozen=True):
-    """What a store is made of; ``task_group`` is the first part of its tasks' names, ``changelog`` its topic."""
-
-    name: str
-    kind: str
-    codec: str
-    format_version: int
-    columns: tuple[str, ...]
-    inputs: tuple[str, ...]
-    task_group: str
-    changelog: str | None
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """What a version is made of; ``inputs`` has each input topic with its number of partitions."""
-
-    code_version: str
-    inputs: dict[str, int]
-    outputs: tuple[str, ...]
-    stores: tuple[StoreShape, ...]
-
-    def store(self, name: str) -> StoreShape | None:
-        """The store of that name."""
-        return next((store for store in self.stores if store.name == name), None)
 
 
 class Same(msgspec.Struct, frozen=True, tag="same"):
@@ -334,42 +308,6 @@ Verdict = (
     | ChangelogMoved
     | ChangelogOn
 )
-
-
-def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
-    """What a version is made of, its input topics having so many partitions."""
-    groups = {store: sub.name for sub in topology.subtopologies for store in sub.stores}
-    changelogs = {spec.store: spec.topic.name for spec in topology.changelogs}
-    stores = tuple(
-        StoreShape(
-            store.name,
-            store.kind,
-            store.codec,
-            store.format_version,
-            tuple(store.columns),
-            tuple(sorted(store.inputs)),
-            groups.get(store.name, ""),
-            changelogs.get(store.name),
-        )
-        for store in topology.stores
-    )
-    inputs = {spec.name: partitions[spec.name] for spec in topology.inputs if spec.name in partitions}
-    return Shape(topology.code_version, inputs, tuple(spec.name for spec in topology.outputs), stores)
-
-
-def as_document(shape: Shape) -> dict[str, Any]:
-    """A shape as JSON has it."""
-    document: dict[str, Any] = msgspec.to_builtins(shape)
-    return document
-
-
-def from_document(document: Mapping[str, Any]) -> Shape:
-    """A shape from JSON.
-
-    Raises:
-        msgspec.ValidationError: It is none.
-    """
-    return msgspec.convert(dict(document), Shape)
 
 
 def compare(

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.processors.engine import required_topics as topics
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.compatibility import (
-    ChangelogOn,
-    New,
-    Removed,
-    Same,
-    Verdict,
-    compare,
-    shape_of,
-)
+from holdfast.processors.lifecycle.verbs.compatibility import ChangelogOn, New, Removed, Same, Verdict, compare
 
 #: For so long a version is watched once it works, unless it has committed its input sooner, seconds.
 SETTLE_S = 10.0
@@ -35,7 +28,7 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     given_up = _given_up(request, facts, verdicts)
     begun_anew = {each.changelog for each in verdicts if isinstance(each, New) and each.changelog in given_up}
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
-    decided = topics.plan(topology, there, facts.brokers)
+    decided = required_topics.plan(topology, there, facts.brokers)
     basis = _basis(facts, topology)
     refused = (
         next((_refusal(each) for each in verdicts if each.refused), None)

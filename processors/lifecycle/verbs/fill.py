@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     ResumeProcessor,
     Stage,
 )
-from holdfast.processors.lifecycle.rebuild.table_rows import ROW
+from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,

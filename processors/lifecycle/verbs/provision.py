@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
@@ -12,7 +12,7 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     """Decide what to create and repair; nothing is deleted or shrunk."""
-    decided = provision.plan(topology, facts.topics, facts.brokers)
+    decided = required_topics.plan(topology, facts.topics, facts.brokers)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
     findings = tuple(f"{name} is there, as it should be" for name in names if name in _untouched(facts, stages))
@@ -44,15 +44,15 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def stages_of(decided: provision.ProvisionPlan) -> tuple[Stage, ...]:
+def stages_of(decided: required_topics.ProvisionPlan) -> tuple[Stage, ...]:
     """Provisioning's own stages as stages of a plan."""
     stages: list[Stage] = []
     for stage in decided.stages:
         match stage:
-            case provision.CreateTopic(spec=spec):
+            case required_topics.CreateTopic(spec=spec):
                 config = dict(spec.config)
                 stages.append(CreateTopic(stage.sentence(), spec.name, spec.partitions, spec.replication, config))
-            case provision.RepairConfig(topic=topic, expected=expected):
+            case required_topics.RepairConfig(topic=topic, expected=expected):
                 stages.append(SetTopicConfig(stage.sentence(), topic, dict(expected)))
     return tuple(stages)
 

@@ -15,7 +15,6 @@ from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.releases import Code, release_id
-from holdfast.processors.lifecycle.journal import Journal
 from holdfast.processors.lifecycle.plans.facts import (
     CodeFacts,
     Counted,
@@ -27,9 +26,9 @@ from holdfast.processors.lifecycle.plans.facts import (
     ReleaseFacts,
 )
 from holdfast.processors.lifecycle.plans.requests import Selection
+from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, OtherTable, StoreTable, Tables
-from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.verbs.compatibility import from_document
+from holdfast.processors.lifecycle.ports import Journal, World
 from holdfast.processors.lifecycle.world.changelog_ends import held_inputs
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from tests.kafka.faults.proxy import KafkaProxy
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -78,7 +78,8 @@ def on_site(
     stream = stream_class(site.address.bootstrap, unique("fault"), tmp_path / "state", partitions=partitions)
     stream.create_source()
     topology = stream.application().topology()
-    provision.apply(provision.plan(topology, provision.read_facts(stream.topics, topology)), stream.topics)
+    facts = required_topics.read_facts(stream.topics, topology)
+    required_topics.apply(required_topics.plan(topology, facts), stream.topics)
     stream.through = replace(stream, bootstrap=site.proxied)
     yield stream
     site.proxy.calm()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from holdfast.assets.orphan_cleaning import open_cleaning
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record, TopicSpec
@@ -43,7 +44,7 @@ class Left:
 
     @property
     def cleaning(self) -> OrphanCleaning:
-        return OrphanCleaning(self.settings, self.registry, self.topics, "a test", lambda: self.now)
+        return open_cleaning(self.settings, self.registry, self.topics, "a test", lambda: self.now)
 
     @property
     def archive(self) -> Archive:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.assets.orphan_cleaning import open_cleaning
 from holdfast.processors.lifecycle.orphans import cleaning as orphan_cleaning
-from holdfast.processors.lifecycle.orphans import kinds as orphan_things
+from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.archive import ArchiveFailed
-from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from tests.kafka.conftest import PROJECT, wait_for
 from tests.kafka.orphans.leaving import ALL, Left, same
@@ -107,7 +107,7 @@ def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(orphan_things, "_remove", half)
+        patch.setattr(kinds, "_remove", half)
         with pytest.raises(Killed):
             left.cleaning.apply(plan.hash)
     assert ("Finish", "checkpoint") in left.steps()
@@ -125,7 +125,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(orphan_things, "sha256_of", no_room)
+        patch.setattr(kinds, "sha256_of", no_room)
         with pytest.raises(ArchiveFailed, match="No space left on device"):
             left.cleaning.apply(plan.hash)
     assert not list(left.archive.root.glob("**/*.part"))
@@ -135,7 +135,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
     assert left.cleaning.plan().steps == ()
 
     within = left.settings.model_copy(update={"archive": left.settings.paths.state / "archive"})
-    inside = OrphanCleaning(within, left.registry, left.topics, "a test")
+    inside = open_cleaning(within, left.registry, left.topics, "a test")
     with pytest.raises(ArchiveFailed, match="where orphans are looked for"):
         inside.apply(inside.plan().hash)
     assert not within.archive_folder.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.catalog import open_catalog
-from holdfast.processors.lifecycle.orphans import kinds as orphan_things
+from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged
 from holdfast.processors.lifecycle.orphans.owned import Orphan
 from tests.kafka.orphans.leaving import Left
@@ -44,7 +44,7 @@ def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkey
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(orphan_things, "delete_files", killed)
+        patch.setattr(kinds, "delete_files", killed)
         with pytest.raises(Killed):
             left.cleaning.apply(plan.hash, only)
     assert not catalog.table_exists(name)
@@ -86,7 +86,7 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker has the slot; nobody opens what was set aside beside its task."""
     orphan = Orphan("state", str(left.state), left.group, "it was set aside", 1, aside=True)
-    thing = orphan_things.things(left.settings, left.topics)["state"]
+    thing = kinds.things(left.settings, left.topics)["state"]
     (left.state.parent / "lock").write_text(f"{os.getpid()}\n")
     look = thing.look(orphan)
     assert look.facts is not None

@@ -16,7 +16,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topic_copies import CopyUnreadable
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import load_settings
-from holdfast.processors.lifecycle.orphans import put_back as topic_return
+from holdfast.processors.lifecycle.orphans import put_back as putting_back
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from tests.kafka.conftest import Stream
 from tests.kafka.orphans.leaving import Left, same
@@ -37,7 +37,7 @@ def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: p
         write_records(topics, topic, {0: [record for record, _ in zip(parts[0], range(40), strict=False)]}, size)
         raise Killed
 
-    write_records = topic_return.write_records
+    write_records = putting_back.write_records
     with monkeypatch.context() as patch:
         if where == "before it is made":
             patch.setattr(Topics, "create", killed)
@@ -45,9 +45,9 @@ def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: p
             create = Topics.create
             patch.setattr(Topics, "create", lambda *arguments: (create(*arguments), killed()))
         elif where == "in the middle":
-            patch.setattr(topic_return, "write_records", some)
+            patch.setattr(putting_back, "write_records", some)
         else:
-            patch.setattr(topic_return, "_check_ends", killed)
+            patch.setattr(putting_back, "_check_ends", killed)
         with pytest.raises(Killed):
             put_back(left.archive, left.topics, left.topic)
     put_back(left.archive, left.topics, left.topic)

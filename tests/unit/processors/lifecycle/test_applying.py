@@ -11,7 +11,6 @@ import pytest
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.journal import SILENT_S, Journal
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans.apply import (
     ApplyInProgress,
@@ -29,6 +28,7 @@ from holdfast.processors.lifecycle.plans.apply import (
 from holdfast.processors.lifecycle.plans.plan import Plan, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.ports import SILENT_S, Journal
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 

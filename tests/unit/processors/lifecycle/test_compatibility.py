@@ -11,6 +11,7 @@ import pytest
 from holdfast import Application, State
 from holdfast.processors.engine.dataframe.aggregation import Count, Sum
 from holdfast.processors.engine.topology import StoreSpec, Topology
+from holdfast.processors.lifecycle.plans.shape import Shape, as_document, from_document, shape_of
 from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.lifecycle.verbs.compatibility import (
     Changed,
@@ -24,12 +25,8 @@ from holdfast.processors.lifecycle.verbs.compatibility import (
     Removed,
     Repartitioned,
     Same,
-    Shape,
     Verdict,
-    as_document,
     compare,
-    from_document,
-    shape_of,
 )
 
 NOW = 1_800_000_000.0

@@ -13,8 +13,8 @@ from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import CreateTopic, DeleteTopic, MakeRelease, RunProcessor
-from holdfast.processors.lifecycle.verbs.compatibility import shape_of
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, orders_topology, world_of
 

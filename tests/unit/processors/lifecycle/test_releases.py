@@ -12,7 +12,7 @@ import pytest
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
-from holdfast.processors.lifecycle.verbs.compatibility import Shape, from_document
+from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SHAPE = Shape("v1", {"orders": 2}, (), ())
