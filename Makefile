@@ -42,10 +42,8 @@ lint: setup ## ruff, mypy, and which folder may import which
 bench: setup ## measure the engine, its peers and its goals on a real broker, half an hour and more; BENCH=--small is quick
 	@$(BIN)/python -m tests.bench.engine $(BENCH)
 
-lock: setup ## write requirements.lock anew from requirements.in
-	@env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
-	  --output-file requirements.lock requirements.in
+lock: ## write requirements.lock anew from requirements.in
+	@$(PYTHON) -m holdfast.infra.bootstrap --lock
 
 clean: ## stop everything and remove all that was made, but not .venv
 	@if [ -x $(BIN)/holdfast ]; then $(BIN)/holdfast down; fi

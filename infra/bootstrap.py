@@ -1,7 +1,8 @@
 """Makes this checkout runnable with nothing but Python and make: ``python3 -m holdfast.infra.bootstrap [--browser]``.
 
-It makes ``.venv``, installs exactly what ``requirements.lock`` names, every file checked by its hash, and the project
-itself, and then lets that environment prepare the rest (:mod:`holdfast.infra.machine`: Java, jars, a browser).
+It makes ``.venv``. There pip installs uv, and uv installs exactly what ``requirements.lock`` names, every file checked
+by its hash, and the project itself. That environment then prepares the rest (:mod:`holdfast.infra.machine`: Java, jars, a
+browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in`` instead.
 
 Invariants:
     - Only the standard library is used, and old Pythons can read this far enough to be told what is wrong.
@@ -15,11 +16,14 @@ import fcntl
 import hashlib
 import os
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables, without_passwords
 
 OLDEST_PYTHON = (3, 11)
 PROJECT = Path(__file__).resolve().parent.parent
@@ -27,12 +31,15 @@ ENVIRONMENT = PROJECT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "installed"
 LOCK = PROJECT / "requirements.lock"
-#: They build the few packages that come as source, so they come first.
-BUILDERS = ("setuptools", "wheel", "packaging")
+UV = ENVIRONMENT / "bin" / "uv"
+#: pip installs this; it installs the rest.
+FIRST = ("uv",)
+#: pyspark comes as source, 455 MB of jars: compressing them again into a wheel costs 9 s for nothing.
+STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 #: Only downloads of so many megabytes are worth a line.
 LARGE_MB = 20.0
 
-_LARGE = re.compile(r"Downloading (\S+?)(?:\.metadata)? \(([\d.]+) MB\)")
+_DOWNLOAD = re.compile(r"Downloading \S+ \(([\d.]+)(\w+)\)")
 
 
 def main(arguments: list[str]) -> int:
@@ -46,11 +53,15 @@ def main(arguments: list[str]) -> int:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if not _is_current():
             _install()
+        if "--lock" in arguments:
+            _write_lock()
+            return 0
     except subprocess.CalledProcessError as failure:
         return _complain(
             f"Set-up stopped: a step ended with exit code {failure.returncode}.",
             "Mend what the lines above name and run the same command again; what was done is kept. If it was the "
-            "making of .venv: Debian's package python3-venv holds what that needs.",
+            "making of .venv: Debian's package python3-venv holds what that needs. If no registry was reached: name "
+            "yours to pip (`pip config set global.index-url`, `global.cert`); set-up uses pip's configuration.",
         )
     finally:
         os.close(folder)
@@ -87,14 +98,15 @@ def _install() -> None:
         _say(f"making the environment .venv with Python {sys.version.split()[0]}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
     _say("installing requirements.lock (the first time about 900 MB are downloaded, which takes some minutes)")
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as builders:
-        builders.write(requirements_of(LOCK.read_text(), BUILDERS))
-        builders.flush()
-        _pip("--require-hashes", "-r", builders.name)
-    # The lock is complete, so there is nothing to resolve.
-    _pip("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517", "-r", str(LOCK))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as first:
+        first.write(requirements_of(LOCK.read_text(), FIRST))
+        first.flush()
+        _pip("install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", first.name)
+    # The lock is complete, so there is nothing to resolve. Without bytecode every process compiles what it imports,
+    # and again each time where PYTHONDONTWRITEBYTECODE is set.
+    _uv_install("--require-hashes", "--compile-bytecode", *STORED, "-r", str(LOCK))
     _say("installing the holdfast command")
-    _pip("--no-deps", "--no-build-isolation", "-e", str(PROJECT))
+    _uv_install("-e", str(PROJECT))
     STAMP.write_text(_fingerprint())
     _say(f"the environment is ready after {time.monotonic() - started:.0f} s")
 
@@ -108,26 +120,59 @@ def _fits() -> bool:
     return told[:1] == [sys.version.split()[0]] and Path(*told[1:]).resolve() == ENVIRONMENT
 
 
-def _pip(*arguments: str) -> None:
-    """Run pip install; of all that it says, tell what shows that time is well spent, and everything when it fails."""
-    command = [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
+def _write_lock() -> None:
+    """Write requirements.lock for the oldest Python, with the versions that it holds unless requirements.in differs."""
+    _say("writing requirements.lock from requirements.in")
+    environment, flags = _for_uv()
+    # Packages in a folder of this machine have hashes that no registry serves.
+    environment.pop("UV_FIND_LINKS", None)
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    command = [str(UV), "pip", "compile", "--quiet", "--generate-hashes", "--no-header", "--python-version", oldest]
+    command += [*flags, "--output-file", LOCK.name, "requirements.in"]
+    subprocess.run(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, check=True)
+
+
+def _pip(*arguments: str) -> str:
+    """Run pip; returns what it printed."""
+    command = [str(PYTHON), "-m", "pip", *arguments]
+    return subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _for_uv() -> tuple[dict[str, str], list[str]]:
+    """The environment and the flags with which uv reaches the registry that pip is configured for."""
+    options = pip_options(_pip("config", "list"))
+    system = ssl.get_default_verify_paths()
+    certificates = bool(system.cafile or system.capath)
+    # tidy: allow-environment because the variables of pip and uv are theirs
+    return uv_variables(options, os.environ, system_certificates=certificates), uv_flags(options)
+
+
+def _uv_install(*arguments: str) -> None:
+    """Run uv pip install; uv shows its progress on a terminal, and elsewhere the telling lines are printed."""
+    environment, flags = _for_uv()
+    # Packages that come as source are built apart, by builders of the lock: only such wheels stay in uv's cache.
+    builders = ["--build-constraints", str(LOCK), "--require-build-hashes"]
+    command = [str(UV), "pip", "install", "--python", str(PYTHON), "--no-deps", *builders, *flags, *arguments]
+    if sys.stderr.isatty():
+        subprocess.run(command, cwd=PROJECT, env=environment, check=True)
+        return
     lines = []
-    collected = 0
-    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
-        for line in pip.stdout or ():
-            lines.append(line)
-            word = line.split(" ", 1)[0]
-            large = _LARGE.search(line)
-            collected += word == "Collecting"
-            if large and float(large[2]) >= LARGE_MB:
-                _say(f"  downloading {large[1]} ({large[2]} MB)")
-            elif word == "Collecting" and collected % 25 == 0:
-                _say(f"  {collected} packages")
-            elif line.startswith(("Building wheels for", "Installing collected")):
-                _say("  " + line.strip()[:100])
-    if pip.returncode != 0:
+    with subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.PIPE, text=True) as uv:
+        for line in uv.stderr or ():
+            lines.append(without_passwords(line))
+            if is_progress(line):
+                _say("  " + lines[-1].strip()[:100])
+    if uv.returncode != 0:
         sys.stderr.writelines(lines[-40:])
-        raise subprocess.CalledProcessError(pip.returncode, command)
+        raise subprocess.CalledProcessError(uv.returncode, command)
+
+
+def is_progress(line: str) -> bool:
+    """Whether a line of uv's output shows that time is well spent: a step, or a download of at least ``LARGE_MB``."""
+    large = _DOWNLOAD.search(line)
+    if large:
+        return large[2] == "GiB" or (large[2] == "MiB" and float(large[1]) >= LARGE_MB)
+    return line.lstrip().startswith(("Resolved", "Building", "Built", "Prepared", "Installed", "Bytecode"))
 
 
 def _say(line: str) -> None:

@@ -7,6 +7,7 @@ thing that it found or fetched, and is quick when all is there.
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.infra.browser import find_or_install_browser
 from holdfast.infra.errors import HoldfastError
@@ -27,7 +28,10 @@ def main(arguments: list[str]) -> int:
         say(f"Java {java.version} from {java.source} ({java.executable})")
         source = JarSource(java, settings.ivy_settings)
         wanted = [*JAR_SETS, *([S3_JAR_SET] if settings.warehouse.on_s3 or "--all-jars" in arguments else [])]
-        counts = {name: len(fetch_jars(name, settings.cache, source, say=say)) for name in wanted}
+        # Ivy fetches one jar at a time and mostly waits, so the sets are fetched side by side.
+        with ThreadPoolExecutor() as threads:
+            fetched = threads.map(lambda name: fetch_jars(name, settings.cache, source, say=say), wanted)
+            counts = dict(zip(wanted, map(len, fetched), strict=True))
         say("jars: " + ", ".join(f"{count} for {name}" for name, count in counts.items()) + ", all as in jars.lock")
         if "--browser" in arguments:
             say(f"browser: {find_or_install_browser(say)}")

@@ -298,7 +298,7 @@ class Settings(BaseSettings):
         description="The folder of downloaded jars, shared by clones.",
     )
     ivy_settings: Path | None = Field(
-        default=None, description="Ivy settings file that names the team's own mirror of jars. Unset: Ivy's default."
+        default=None, description="Ivy settings file that names the team's own mirror of jars. Unset: the public one."
     )
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)

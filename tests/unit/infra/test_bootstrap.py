@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.infra.bootstrap import BUILDERS, LOCK, python_problem, requirements_of
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.infra.bootstrap import FIRST, LOCK, is_progress, python_problem, requirements_of
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
@@ -10,8 +16,36 @@ def test_an_old_python_is_told_which_one_is_needed() -> None:
     assert python_problem((3, 10)) == "This is Python 3.10; Holdfast needs 3.11 or newer."
 
 
-def test_the_builders_are_taken_from_the_lock_with_their_hashes() -> None:
-    chosen = requirements_of(LOCK.read_text(), BUILDERS)
+def test_what_pip_installs_is_taken_from_the_lock_with_its_hashes() -> None:
+    chosen = requirements_of(LOCK.read_text(), FIRST)
     names = [line.split("==")[0] for line in chosen.splitlines() if "==" in line]
-    assert sorted(names) == sorted(BUILDERS)
-    assert chosen.count("--hash=sha256:") >= 4
+    assert sorted(names) == sorted(FIRST)
+    assert chosen.count("--hash=sha256:") >= 2
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("Resolved 140 packages in 1.60s", True),
+        ("Downloading pyarrow (52.5MiB)", True),
+        ("Downloading spark (1.1GiB)", True),
+        ("Downloading pandas (12.2MiB)", False),
+        ("Downloading idna (900.0KiB)", False),
+        (" Downloaded pyarrow", False),
+        ("   Building pyspark==4.1.3", True),
+        ("      Built pyspark==4.1.3", True),
+        ("Prepared 140 packages in 45.76s", True),
+        ("Installed 140 packages in 220ms", True),
+        ("Bytecode compiled 8600 files in 7s", True),
+        (" + aiohttp==3.14.5", False),
+    ],
+)
+def test_progress_is_steps_and_large_downloads(line: str, shown: bool) -> None:
+    assert is_progress(line) is shown
+
+
+def test_set_up_needs_the_standard_library_only() -> None:
+    # -S leaves out every installed package.
+    command = [sys.executable, "-S", "-c", "import holdfast.infra.bootstrap"]
+    run = subprocess.run(command, cwd=LOCK.parent, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
