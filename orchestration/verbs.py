@@ -399,7 +399,7 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
     registry = open_registry(settings)
     try:
         topics = Topics(bootstrap_servers(settings), client_config(settings))
-        yield Verbs(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
+        yield Verbs(settings, registry, topics, who or this_user())
     finally:
         registry.close()
 
@@ -413,8 +413,13 @@ def _stored_tables(settings: Settings) -> StoredTables:
     return StoredTables(partial(existing_catalog, settings))
 
 
+def this_user() -> str:
+    """Who an action is recorded for by default: the user and the id of this process."""
+    return f"{getpass.getuser()} (pid {os.getpid()})"
+
+
 def this_process() -> Holder:
-    """This process as a holder of applies: others on this machine see at once when it is gone."""
+    """This process as the holder of an apply; processes on the same machine see at once when it has ended."""
     host = socket.gethostname()
     return Holder(f"{host}/{os.getpid()}/{start_mark(os.getpid())}", partial(_is_gone, host))
 
