@@ -177,7 +177,7 @@ def test_without_a_webhook_nothing_is_done(
     opened(registry)
     webhook.start()
     monkeypatch.delenv("HOLDFAST_WEBHOOK__URL")
-    assert "not set" in tick()
+    assert "HOLDFAST_WEBHOOK__URL" in tick()
     assert webhook.received == []
 
 
