@@ -248,7 +248,7 @@ def page(look: Look) -> RenderableType:
             table.add_row(*_cells(row))
         parts.append(table)
     elif not look.failures:
-        parts.append(Text("No processor is deployed."))
+        parts.append(Text("No deployed processor to show."))
     parts += [Text(f"{each.processor}: incident {each.id}, {each.kind}", style="yellow") for each in look.incidents]
     sick = [row for row in look.rows if _trouble(row)[0] == 0]
     parts += [Text(f"{row.processor} {row.slot}: {row.sentence}", style="red") for row in sick]
