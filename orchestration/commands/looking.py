@@ -45,7 +45,7 @@ def audit(
     warehouse: Annotated[bool, typer.Option("--warehouse", help="Compare the stores' warehouse tables, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare state with its changelog, and its table, key by key at the same offsets. Exit code 1: they differ."""
+    """Compare state with its changelog, key by key at the same offset. Exit code 1: they differ."""
     settings = command_settings()
     doing = "workers take a checkpoint; the changelogs are read …"
     with open_verbs(settings) as verbs, Console(stderr=True).status(doing):
