@@ -1,8 +1,8 @@
 """Makes this checkout runnable with nothing but Python and make: ``python3 -m holdfast.infra.bootstrap [--browser]``.
 
 It makes ``.venv``. There pip installs uv, and uv installs exactly what ``requirements.lock`` names, every file checked
-by its hash, and the project itself. That environment then prepares the rest (:mod:`holdfast.infra.machine`: Java, jars, a
-browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in`` instead.
+by its hash, and the project itself. That environment then prepares the rest (:mod:`holdfast.infra.machine`: Java,
+jars, a browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in`` instead.
 
 Invariants:
     - Only the standard library is used, and old Pythons can read this far enough to be told what is wrong.

@@ -1,7 +1,7 @@
-"""Whether Dagster's own configuration files can be used, said with file and line before anything is started.
+"""Checks Dagster's configuration files before any service starts; an error names the file and the line.
 
 Invariants:
-    - Reading only; what Dagster itself would refuse later is refused here, in the file's own terms.
+    - Reads only. A file that Dagster would refuse later is refused here.
 """
 
 from pathlib import Path
@@ -15,34 +15,34 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class DagsterConfigInvalid(HoldfastError):
-    """A configuration file of Dagster's can't be used. Fields: file, line (from 1; None where no line is to blame)."""
+    """Dagster cannot use a configuration file. Fields: file, line (from 1; None when unknown)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class DagsterDatabaseAway(HoldfastError):
-    """The database that ``dagster.yaml`` names does not answer. Field: file."""
+    """The database in ``dagster.yaml`` does not answer. Field: file."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def check_dagster_config(home: Path, workspace: Path) -> None:
-    """Check ``dagster.yaml`` in the home, and the workspace.
+    """Check ``dagster.yaml`` in the home, and the workspace file.
 
     Args:
         home: DAGSTER_HOME.
-        workspace: The file that names the code locations.
+        workspace: The file with the code locations.
 
     Raises:
-        DagsterConfigInvalid: One is no YAML, or Dagster does not know what it says.
-        DagsterDatabaseAway: Its database refuses, or does not answer.
+        DagsterConfigInvalid: A file is not YAML, or has an entry that Dagster refuses.
+        DagsterDatabaseAway: The database refuses the connection or does not answer.
     """
     instance = home / "dagster.yaml"
     for file in (instance, workspace):
         _parse(file)
     try:
         with dg.DagsterInstance.from_config(str(home)) as opened:
-            _ = opened.run_coordinator, opened.run_launcher, opened.scheduler  # made when they are first asked for
+            _ = opened.run_coordinator, opened.run_launcher, opened.scheduler  # created on first access
     except dg.DagsterInvalidConfigError as invalid:
         first = invalid.errors[0]
         path = [str(entry.field_name) for entry in first.stack.entries if hasattr(entry, "field_name")]
@@ -50,9 +50,9 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
     except DagsterPostgresException as away:
         why = str(away.__cause__ or away.__context__ or away).splitlines()[0]
         raise DagsterDatabaseAway(
-            f"Dagster's database, as {instance} names it, can't be used: {why}.",
-            action="Check that Postgres is up, and that DAGSTER_POSTGRES_HOST, _PORT, _DB, _USER and _PASSWORD name a "
-            "database of it; see docs/operations.md.",
+            f"Dagster cannot use the database of {instance}: {why}.",
+            action="Start Postgres, and set `DAGSTER_POSTGRES_HOST`, `_PORT`, `_DB`, `_USER` and `_PASSWORD` to one of "
+            "its databases (docs/operations.md).",
             file=str(instance),
         ) from None
     except Exception as failure:
@@ -62,17 +62,19 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
 def _parse(file: Path) -> Any:
     try:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as wrong:
-        mark = wrong.problem_mark or wrong.context_mark
-        raise _invalid(file, None if mark is None else mark.line + 1, str(wrong.problem or wrong.context)) from wrong
-    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
-        raise _invalid(file, None, str(wrong)) from wrong
-    except OSError as wrong:
-        raise _invalid(file, None, f"it can't be read: {wrong.strerror}") from wrong
+    except yaml.MarkedYAMLError as failure:
+        mark = failure.problem_mark or failure.context_mark
+        raise _invalid(
+            file, None if mark is None else mark.line + 1, str(failure.problem or failure.context)
+        ) from failure
+    except (yaml.YAMLError, UnicodeDecodeError) as failure:
+        raise _invalid(file, None, str(failure)) from failure
+    except OSError as failure:
+        raise _invalid(file, None, f"the file cannot be read: {failure.strerror}") from failure
 
 
 def _line_of(file: Path, path: list[str], message: str) -> int | None:
-    """The line of the entry that a path leads to, or of the one in it that the message quotes."""
+    """The line (from 1) of the entry at that path, or of the key in it that the message quotes."""
     node = yaml.compose(file.read_text(encoding="utf-8"))
     line = None
     for name in path:
@@ -97,7 +99,8 @@ def _invalid(file: Path, line: int | None, why: str) -> DagsterConfigInvalid:
     where = f"{file}, line {line}" if line is not None else str(file)
     return DagsterConfigInvalid(
         f"{where}: {why.strip()}.",
-        action="Correct it; or, if it is the dagster.yaml of the home folder, delete it: a right one is written again.",
+        action="Correct that entry. To get the default `dagster.yaml` of the home folder back, delete the file and run "
+        "`holdfast up`.",
         file=str(file),
         line=line,
     )

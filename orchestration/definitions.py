@@ -1,4 +1,4 @@
-"""Table of contents: everything that Dagster shows and runs.
+"""Dagster's code location: all assets, checks, jobs, sensors, schedules and resources.
 
 Invariants:
     - Loading imports definitions and reads settings; it opens no connection, starts no JVM and writes nothing.
@@ -33,12 +33,12 @@ from holdfast.orchestration.sensors import build_sensors  # noqa: E402
 from holdfast.orchestration.watching import topics_watch  # noqa: E402
 from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
 
-#: One process for a run, and one step after the other: a run has one JVM, however many of its assets use Spark.
+#: One process and one step at a time, so a run starts one JVM, however many of its assets use Spark.
 EXECUTOR = dg.in_process_executor
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:
-    """All definitions for the processors that the settings name."""
+    """All definitions, for the processors in the settings."""
     loaded = load_processors(settings)
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}

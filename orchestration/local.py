@@ -1,8 +1,11 @@
-"""The local Dagster: webserver and daemon as processes of their own, known by their files below the home folder.
+"""Starts and stops the local Dagster: its webserver and its daemon.
+
+Each is a process of its own with a file below the home folder that names it.
 
 Invariants:
-    - Both outlive whoever starts them, listen on loopback only, and are ended by process id, never by name.
-    - Starting what runs is no error; nor is stopping what does not.
+    - Both processes outlive the process that starts them, and listen on loopback only.
+    - Both are ended by process id and start time, never by name.
+    - Starting a running process is no error, and neither is stopping one that does not run.
 """
 
 from __future__ import annotations
@@ -30,25 +33,25 @@ from holdfast.orchestration.dagster_config import check_dagster_config
 from holdfast.orchestration.world import environment_of
 
 WEBSERVER, DAEMON = "webserver", "daemon"
-#: The port that people know; the next free one is taken when it is in use.
+#: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 _STOP_S = 20.0
 _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
   name locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 
 
 class DagsterDidNotStart(HoldfastError):
-    """Webserver or daemon ended, or was not ready in time."""
+    """The webserver or the daemon ended, or was not ready in time."""
 
 
 class DefinitionsDoNotLoad(HoldfastError):
-    """The webserver runs, but the definitions can't be loaded."""
+    """The webserver runs, but Dagster cannot load the definitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A process of the local Dagster; ``mark`` tells it from any other that had its id."""
+    """A process of the local Dagster; ``mark`` is its start time, because process ids are used again."""
 
     pid: int
     mark: str
@@ -56,7 +59,7 @@ class LocalProcess:
 
 
 def prepare(settings: Settings) -> Path:
-    """Write the instance's dagster.yaml if there is none; the DAGSTER_HOME."""
+    """Write the default ``dagster.yaml`` if none exists; returns DAGSTER_HOME."""
     home = settings.paths.dagster
     home.mkdir(parents=True, exist_ok=True)
     settings.paths.logs.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,7 @@ def prepare(settings: Settings) -> Path:
 
 
 def running(settings: Settings, name: str) -> LocalProcess | None:
-    """The webserver or the daemon of this home, if it runs."""
+    """The webserver or the daemon of this home folder; None when it does not run."""
     try:
         found = LocalProcess(**json.loads(_file(settings, name).read_text()))
     except (OSError, ValueError, TypeError):
@@ -78,65 +81,66 @@ def running(settings: Settings, name: str) -> LocalProcess | None:
 
 
 def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
-    """Start the daemon, and wait until it has told that it lives; what runs is left as it is. A sentence for people.
+    """Start the daemon unless it runs, and wait until its log shows its sensors; returns a sentence with its process.
 
     Raises:
-        DagsterDidNotStart: It ended or told nothing in time.
+        DagsterDidNotStart: The daemon ended, or was not ready in time.
     """
-    there = running(settings, DAEMON)
-    if there is not None:
-        return f"Dagster's daemon runs, process {there.pid}"
+    present = running(settings, DAEMON)
+    if present is not None:
+        return f"Dagster's daemon, process {present.pid} (was already running)"
     log = settings.paths.logs / "dagster-daemon.log"
     mark = log.stat().st_size if log.exists() else 0
     process = _launch(settings, DAEMON, ["dagster-daemon", "run"])
     deadline = time.monotonic() + timeout_s
-    while not _daemon_beats(settings, since=mark):
-        _insist(settings, process, DAEMON, deadline)
-        time.sleep(_LOOK_EVERY_S)
+    while not _daemon_ready(settings, since=mark):
+        _check_started(settings, process, DAEMON, deadline)
+        time.sleep(_POLL_EVERY_S)
     return f"Dagster's daemon, process {process.pid}"
 
 
 def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: float = 90.0) -> str:
-    """Start the webserver and wait until it has loaded the definitions; its address. What runs is left as it is.
+    """Start the webserver unless it runs, and wait until it has loaded the definitions; returns its URL.
 
     Args:
-        settings: Whose home.
-        port: The port; None takes 3000 or, when that is in use, any free one.
-        timeout_s: How long to wait.
+        settings: The home folder in them gets the process's file and log.
+        port: The port; None: 3000, or a free port when 3000 is taken.
+        timeout_s: How long to wait, seconds.
 
     Raises:
-        DagsterDidNotStart: It ended or did not answer in time.
-        DefinitionsDoNotLoad: It answers, without our definitions.
+        DagsterDidNotStart: The webserver ended, or did not answer in time.
+        DefinitionsDoNotLoad: The webserver answers, but could not load the definitions.
     """
-    there = running(settings, WEBSERVER)
-    if there is not None:
-        return there.url
+    present = running(settings, WEBSERVER)
+    if present is not None:
+        return present.url
     with _choosing_a_port(settings):
         chosen = port or _free_port()
         url = f"http://127.0.0.1:{chosen}"
         process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
         deadline = time.monotonic() + timeout_s
         while not _webserver_ready(url):
-            _insist(settings, process, WEBSERVER, deadline)
-            time.sleep(_LOOK_EVERY_S)
+            _check_started(settings, process, WEBSERVER, deadline)
+            time.sleep(_POLL_EVERY_S)
     return url
 
 
 def stop_daemon(settings: Settings) -> bool:
-    """End the daemon; whether it ran."""
+    """End the daemon; returns whether it was running."""
     return _stop(settings, DAEMON)
 
 
 def stop_webserver(settings: Settings) -> bool:
-    """End the webserver; whether it ran."""
+    """End the webserver; returns whether it was running."""
     return _stop(settings, WEBSERVER)
 
 
 def check_configuration(settings: Settings) -> Path:
-    """Refuse what Dagster could not be started with; DAGSTER_HOME, made where it is missing.
+    """Check Dagster's configuration files, and write missing ones; returns DAGSTER_HOME.
 
     Raises:
-        DagsterConfigInvalid: A file of Dagster's says what Dagster does not know, and where.
+        DagsterConfigInvalid: A file has an entry that Dagster refuses; names file and line.
+        DagsterDatabaseAway: The database in ``dagster.yaml`` does not answer.
     """
     home = prepare(settings)
     check_dagster_config(home, PROJECT / "workspace.yaml")
@@ -159,37 +163,37 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
             start_new_session=True,
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
-    # known by its file only from here on; nobody waits for it as for a child
+    # the process is known by its file from here on; without a return code, Popen would warn that nobody waited for it
     process.returncode = 0
     _file(settings, name).write_text(json.dumps(asdict(found)))
     return found
 
 
 def _stop(settings: Settings, name: str) -> bool:
-    there = running(settings, name)
-    if there is not None and not end_process(there.pid, there.mark, timeout_s=_STOP_S):
-        # its code servers are in its session and would stay
+    present = running(settings, name)
+    if present is not None and not end_process(present.pid, present.mark, timeout_s=_STOP_S):
+        # a killed process leaves its code servers behind; they are in its session
         with suppress(ProcessLookupError):
-            os.killpg(there.pid, signal.SIGKILL)
+            os.killpg(present.pid, signal.SIGKILL)
     _file(settings, name).unlink(missing_ok=True)
-    return there is not None
+    return present is not None
 
 
-def _insist(settings: Settings, process: LocalProcess, name: str, deadline: float) -> None:
+def _check_started(settings: Settings, process: LocalProcess, name: str, deadline: float) -> None:
     log = settings.paths.logs / f"dagster-{name}.log"
     ended = not is_running(process.pid, process.mark)
     if not ended and time.monotonic() < deadline:
         return
     _stop(settings, name)
-    words = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
+    tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
     raise DagsterDidNotStart(
-        f"Dagster's {name} {'ended' if ended else 'was not ready in time'}. Its log ends: {words}",
-        action=f"Read {log}; what it says last is the cause.",
+        f"Dagster's {name} {'ended' if ended else 'was not ready in time'}. Its log ends: {tail}",
+        action=f"Read the last lines of {log}, mend what they name, and run `holdfast up`.",
         process=name,
     )
 
 
-def _daemon_beats(settings: Settings, since: int) -> bool:
+def _daemon_ready(settings: Settings, since: int) -> bool:
     log = settings.paths.logs / "dagster-daemon.log"
     try:
         with log.open("rb") as file:
@@ -211,8 +215,8 @@ def _webserver_ready(url: str) -> bool:
         loaded = entry["locationOrLoadError"]
         if loaded["__typename"] == "PythonError":
             raise DefinitionsDoNotLoad(
-                f"Dagster can't load {entry['name']}: {loaded['message'].strip()[:1500]}",
-                action="Correct what it names, then reload the definitions in Dagster's UI.",
+                f"Dagster cannot load {entry['name']}: {loaded['message'].strip()[:1500]}",
+                action="Correct the code that the message names, then reload the definitions in Dagster's UI.",
                 url=url,
             )
     return True
@@ -220,7 +224,7 @@ def _webserver_ready(url: str) -> bool:
 
 @contextmanager
 def _choosing_a_port(settings: Settings) -> Iterator[None]:
-    """One installation at a time: a port counts as free until its webserver listens, and another's would answer."""
+    """Hold a lock while a port is chosen and until its webserver listens, so two installations never share one."""
     settings.cache.mkdir(parents=True, exist_ok=True)
     lock = os.open(settings.cache / "webserver-port.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
@@ -238,7 +242,7 @@ def _free_port() -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise DagsterDidNotStart("There is no free port on loopback.", action="End a program that listens on many ports.")
+    raise DagsterDidNotStart("No port on loopback is free.", action="End a program that listens on many ports.")
 
 
 def _file(settings: Settings, name: str) -> Path:

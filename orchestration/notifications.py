@@ -1,9 +1,12 @@
-"""The sensor that tells people outside of Dagster of incidents and failed runs, through the webhook of the settings.
+"""The sensor ``notifications``: posts incidents and failed runs to the webhook of the settings.
+
+``processors.lifecycle.recovery.notifications`` writes the messages and decides when to send them; ``infra.webhook``
+posts them.
 
 Invariants:
-    - Recovery knows nothing of it: it reads what the registry and Dagster hold anyway, in a tick of its own.
-    - What was told is in its cursor; a message that could not be sent is found again by the next tick.
-    - The webhook's URL is in no log, error or cursor.
+    - Recovery never waits for the webhook: this sensor only reads the registry and Dagster's runs.
+    - The cursor holds the ids of sent messages. The next tick finds and sends messages that were not accepted.
+    - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
 import json
@@ -19,37 +22,37 @@ from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
 from holdfast.orchestration.resources import LifecycleResource
-from holdfast.processors.lifecycle.recovery import notifications as told
+from holdfast.processors.lifecycle.recovery import notifications as messages
 from holdfast.processors.lifecycle.recovery.notifications import Notification, Outbox
 
 NOTIFY_EVERY_S = 15
-#: So many of the newest incidents can still be told of.
+#: Number of the newest incidents that a tick reads.
 INCIDENTS_MAX = 200
-#: So many failed runs are looked at in one tick.
+#: Number of failed runs that one tick reads.
 RUNS_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedRun:
-    """One event of Dagster's log; ``message`` is None for a run that is told of otherwise."""
+    """One failure in Dagster's log; ``message`` is None for a recovery run, whose incident has its own message."""
 
     position: int
     message: Notification | None
 
 
 def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
-    """The sensor; it starts switched on where a webhook is configured."""
+    """The sensor; ``enabled`` is its state in a new Dagster instance."""
 
     @dg.sensor(
         minimum_interval_seconds=NOTIFY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        description="Tells the webhook of incidents that were opened, mended or given up, and of runs that failed; "
-        "one that is away is tried again.",
+        description="Posts opened, resolved and failed incidents, and failed runs, to the webhook. Retries while the "
+        "webhook does not answer.",
     )
     def notifications(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         settings = load_settings()
         if settings.webhook.url is None:
-            return dg.SensorResult(skip_reason="No webhook is configured: HOLDFAST_WEBHOOK__URL is not set.")
+            return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")
         outbox, position, first = _remembered(context.cursor)
         if first:
             position = _newest_failure(context.instance)
@@ -58,40 +61,40 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
             return dg.SensorResult(skip_reason=failed.message, cursor=context.cursor)
-        if first:  # what ended before anybody wanted to be told is no news
+        if first:  # incidents that ended before the first tick are not sent
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
-        messages = [each for pair in incidents for each in pair] + [run.message for run in runs if run.message]
-        pending = told.waiting(outbox, messages, lifecycle.world.clock())
-        sending = told.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
+        found = [each for pair in incidents for each in pair] + [run.message for run in runs if run.message]
+        pending = messages.waiting(outbox, found, lifecycle.world.clock())
+        sending = messages.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
         for run in runs:
             if run.message is not None and run.message.id in left:
                 break
             position = run.position
-        known = [each.id for each in messages]
-        cursor = told.encoded(told.forget(sending.outbox, known), failures_after=position)
-        sentence = f"{len(sending.accepted)} told, {len(left)} waiting. {sending.failure}".strip()
+        known = [each.id for each in found]
+        cursor = messages.encoded(messages.forget(sending.outbox, known), failures_after=position)
+        sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
         return dg.SensorResult(skip_reason=sentence, cursor=cursor)
 
     return notifications
 
 
 def _remembered(cursor: str | None) -> tuple[Outbox, int, bool]:
-    """What was told, the last failed run that was dealt with, and whether this is the first tick."""
+    """The outbox, the log position of the last failed run that was handled, and whether this is the first tick."""
     try:
         document = json.loads(cursor or "{}")
-        return told.from_data(document["outbox"]), int(document["failures_after"]), False
+        return messages.from_data(document["outbox"]), int(document["failures_after"]), False
     except (ValueError, KeyError, TypeError):
         return Outbox(), 0, True
 
 
 def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:
-    """By incident, oldest first."""
+    """The messages of each incident, oldest incident first."""
     found = {incident.id: incident for incident in lifecycle.registry.incidents(INCIDENTS_MAX)}
     found |= {incident.id: incident for incident in lifecycle.registry.open_incidents()}
-    return [told.of_incident(found[number]) for number in sorted(found)]
+    return [messages.of_incident(found[number]) for number in sorted(found)]
 
 
 def _newest_failure(instance: dg.DagsterInstance) -> int:
@@ -100,7 +103,7 @@ def _newest_failure(instance: dg.DagsterInstance) -> int:
 
 
 def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRun]:
-    """Failed runs after that position, in order."""
+    """Failed runs after that position of Dagster's log, in order."""
     wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=after)
     records = instance.fetch_run_status_changes(wanted, limit=RUNS_MAX, ascending=True).records
     if not records:
@@ -110,9 +113,9 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRu
     found = []
     for record in records:
         run, message = runs.get(record.run_id), None
-        # a recovery's end is told with its incident
+        # the incident's own message covers a recovery run
         if run is not None and INCIDENT_TAG not in run.tags:
-            message = told.of_failed_run(
+            message = messages.of_failed_run(
                 run.run_id,
                 run.job_name,
                 _cause(instance, record),
@@ -124,7 +127,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRu
 
 
 def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
-    """Why a run failed: what its first failed step says, or else the run's own last word."""
+    """The error of a run's first failed step; without one, the message of the run's failure."""
     for entry in instance.all_logs(failure.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
         event = entry.dagster_event
         data = None if event is None else event.step_failure_data
@@ -143,13 +146,13 @@ def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
 
 def _send(message: Notification, settings: Settings) -> Answer:
     assert settings.webhook.url is not None
-    render = told.slack if settings.webhook.kind == "slack" else told.generic
+    render = messages.slack if settings.webhook.kind == "slack" else messages.generic
     document = render(message, _link(message, settings))
     return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
 
 
 def _link(message: Notification, settings: Settings) -> str | None:
-    """Where in Dagster's UI it is told in full."""
+    """The URL of the run, or of the incident's runs, in Dagster's UI; None when no UI is known."""
     webserver = local.running(settings, local.WEBSERVER)
     base = settings.webhook.dagster_url or (None if webserver is None else webserver.url)
     if base is None:
@@ -160,9 +163,11 @@ def _link(message: Notification, settings: Settings) -> str | None:
     return f"{base.rstrip('/')}/runs?q[0]={tag}"
 
 
-def _report(context: dg.SensorEvaluationContext, settings: Settings, sending: told.Sending) -> None:
+def _report(context: dg.SensorEvaluationContext, settings: Settings, sending: messages.Sending) -> None:
     where = shown(settings.webhook.url or "")
     for identity in sending.given_up:
-        context.log.error(f"The webhook at {where} refused {identity} {told.REFUSALS_MAX} times; it is given up.")
+        context.log.error(
+            f"The webhook at {where} refused message {identity} {messages.REFUSALS_MAX} times; it is not sent again."
+        )
     if sending.failure:
         context.log.warning(f"The webhook at {where}: {sending.failure}")

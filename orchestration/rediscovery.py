@@ -1,8 +1,8 @@
-"""Fills a registry that was lost from what runs on this machine; called whenever the registry is opened.
+"""Rebuilds a lost registry from the programs that run on this machine; runs each time the registry is opened.
 
 Invariants:
-    - It costs one query where the registry knows anything, and nothing where there are no programs.
-    - What can't be found out now (a supervisor or broker that is away) is left to the next opening.
+    - One query when the registry has deployments; no query when the supervisor has no programs.
+    - When the supervisor or the broker does not answer, nothing is recorded, and the next opening tries again.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
-#: How long Kafka may take to tell of topics, seconds.
+#: Timeout of the request for the topics' partitions, seconds.
 TOPICS_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ...]:
-    """Record what the supervisor's programs tell, if the registry knows nothing; what was recorded by this call."""
+    """Record running processors in an empty registry; returns the processors that this call recorded."""
     asked = asked_for(settings.paths.supervisor / "programs")
     if not asked or not registry.knows_nothing():
         return ()
@@ -53,7 +53,7 @@ def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ..
 
 
 def _version(settings: Settings, command: tuple[str, ...]) -> str | None:
-    """The version that a worker tells, or told when it failed."""
+    """The code version in a worker's status, or in its last failure; None when unknown."""
     words = dict(pairwise(command))
     processor = words.get("--processor")
     if processor is None:
@@ -70,7 +70,7 @@ def _record(
     if not registry.adopt_deployment(adopted.processor, adopted.code_version, adopted.slots, adopted.desired, now):
         return False
     if definition is not None and definition.topology.code_version == adopted.code_version:
-        # a former version's shape is not known any more; it is recorded by its next deployment
+        # the code here has another version's shape; the next deployment records the right one
         target = adopted.target or definition.target
         release = adopted.release
         name = release.name if release is not None else release_id(adopted.code_version, code_of(target).digest)

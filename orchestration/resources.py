@@ -1,8 +1,8 @@
-"""Resources: what runs and ticks act through, opened when first used and closed with the run.
+"""Dagster resources (Kafka, registry, supervisor, Spark): opened on first use, closed at the end of the run.
 
 Invariants:
-    - Definitions load without any of them: no connection, no thread and no JVM before a run asks.
-    - Settings are read from the environment at that moment, as everywhere.
+    - Loading the definitions opens no connection and starts no thread and no JVM.
+    - Settings are read from the environment on each use.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from holdfast.orchestration.verbs import Verbs
 from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
 
-#: How long brokers are asked for an answer where a tick waits for it, seconds.
+#: Timeout of a ping of the brokers in a sensor's tick, seconds.
 PING_S = 3.0
 
 
@@ -31,7 +31,7 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @property
     def bootstrap(self) -> str:
-        """Bootstrap servers, now."""
+        """Addresses of the bootstrap servers."""
         return bootstrap_servers(load_settings())
 
     @property
@@ -40,27 +40,27 @@ class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return client_config(load_settings())
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
-        """Facts about topics, and the changes to them."""
+        """The cluster's topics; each request ends after ``timeout_s``."""
         settings = load_settings()
         return Topics(bootstrap_servers(settings), client_config(settings), timeout_s=timeout_s)
 
     def ping(self) -> int:
-        """The number of brokers that answer, asked for a short while.
+        """The number of brokers that answer within PING_S.
 
         Raises:
-            BrokerUnreachable: None does.
+            BrokerUnreachable: No broker answers.
         """
         return self.topics(PING_S).ping()
 
 
 class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The memory of incidents, deployments, actions and snapshots."""
+    """The registry of incidents, deployments, applies and snapshots."""
 
     _registry: Registry | None = PrivateAttr(default=None)
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["RegistryResource"]:
-        """Close what the run opened."""
+        """Close the registry at the end of the run."""
         try:
             yield self
         finally:
@@ -68,59 +68,59 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @property
     def registry(self) -> Registry:
-        """The open registry, its schema up to date."""
+        """The registry, opened and migrated on first use."""
         if self._registry is None:
             self._registry = open_registry(load_settings())
         return self._registry
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the registry's connections, if any."""
         if self._registry is not None:
             self._registry.close()
             self._registry = None
 
 
 class LifecycleResource(RegistryResource):
-    """What deploys and recovers processors: supervisor, processors' answers, registry."""
+    """What deployment and recovery need: supervisor, workers' status, registry."""
 
     @property
     def world(self) -> World:
-        """What deployment and recovery act through."""
+        """Supervisor, workers' status and registry of this machine."""
         return build_world(self.paths, self.registry)
 
     @property
     def paths(self) -> Paths:
-        """Names below the home folder."""
+        """Paths below the home folder."""
         return load_settings().paths
 
     @property
     def project(self) -> Path:
-        """The folder that processors are started in."""
+        """The working directory of processors."""
         return PROJECT
 
     @property
     def restore_target_s(self) -> float:
-        """How long a restore of a whole changelog may take, seconds."""
+        """Target time for the restore of a whole changelog, seconds."""
         return load_settings().restore_target_s
 
     def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
+        """The HOLDFAST_* variables of a processor; never print them, they may hold secrets."""
         return environment_of(load_settings())
 
     def verbs(self, who: str) -> Verbs:
-        """Plans and applies, recorded as done by ``who``."""
+        """``Verbs`` that record their applies under the name ``who``."""
         settings = load_settings()
         return Verbs(settings, self.registry, Topics(bootstrap_servers(settings), client_config(settings)), who)
 
 
 class WarehouseResource(RegistryResource):
-    """Spark and the tables: one session for each run, started when first asked for."""
+    """Spark and the warehouse's tables: one session for each run, started on first use."""
 
     _session: Any = PrivateAttr(default=None)
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["WarehouseResource"]:
-        """End the session, and its JVM, with the run."""
+        """Stop the session and its JVM at the end of the run."""
         try:
             yield self
         finally:
@@ -133,7 +133,7 @@ class WarehouseResource(RegistryResource):
 
     @property
     def session(self) -> Any:
-        """The run's session."""
+        """The Spark session of the run."""
         if self._session is None:
             from holdfast.infra.spark.session import spark_session
 
@@ -142,12 +142,12 @@ class WarehouseResource(RegistryResource):
 
     @property
     def maintenance(self) -> Mapping[str, float]:
-        """How tables are kept."""
+        """The settings of table maintenance, by name."""
         return load_settings().maintenance.model_dump()
 
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]
-    """The resources by the keys that assets ask for."""
+    """The resources by the names that assets and jobs use."""
     return {
         "cluster": ClusterResource(),
         "lifecycle": LifecycleResource(),

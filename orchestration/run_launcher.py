@@ -1,12 +1,12 @@
-"""The launcher of runs on one machine: Dagster's own, and it tells of a run whether its process lives.
+"""Dagster's run launcher for one machine, with a health check of the run's own process.
 
-Dagster's own launcher leaves that to the code server that started the process. Where that was killed too (with the
-daemon's whole session, or as the machine went down), a run stays STARTED for ever, and holds its pool and its
-processor: neither a recovery nor a deployment of that processor would start again.
+Dagster's launcher leaves that check to the code server that started the process. When the code server was killed too
+(with the daemon's session, or with the machine), a run stays STARTED forever. It keeps its pool and its ``processor``
+tag, so no recovery and no deployment of that processor can start.
 
 Invariants:
-    - Loading it imports Dagster alone: every process of an instance does.
-    - A run is given up only when its own process is known, and known to be gone.
+    - Loading this module imports Dagster alone, because every process of an instance loads it.
+    - A run is failed only when its process is known and has ended.
 """
 
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, Wor
 
 from holdfast.infra.process import started_at
 
-#: A process that began so much later than its run said its id is another one, seconds.
+#: A process with the run's id that started this many seconds after the run named it is another process.
 CLOCKS_DIFFER_S = 2.0
 
 
 class LocalRunLauncher(DefaultRunLauncher):
-    """Starts runs as ``DefaultRunLauncher`` does; ``run_monitoring`` ends those whose process is gone."""
+    """A ``DefaultRunLauncher`` whose health check lets ``run_monitoring`` fail runs without a process."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Yes."""
+        """True: Dagster's ``run_monitoring`` calls ``check_run_worker_health``."""
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """FAILED when the process that the run named as its own is gone; RUNNING otherwise."""
+        """FAILED when the process that the run recorded has ended; RUNNING otherwise."""
         named = self._process_of(run.run_id)
         if named is None:
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "it has named no process yet")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "the run has recorded no process yet")
         pid, at = named
         began = started_at(pid)
         if began is None or began > at + CLOCKS_DIFFER_S:
-            return CheckRunHealthResult(WorkerStatus.FAILED, f"its process {pid} is gone", run_worker_id=str(pid))
+            return CheckRunHealthResult(WorkerStatus.FAILED, f"its process {pid} has ended", run_worker_id=str(pid))
         return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=str(pid))
 
     def _process_of(self, run_id: str) -> tuple[int, float] | None:
-        """The id of the run's process, and when it said so (seconds since 1970)."""
+        """The id of the run's process, and when the run recorded it (seconds since 1970)."""
         for record in reversed(self._engine_events(run_id)):
             event = record.dagster_event
             pid = None if event is None else event.engine_event_data.metadata.get("pid")

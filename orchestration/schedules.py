@@ -1,7 +1,7 @@
-"""Schedules: when changelogs are checked, and when stores are checkpointed and published.
+"""Schedules of checks, rehearsals, snapshots and warehouse maintenance; all times are UTC.
 
 Invariants:
-    - What only reads starts switched on; what costs a JVM each time starts switched off, for the team to decide.
+    - A schedule that only reads is on by default. A schedule that starts a JVM is off; the team switches it on.
 """
 
 import dagster as dg
@@ -18,7 +18,7 @@ from holdfast.orchestration.jobs.rehearse_restore import RehearseConfig, rehears
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
-    """All schedules."""
+    """All schedules; ``settings`` choose hourly or daily snapshots."""
     return [
         dg.ScheduleDefinition(
             name="compaction_checks_nightly",
@@ -26,7 +26,7 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
             cron_schedule="30 2 * * *",
             execution_timezone="UTC",
             default_status=dg.DefaultScheduleStatus.RUNNING,
-            description="Every night: are all changelogs still compacted as state needs it?",
+            description="Every night at 02:30: check that all changelogs are compacted as state needs.",
         ),
         _rehearsals(),
         dg.ScheduleDefinition(
@@ -35,7 +35,7 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
             cron_schedule="30 5 * * *",
             execution_timezone="UTC",
             default_status=dg.DefaultScheduleStatus.RUNNING,
-            description="Every day: is there anything of ours that no registered store owns?",
+            description="Every day at 05:30: find topics, groups, folders and tables that no registered store owns.",
         ),
         _snapshots(settings),
         dg.ScheduleDefinition(
@@ -44,7 +44,7 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
             cron_schedule="30 4 * * *",
             execution_timezone="UTC",
             default_status=dg.DefaultScheduleStatus.STOPPED,
-            description="Every night: keep the warehouse's tables, so that they neither grow nor slow down.",
+            description="Every night at 04:30: expire old versions and compact small files of all warehouse tables.",
         ),
     ]
 
@@ -56,8 +56,8 @@ def _rehearsals() -> dg.ScheduleDefinition:
         cron_schedule="0 5 * * *",
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Every day: restore one partition, chosen by the date, into a scratch folder; is it what its owner "
-        "has, and how long does it take?",
+        description="Every day at 05:00: restore one partition, chosen by the date, into a scratch folder. Compare it "
+        "with the worker's state, and measure the time.",
     )
     def rehearse(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         day = context.scheduled_execution_time.date().isoformat()

@@ -1,9 +1,12 @@
-"""Sensors: one asks for recovery (runs, no events), one tells how processors are (events, no runs), one logs failures.
+"""Sensors of processors: ``processor_recovery``, ``processor_telemetry`` and ``run_failures``.
+
+``processor_recovery`` opens incidents, asks for recovery runs and updates the checks ``working``.
+``processor_telemetry`` logs observations with lag and throughput. ``run_failures`` logs failed runs.
 
 Invariants:
-    - A tick does no work: it looks, with short timeouts, and asks for a run.
-    - One incident has one run at a time; its run key is the incident and the number of the run.
-    - A run that ended and left its incident open (it was killed, say) is followed by another, up to a limit.
+    - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
+    - An incident has one run at a time; the run key is the incident's number and the number of the run.
+    - When a run ended without closing its incident (it was killed, say), another follows, up to RUNS_PER_INCIDENT.
 """
 
 import json
@@ -32,21 +35,21 @@ from holdfast.processors.lifecycle.recovery.incidents import Notice, notice, obs
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
-#: So many states are told of in one tick, the others in the next ones: Dagster's log keeps every event.
+#: Stores with an observation in one tick; the next ticks take the next stores. Dagster's log keeps every event.
 STATES_PER_TICK = 20
-#: So many runs may end without closing their incident; then it is closed as failed.
+#: Runs that may end without closing their incident; after the last one the incident is closed as failed.
 RUNS_PER_INCIDENT = 3
-#: How long after such a run the next one is asked for, seconds; doubled for each further one.
+#: Pause after such a run before the next one, seconds; doubled for each further run.
 NEXT_RUN_AFTER_S = 30.0
 
-#: In the cursor, beside the processors, which have no such name.
+#: Reserved cursor key; no processor can have this name.
 _NEXT_STATE = "/next state"
 
 log = structlog.get_logger(__name__)
 
 
 def build_sensors(stores: dict[str, tuple[str, ...]], *, recovery_enabled: bool) -> list[dg.SensorDefinition]:
-    """The sensors over these processors (processor -> its stores)."""
+    """The three sensors; ``stores`` maps each processor to its stores."""
     return [_recovery(frozenset(stores), enabled=recovery_enabled), _telemetry(stores), run_failures]
 
 
@@ -55,8 +58,8 @@ def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
         job=recover_processor,
         minimum_interval_seconds=RECOVERY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        description="Looks at every deployed processor; files one incident for one that is broken, asks for one "
-        "recovery run, and tells the check `working` of each when its answer changes.",
+        description="Watches every deployed processor. Opens one incident for a broken processor, requests one "
+        "recovery run, and updates the check `working` when its result changes.",
     )
     def processor_recovery(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
@@ -69,28 +72,28 @@ def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
             deployments = lifecycle.registry.deployments()
             tick.begun = {each.processor: each for each in lifecycle.registry.journal.applies(open_only=True)}
         except HoldfastError as failed:
-            context.log.warning(f"The registry can't be asked: {failed}")
-            return dg.SensorResult(skip_reason=f"The registry can't be asked: {failed}", cursor=context.cursor)
+            context.log.warning(f"The registry cannot be read: {failed}")
+            return dg.SensorResult(skip_reason=f"The registry cannot be read: {failed}", cursor=context.cursor)
         tick.ask(deployments)
         for deployment in deployments:
             name = deployment.processor
             try:
-                tick.look(deployment, waiting.get(name), told=name in defined)
+                tick.look(deployment, waiting.get(name), has_check=name in defined)
             except HoldfastError as failed:
-                context.log.warning(f"{name} could not be looked at: {failed}")
+                context.log.warning(f"The status of {name} could not be read: {failed}")
                 tick.keep(name)
-                tick.said.append(f"{name}: {failed.message}")
-        said = " ".join(tick.said) or "Nothing is deployed."
+                tick.sentences.append(f"{name}: {failed.message}")
+        summary = " ".join(tick.sentences) or "No processor is deployed."
         cursor = json.dumps(tick.after)
         if tick.requests:
             return dg.SensorResult(run_requests=tick.requests, asset_events=tick.events, cursor=cursor)
-        return dg.SensorResult(skip_reason=said, asset_events=tick.events, cursor=cursor)
+        return dg.SensorResult(skip_reason=summary, asset_events=tick.events, cursor=cursor)
 
     return processor_recovery
 
 
 class _Tick:
-    """One look at all processors: what it asks for, what it tells, and what the next has to know."""
+    """One tick over all processors: its run requests, its check results, and the cursor of the next tick."""
 
     def __init__(
         self,
@@ -109,59 +112,64 @@ class _Tick:
         self.after: dict[str, Any] = {}
         self.requests: list[dg.RunRequest] = []
         self.events: list[dg.AssetCheckEvaluation] = []
-        self.said: list[str] = []
+        self.sentences: list[str] = []
 
     def ask(self, deployments: Iterable[Deployment]) -> None:
-        """Ask all workers at once, before each is looked at: silent ones are waited for side by side."""
+        """Ask all workers at the same time, so silent workers cost one timeout together."""
         self._world = look_at_all(self._lifecycle.world, [each for each in deployments if each.desired != "deploying"])
 
     def keep(self, name: str) -> None:
-        """What was known of a processor stays known: it could not be looked at."""
+        """Keep a processor's part of the cursor, because its status could not be read."""
         if name in self._before:
             self.after[name] = self._before[name]
 
-    def look(self, deployment: Deployment, waiting: Incident | None, *, told: bool) -> None:
-        """Look at one processor; ``waiting`` is its open incident, ``told`` whether it has a check.
+    def look(self, deployment: Deployment, waiting: Incident | None, *, has_check: bool) -> None:
+        """Diagnose one processor, then request a run and update its check as needed.
+
+        Args:
+            deployment: The processor's deployment.
+            waiting: Its open incident, if any.
+            has_check: Whether the definitions have a check ``working`` for it.
 
         Raises:
-            HoldfastError: Supervisor or registry didn't answer.
+            HoldfastError: The supervisor or the registry did not answer.
         """
         name = deployment.processor
         before = self._before.get(name, {})
         if deployment.desired == "deploying":
             self.after[name] = dict(before)
-            self.said.append(f"{name}: {deployment.desired}")
-            if told and name in self.begun:
-                self._tell_of_apply(self.begun[name], {}, before)
+            self.sentences.append(f"{name}: {deployment.desired}")
+            if has_check and name in self.begun:
+                self._check_apply(self.begun[name], {}, before)
             return
         seen = notice(name, self._world, self._limits, answered_at=_moments(before.get("answered")))
-        self.said.append(f"{name}: {seen.worst.sentence}")
-        # the processor may be well again while the run that should have closed its incident is gone
+        self.sentences.append(f"{name}: {seen.worst.sentence}")
+        # a healthy processor may still have an open incident, when the run that should have closed it was killed
         incident = seen.incident or waiting
         if seen.opened and incident is not None:
-            self._context.log.warning(f"{name}: incident {incident.id} was opened, {incident.kind}.")
+            self._context.log.warning(f"{name}: opened incident {incident.id} ({incident.kind}).")
         answered = {slot: moment.isoformat() for slot, moment in seen.answered_at.items()}
         self.after[name] = {**before, "answered": answered}
         if incident is not None and incident.is_open:
             self._ask(incident, seen)
-        if told and name in self.begun:
-            self._tell_of_apply(self.begun[name], seen.diagnoses, before)
-        elif told:
-            self._tell(name, seen, before)
+        if has_check and name in self.begun:
+            self._check_apply(self.begun[name], seen.diagnoses, before)
+        elif has_check:
+            self._check_working(name, seen, before)
 
     def _ask(self, incident: Incident, seen: Notice) -> None:
-        """Ask for a run for an open incident, unless it waits for something that passes."""
+        """Request a run for an open incident, unless it waits for a condition, such as an absent broker, to pass."""
         lasting = waits_for(incident, seen.worst, self._conditions)
         if lasting:
             wait_on(incident, seen.worst, lasting, self._lifecycle.world)
-            self.said.append(f"Incident {incident.id} waits: {lasting}")
+            self.sentences.append(f"Incident {incident.id} waits: {lasting}")
             return
         request = _request(self._context, self._lifecycle, incident.id)
         if request is not None:
             self.requests.append(request)
 
-    def _tell(self, name: str, seen: Notice, before: dict[str, Any]) -> None:
-        """Tell the check ``working`` when its answer is another one, or was not told for long."""
+    def _check_working(self, name: str, seen: Notice, before: dict[str, Any]) -> None:
+        """Update the check ``working`` when its result changed, or when its last update is old."""
         world = self._lifecycle.world
         now = world.clock()
         statuses = [each.status for each in seen.observations.values() if each.status is not None]
@@ -170,14 +178,14 @@ class _Tick:
         incident = incident_of(name, world)
         answer = judge_working(seen.diagnoses, incident, now, lag=lag)
         if answer is not None:
-            self._say(name, answer, incident, before)
+            self._report(name, answer, incident, before)
 
-    def _tell_of_apply(self, begun: ApplyRecord, found: Mapping[str, Diagnosis], before: dict[str, Any]) -> None:
-        """Tell of an apply that nobody carries out any more; while somebody does, what was said stands."""
+    def _check_apply(self, begun: ApplyRecord, found: Mapping[str, Diagnosis], before: dict[str, Any]) -> None:
+        """Report an apply that was broken off; while an apply runs, the check keeps its last result."""
         if is_free(begun, this_process(), self._lifecycle.world.clock()):
-            self._say(begun.processor, judge_broken_off(begun, found), None, before)
+            self._report(begun.processor, judge_broken_off(begun, found), None, before)
 
-    def _say(self, name: str, answer: Answer, incident: Incident | None, before: dict[str, Any]) -> None:
+    def _report(self, name: str, answer: Answer, incident: Incident | None, before: dict[str, Any]) -> None:
         now = self._lifecycle.world.clock().timestamp()
         if is_due(answer, before.get("told"), now):
             self.events.append(evaluation(name, answer, incident))
@@ -187,12 +195,12 @@ class _Tick:
 def _request(
     context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, incident_id: int
 ) -> dg.RunRequest | None:
-    """A run for an open incident, unless one is on its way, works on it, or enough have tried."""
+    """The next run for an open incident; None while a run is queued or running, and after RUNS_PER_INCIDENT runs."""
     registry = lifecycle.registry
     records = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
     runs = [record.dagster_run for record in records]
     asked = len(runs)
-    # read after the runs: a run closes its incident before it ends
+    # read after the runs, because a run closes its incident before it ends
     incident = registry.incident(incident_id)
     if incident is None or not incident.is_open or any(not run.is_finished for run in runs):
         return None
@@ -201,8 +209,8 @@ def _request(
         if holder not in {run.run_id for run in runs}:
             return None
         registry.release_incident(incident.id, holder)
-        context.log.warning(f"Incident {incident.id} of {name}: run {holder} ended and left it open.")
-    # one that succeeded left it open on purpose: it waits; those of before a person asked for another try don't count
+        context.log.warning(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
+    # not counted: runs that succeeded, whose incident waits, and runs from before `holdfast incidents retry`
     since = incident.retried_at
     tried = [
         record
@@ -211,7 +219,7 @@ def _request(
         and (since is None or record.create_timestamp > since)
     ]
     if len(tried) >= RUNS_PER_INCIDENT:
-        reason = f"{len(tried)} runs ended and left it open; the last is {tried[0].dagster_run.run_id}"
+        reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].dagster_run.run_id}"
         registry.close_incident(incident.id, "failed", lifecycle.world.clock(), reason=reason)
         context.log.error(f"Incident {incident.id} of {name} failed: {reason}")
         return None
@@ -228,17 +236,17 @@ def _request(
 
 @dg.run_failure_sensor(
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Logs every run that failed, with its processor and its cause.",
+    description="Logs every failed run with its processor and its cause.",
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
-    """One log event for each failed run."""
+    """Log the event ``run.failed``."""
     run = context.dagster_run
-    told = {"job": run.job_name, "run": run.run_id, "processor": run.tags.get(PROCESSOR_TAG)}
-    log.error("run.failed", **told, cause=context.failure_event.message)
+    fields = {"job": run.job_name, "run": run.run_id, "processor": run.tags.get(PROCESSOR_TAG)}
+    log.error("run.failed", **fields, cause=context.failure_event.message)
 
 
 def _remembered(cursor: str | None) -> dict[str, dict[str, Any]]:
-    """By processor: when its slots ``answered``, what was ``told`` when, and its ``lag``."""
+    """The cursor by processor: when its slots ``answered``, the check's last result (``told``), and its ``lag``."""
     try:
         document = json.loads(cursor or "{}")
         return {name: each for name, each in document.items() if isinstance(each, dict)}
@@ -265,7 +273,7 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=TELEMETRY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports lag, throughput and tasks of every deployed processor as observations of its assets.",
+        description="Logs lag, throughput and tasks of every deployed processor as observations of its assets.",
     )
     def processor_telemetry(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
@@ -281,7 +289,7 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
             try:
                 seen = observe(name, world, limits)
             except HoldfastError as failed:
-                context.log.warning(f"{name} could not be looked at: {failed}")
+                context.log.warning(f"The status of {name} could not be read: {failed}")
                 continue
             statuses = [each.status for each in seen.values() if each.status is not None]
             facts, after[name] = _facts(statuses, before.get(name))
@@ -293,14 +301,14 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
         known = [(name, store) for name, store in states if name in lags]
         events += [dg.AssetObservation(keys.state_key(*one), metadata={"lag_records": lags[one[0]]}) for one in known]
         return dg.SensorResult(
-            asset_events=events, skip_reason=f"{len(events)} observations reported.", cursor=json.dumps(after)
+            asset_events=events, skip_reason=f"{len(events)} observations logged.", cursor=json.dumps(after)
         )
 
     return processor_telemetry
 
 
 def turn(states: list[tuple[str, str]], first: Any) -> tuple[list[tuple[str, str]], list[str]]:
-    """The states that are told of in this tick, and where the next one goes on."""
+    """The stores of this tick, at most STATES_PER_TICK, and the first store of the next tick."""
     start = next((number for number, one in enumerate(states) if list(one) >= first), 0) if first else 0
     ordered = states[start:] + states[:start]
     rest = ordered[STATES_PER_TICK:]
@@ -308,7 +316,7 @@ def turn(states: list[tuple[str, str]], first: Any) -> tuple[list[tuple[str, str
 
 
 def _facts(statuses: list[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
-    """Plottable figures of one processor, and what the next look needs to make rates of them."""
+    """Metadata of one processor's observation, and the figures from which the next tick computes rates."""
     tasks = [task for status in statuses for task in status.tasks]
     lags = [at.lag for task in tasks for at in task.inputs.values()]
     processed = sum(int(getattr(status, "records", {}).get("processed", 0)) for status in statuses)

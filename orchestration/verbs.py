@@ -1,4 +1,4 @@
-"""The lifecycle's verbs on this machine's world: what jobs, the command line and Python programs call alike.
+"""Plans and applies of the lifecycle's verbs on this machine, for jobs, the command line and Python programs.
 
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.verbs import open_verbs
@@ -10,7 +10,7 @@
         verbs.apply(plan, confirmed=plan.hash)
 
 Invariants:
-    - A plan that is given out is remembered, so that it can be said later what changed since it was shown.
+    - Every plan is recorded, so a later refusal can name the facts that changed since the plan was shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import getpass
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,19 +68,19 @@ if TYPE_CHECKING:
 
 
 class ApplyUnknown(HoldfastError):
-    """There is no apply of that number."""
+    """No open apply has that number."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class Verbs:
-    """Plans and applies on one world.
+    """Plans and applies requests for the processors of the settings.
 
     Args:
-        settings: Whose world.
-        registry: Where plans and applies are remembered.
-        topics: Kafka.
-        who: Recorded with everything that is done.
+        settings: Name the processors, Kafka and the home folder.
+        registry: Records plans and applies.
+        topics: Kafka's topics.
+        who: The name to record with each apply.
     """
 
     def __init__(self, settings: Settings, registry: Registry, topics: Topics, who: str) -> None:
@@ -106,22 +106,22 @@ class Verbs:
         self._holder = this_process()
 
     def definition(self, processor: str) -> ProcessorDefinition:
-        """The processor as it is defined now.
+        """The processor's definition in the code of now.
 
         Raises:
-            ProcessorUnknown: There is none of that name.
+            ProcessorUnknown: No processor has that name.
         """
         return find_processor(self._settings, processor)
 
     def facts(self, processor: str) -> Facts:
-        """A processor's world at this moment."""
+        """The facts about a processor from which plans are decided, read now."""
         return read_facts(self.definition(processor).topology, self._facts)
 
     def plan(self, request: Request) -> Plan:
-        """Decide what a request would do; nothing is changed.
+        """Decide the stages of a request and record the plan; nothing else changes.
 
         Raises:
-            HoldfastError: The processor is unknown, or facts can't be read.
+            HoldfastError: The processor is unknown, or a fact cannot be read.
         """
         decided = plan_for(request, self._facts, self.definition(request.processor).topology)
         journal, now = self._registry.journal, self._world.clock()
@@ -130,23 +130,23 @@ class Verbs:
 
     @staticmethod
     def explain(plan: Plan) -> str:
-        """The plan in words."""
+        """The plan as text: facts, stages, effects and how to undo it."""
         return explain(plan)
 
     def apply(
         self, plan: Plan, *, confirmed: str | None = None, sure: bool = False, tell: Tell = lambda text: None
     ) -> Applied:
-        """Carry a plan out, if the world is still the one that it was decided from.
+        """Carry out a plan, if a plan of the same request still has the same hash.
 
         Args:
-            plan: What ``plan`` gave.
-            confirmed: The hash of the plan that was shown; needed, or ``sure``, where something is deleted.
-            sure: Confirms without a hash.
-            tell: Told how it gets on.
+            plan: The result of ``plan``.
+            confirmed: The hash of the plan that a person confirmed. A plan that deletes needs it, or ``sure``.
+            sure: Confirms a plan that deletes without a hash.
+            tell: Called with each line of progress.
 
         Raises:
             PlanRefused, PlanStale, NotConfirmed, ApplyInProgress: Nothing was changed.
-            HoldfastError: A stage failed; asked for again, it goes on.
+            HoldfastError: A stage failed; apply the same request again to resume.
         """
         now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
@@ -163,11 +163,11 @@ class Verbs:
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """What the last stage that ran a processor came to, in this very object's applies."""
+        """The result of the last deployment stage that this object applied; None before the first."""
         return self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
-        """The open apply of just this request that is to go on with its own plan; None when there is none."""
+        """The open apply of the same request, when its verb resumes with its own plan; None otherwise."""
         for record in self._registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on":
@@ -175,11 +175,12 @@ class Verbs:
         return None
 
     def resume(self, apply_id: int, *, tell: Tell = lambda text: None) -> Applied:
-        """Go on with an open apply that was broken off.
+        """Resume an apply that was broken off, from its first stage that is not done.
 
         Raises:
-            ApplyUnknown: There is none of that number that is open.
-            HoldfastError: See ``apply``.
+            ApplyUnknown: No open apply has that number.
+            ApplyInProgress: A live process holds the apply.
+            HoldfastError: A stage failed; resume again.
         """
         return applying.resume(
             self._open_apply(apply_id),
@@ -191,12 +192,12 @@ class Verbs:
         )
 
     def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
-        """Give an open apply up as it stands, but for a processor that it paused, which works again; the apply.
+        """Close an open apply without undoing its stages, and resume a processor that it paused; returns its record.
 
         Raises:
-            ApplyUnknown: There is none of that number that is open.
-            ApplyInProgress: A live run holds it.
-            HoldfastError: What it paused can't be resumed; it stays open.
+            ApplyUnknown: No open apply has that number.
+            ApplyInProgress: A live process holds the apply.
+            HoldfastError: The paused processor cannot be resumed; the apply stays open.
         """
         record = self._open_apply(apply_id)
         applying.abandon(
@@ -210,27 +211,27 @@ class Verbs:
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
-        """Whether nobody carries an open apply out any more."""
+        """Whether an apply is open and no live process carries it out."""
         return record.finished_at is None and applying.is_free(record, self._holder, self._world.clock())
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
-        """The newest applies, newest first."""
+        """The newest ``limit`` applies, newest first."""
         return self._registry.journal.applies(limit, processor=processor)
 
     def audit(
         self, processor: str, stores: tuple[str, ...], config: Mapping[str, Any], *, warehouse: bool = False
     ) -> tuple[StoreAudit, ...]:
-        """Prove stores against their changelogs.
+        """Compare stores with their changelogs, key by key.
 
         Args:
-            processor: Whose.
-            stores: Which; empty for all that have a changelog.
+            processor: The processor's name.
+            stores: The stores; empty for all with a changelog.
             config: Security settings for reading the changelogs.
-            warehouse: Whether their tables are compared, too.
+            warehouse: Whether to compare the stores' warehouse tables, too.
 
         Raises:
-            PlanRefused: It has no such store, or that store has no changelog.
-            TableUnknown: A table was asked for, and there is none.
+            PlanRefused: A store is unknown or has no changelog, or the processor does not run.
+            TableUnknown: A table of the warehouse does not exist.
             HoldfastError: A worker or Kafka does not answer.
         """
         topology = self.definition(processor).topology
@@ -240,13 +241,15 @@ class Verbs:
         if unknown is not None or bare is not None:
             raise applying.PlanRefused(
                 unknown.sentence if unknown is not None else f"Store {bare} of {processor} has no changelog.",
-                action=unknown.action if unknown is not None else "Name a store that has one.",
+                action=unknown.action
+                if unknown is not None
+                else f"Stores with a changelog: {', '.join(logged) or 'none'}.",
                 processor=processor,
             )
         if not any(each.alive for each in self._facts.instances(processor, self._slots(processor))):
             raise applying.PlanRefused(
-                f"{processor} does not run, and only its owners can say what they hold.",
-                action=f"Start it, then ask again: holdfast apply deploy {processor}.",
+                f"{processor} does not run; an audit asks its workers for a checkpoint.",
+                action=f"Start it with `holdfast apply deploy {processor}`, then audit again.",
                 processor=processor,
             )
         subjects = [subject_of(processor, each, logged[each]) for each in stores or logged]
@@ -264,9 +267,9 @@ class Verbs:
     def _open_apply(self, apply_id: int) -> ApplyRecord:
         record = self._registry.journal.apply_of(apply_id)
         if record is None or record.finished_at is not None:
-            seen = "is no apply" if record is None else f"ended ({record.outcome}): it is no open apply"
+            state = "does not exist" if record is None else f"is closed ({record.outcome}); expected an open apply"
             raise ApplyUnknown(
-                f"{apply_id} {seen}.", action="Name one that `holdfast apply list` shows as open.", apply=apply_id
+                f"Apply {apply_id} {state}.", action="Choose an open apply from `holdfast apply list`.", apply=apply_id
             )
         return record
 
@@ -300,9 +303,9 @@ class Verbs:
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
-        """What the owners hold, by their checkpoints of now."""
+        """Fingerprints by store and partition, from checkpoints that the workers take now."""
         from holdfast.processors.engine.state.checkpoint_reader import (
-            fingerprint_checkpoint,  # RocksDB is for runs, not for loading
+            fingerprint_checkpoint,  # imported here, so loading this module loads no RocksDB
         )
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
@@ -322,8 +325,8 @@ class Verbs:
         release = book.find(processor, release_id)
         if release is None:
             raise ReleaseFailed(
-                f"There is no release {release_id} of {processor}.",
-                action=f"Plan anew: holdfast plan deploy {processor}.",
+                f"Processor {processor} has no release {release_id}.",
+                action=f"Make a new plan with `holdfast plan deploy {processor}`.",
                 processor=processor,
                 release=release_id,
             )
@@ -358,7 +361,7 @@ class Verbs:
 
 
 class _Folders:
-    """State folders by processor (``execution.LocalState``)."""
+    """``execution.LocalState``: the state folders of each processor."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._of = verbs._folders
@@ -371,7 +374,7 @@ class _Folders:
 
 
 class _Machine:
-    """This machine, as a rollout needs it (``assets.rollouts.Machine``)."""
+    """``assets.rollouts.Machine``: this machine's folders, environment and supervisor."""
 
     def __init__(self, settings: Settings, world: World) -> None:
         self._settings = settings
@@ -387,25 +390,22 @@ class _Machine:
 
 @contextmanager
 def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]:
-    """The verbs on the world of the settings.
+    """Open ``Verbs`` with the registry and the Kafka cluster of the settings.
 
     Args:
-        settings: Whose world.
-        who: Recorded with everything that is done; None for the user of this process.
+        settings: Name the processors, Kafka and the home folder.
+        who: The name to record with each apply; None for the user of this process.
 
     Raises:
-        HoldfastError: The registry can't be opened.
+        HoldfastError: The registry cannot be opened.
     """
-    registry = open_registry(settings)
-    try:
+    with closing(open_registry(settings)) as registry:
         topics = Topics(bootstrap_servers(settings), client_config(settings))
-        yield Verbs(settings, registry, topics, who or f"{getpass.getuser()} (pid {os.getpid()})")
-    finally:
-        registry.close()
+        yield Verbs(settings, registry, topics, who or this_user())
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    from holdfast.infra.warehouse.stored_tables import (  # a second to load; most verbs need none
+    from holdfast.infra.warehouse.stored_tables import (  # takes a second to load; most verbs need no table
         StoredTables,
         existing_catalog,
     )
@@ -413,8 +413,13 @@ def _stored_tables(settings: Settings) -> StoredTables:
     return StoredTables(partial(existing_catalog, settings))
 
 
+def this_user() -> str:
+    """Who an action is recorded for by default: the user and the id of this process."""
+    return f"{getpass.getuser()} (pid {os.getpid()})"
+
+
 def this_process() -> Holder:
-    """This process as a holder of applies: others on this machine see at once when it is gone."""
+    """This process as the holder of an apply; processes on the same machine see at once when it has ended."""
     host = socket.gethostname()
     return Holder(f"{host}/{os.getpid()}/{start_mark(os.getpid())}", partial(_is_gone, host))
 

@@ -1,10 +1,10 @@
-"""The sensor that looks at the topics of all deployed processors, and tells of each what changed.
+"""The sensor ``topics_watched``: checks the topics of all deployed processors and updates their checks.
 
 Invariants:
-    - A tick asks for no run, and its requests do not grow in number with processors, stores or partitions; workers are
-      asked only where a topic is another one than before.
-    - A check is told when it says something else than last time; what could not be looked at is not told at all.
-    - Of a processor that a verb works on just now nothing is said.
+    - A tick requests no run. Its number of requests to Kafka does not grow with processors, stores or partitions;
+      workers are asked only when a topic has another id than before.
+    - A check is updated when its result changes; a topic that could not be read leaves its check as it is.
+    - A processor is not judged while a verb changes it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,22 +21,22 @@ from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.registration import ProcessorDefinition
 
 WATCH_EVERY_S = 15
-#: How long one request of a tick may take, seconds.
+#: Timeout of each request of a tick, seconds.
 REQUEST_S = 8.0
-#: The verbs that leave a changelog or positions that are other ones, and right.
-ANEW = ("backfill", "clear", "reposition", "restore")
+#: Verbs that replace a changelog or the committed offsets on purpose.
+REPLACING_VERBS = ("backfill", "clear", "reposition", "restore")
 
 
 def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
-    """The sensor over these processors; what is not deployed is left alone."""
+    """The sensor over these processors; it skips processors that are not deployed."""
     topologies = {each.name: each.topology for each in definitions}
 
     @dg.sensor(
         minimum_interval_seconds=WATCH_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Looks at the changelogs and source topics of all deployed processors in a few requests, and tells "
-        "their checks when something changed: configuration, a topic that is gone or another one, a transaction that "
-        "hangs, input that is gone unread, partitions that were added.",
+        description="Watches the changelogs and source topics of all deployed processors, and updates their checks. "
+        "Finds changed configuration, deleted and recreated topics, hanging transactions, input that was deleted "
+        "before it was read, and added partitions.",
     )
     def topics_watched(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
@@ -53,7 +53,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
         except HoldfastError as failed:
             return dg.SensorResult(
                 asset_events=events,
-                skip_reason=f"Nothing could be looked at: {failed}",
+                skip_reason=f"The topics could not be read: {failed}",
                 cursor=topic_health.encode_memory(memory),
             )
         news = topic_health.changed(findings, memory)
@@ -63,7 +63,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
         failing = sum(not each.passed for each in findings)
         return dg.SensorResult(
             asset_events=[*events, *(watched.evaluation(each) for each in news)],
-            skip_reason=f"{len(findings)} checks, {failing} failing, {len(news)} told.",
+            skip_reason=f"{len(findings)} checks, {failing} failing, {len(news)} updated.",
             cursor=topic_health.encode_memory(after),
         )
 
@@ -73,7 +73,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
 def _registered(
     processors: Iterable[str], memory: WatchMemory, lifecycle: LifecycleResource
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
-    """Tell of processors that were adopted, as the registry was lost, and once when that is long ago."""
+    """Update the check of processors that were adopted after the registry was lost, and once more when it passes."""
     known = {each.processor for each in lifecycle.registry.deployments()}
     texts = watched.adopted_now(lifecycle)
     adopted = {name: texts.get(name, "") for name in processors if name in known}
@@ -90,7 +90,7 @@ def _judge(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> tuple[list[topic_health.Finding], WatchMemory]:
-    """What is to be said of all topics, and what the next tick has to know."""
+    """The findings about all topics, and the memory for the next tick."""
     strange = topic_health.suspects(deployed, look, memory)
     known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
     held = topic_health.held_too_long(known, look.now)
@@ -112,7 +112,7 @@ def _deployed(lifecycle: LifecycleResource) -> list[str]:
 
 
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
-    """Changelog -> the topic ids that the state of those workers belongs to which answer."""
+    """Changelog -> the topic ids that the state of running workers was written with."""
     found: dict[str, set[str]] = {}
     for name in processors:
         deployment = lifecycle.registry.deployment(name)
@@ -126,11 +126,11 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
 
 
 def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, float]:
-    """Processor -> when the last verb that makes state anew was through, seconds since 1970."""
+    """Processor -> when its last verb of REPLACING_VERBS was done, seconds since 1970."""
     found: dict[str, float] = {}
     for name in processors:
         for each in lifecycle.registry.journal.applies(10, processor=name):
-            if each.outcome == "done" and each.finished_at is not None and each.verb in ANEW:
+            if each.outcome == "done" and each.finished_at is not None and each.verb in REPLACING_VERBS:
                 found[name] = each.finished_at.timestamp()
                 break
     return found

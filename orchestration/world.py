@@ -1,4 +1,4 @@
-"""What the verbs act through on this machine: the registry of the settings, the supervisor and the workers."""
+"""The world of this machine for verbs and recovery: registry, supervisor, and status of workers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from holdfast.processors.lifecycle.ports import World
 
 
 def open_registry(settings: Settings) -> Registry:
-    """The registry of the settings, its schema up to date; the caller closes it.
+    """Open and migrate the registry of the settings; the caller closes it.
 
-    One that was lost is made anew, and filled from what runs (``orchestration.rediscovery``).
+    A lost registry is created again and filled from the programs that run (``orchestration.rediscovery``).
     """
     settings.home.mkdir(parents=True, exist_ok=True)
     registry = Registry(settings.registry)
@@ -29,7 +29,7 @@ def open_registry(settings: Settings) -> Registry:
 
 
 def build_world(paths: Paths, registry: Registry) -> World:
-    """Everything that deployment and recovery act through, on this machine."""
+    """Supervisor, workers' status and registry of this machine, for deployment and recovery."""
     return World(
         deployer=Supervisord(paths),
         statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
@@ -39,7 +39,7 @@ def build_world(paths: Paths, registry: Registry) -> World:
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """Settings as the environment variables that give them again."""
+    """The environment variables from which another process reads the same settings."""
     return dict(_variables("HOLDFAST_", settings))
 
 

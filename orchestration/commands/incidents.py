@@ -1,15 +1,14 @@
-"""``holdfast incidents``: what went wrong, what was done about it, who has seen it, and another try.
+"""``holdfast incidents``: list incidents, show one, acknowledge it, and ask recovery to retry it.
 
 Invariants:
-    - Nothing is started here: another try is made by the recovery sensor, as every first one is.
+    - No command starts a recovery. ``retry`` reopens the incident; the recovery sensor starts the run.
 """
 
 from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
@@ -24,26 +23,23 @@ from holdfast.assets.incidents import page_of
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.log import configure_logging
-from holdfast.infra.settings import load_settings
+from holdfast.orchestration.commands.options import Json, Who, command_settings, print_json
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.ports import now_utc
 
-Json = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
-Number = Annotated[int, typer.Argument(help="The number that `holdfast incidents list` shows.")]
-Who = Annotated[str | None, typer.Option(help="Who does it, for the record; this user when not given.")]
-Note = Annotated[str, typer.Option(help="What is known or done, for the record.")]
+Number = Annotated[int, typer.Argument(help="Number of the incident, as in `holdfast incidents list`.")]
+Note = Annotated[str, typer.Option(help="A note to record with the incident.")]
 
 
 class IncidentRefused(HoldfastError):
-    """There is no such incident, or it can't be done to it."""
+    """The incident does not exist, or its state does not allow the command."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def add_incidents(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    incidents = typer.Typer(no_args_is_help=True, help="What went wrong, and what was done about it.")
+    """Add ``incidents`` to the command line."""
+    incidents = typer.Typer(no_args_is_help=True, help="List, show, acknowledge and retry incidents.")
     incidents.command("list")(list_incidents)
     incidents.command("show")(show)
     incidents.command("acknowledge")(acknowledge)
@@ -52,19 +48,19 @@ def add_incidents(app: typer.Typer) -> None:
 
 
 def list_incidents(
-    processor: Annotated[str | None, typer.Argument(help="Only of this processor.")] = None,
-    only_open: Annotated[bool, typer.Option("--open", help="Only those that are open.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    processor: Annotated[str | None, typer.Argument(help="Only incidents of this processor.")] = None,
+    only_open: Annotated[bool, typer.Option("--open", help="Only open incidents.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Read only this many of the newest incidents.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show incidents, newest first."""
+    """List incidents, newest first, with the action that each failed one asks for."""
     with _registry() as registry:
-        found = registry.incidents(limit, processor=processor)
-    rows = [_row(each) for each in found if each.is_open or not only_open]
+        incidents = registry.incidents(limit, processor=processor)
+    rows = [_row(each) for each in incidents if each.is_open or not only_open]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
-    table = Table("id", "processor", "kind", "opened", "state", "attempts", "seen by", "what to do")
+    table = Table("id", "processor", "kind", "opened", "state", "attempts", "acknowledged by", "what to do")
     for row in rows:
         shown = {**row, "opened_at": row["opened_at"][:19]}
         table.add_row(*(escape("" if value is None else str(value)) for value in shown.values()))
@@ -72,48 +68,48 @@ def list_incidents(
 
 
 def show(number: Number, as_json: Json = False) -> None:
-    """Show one incident with its whole story."""
+    """Show one incident with its timeline."""
     with _registry() as registry:
-        found = _incident(registry, number)
+        incident = _incident(registry, number)
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2, default=_plain))
+        typer.echo(json.dumps(asdict(incident), indent=2, default=_plain))
     else:
-        Console().print(Markdown(page_of(found)))
+        Console().print(Markdown(page_of(incident)))
 
 
 def acknowledge(number: Number, note: Note = "", who: Who = None, as_json: Json = False) -> None:
-    """Keep for the record that somebody has seen it; recovery goes on as before."""
+    """Record that a person has seen the incident. Recovery continues as before."""
     person, now = who or getpass.getuser(), now_utc()
     with _registry() as registry:
         _incident(registry, number)
         registry.acknowledge_incident(number, person, note, now)
         registry.note_incident(number, "acknowledged", f"by {person}{f': {note}' if note else ''}", now)
-        found = _incident(registry, number)
-    _tell(found, f"Incident {number} of {found.processor} is acknowledged by {person}.", as_json=as_json)
+        incident = _incident(registry, number)
+    _print(incident, f"Incident {number} of {incident.processor} is acknowledged by {person}.", as_json=as_json)
 
 
 def retry(number: Number, note: Note = "", who: Who = None, as_json: Json = False) -> None:
-    """Have a failed incident tried again, with all its attempts: after what it asked for is done."""
+    """Reopen a failed incident, with all its attempts, after its action is done."""
     person, now = who or getpass.getuser(), now_utc()
     with _registry() as registry:
         before = _incident(registry, number)
         if not registry.retry_incident(number, now):
             raise _not_failed(before, registry)
         registry.note_incident(number, "retry", f"asked for by {person}{f': {note}' if note else ''}", now)
-        found = _incident(registry, number)
-    said = f"Incident {number} of {found.processor} is open again; the recovery sensor tries it within seconds."
-    _tell(found, said, as_json=as_json)
+        incident = _incident(registry, number)
+    sentence = f"Incident {number} of {incident.processor} is open again; recovery retries it within seconds."
+    _print(incident, sentence, as_json=as_json)
 
 
 def _not_failed(incident: Incident, registry: Registry) -> IncidentRefused:
     other = next((each for each in registry.open_incidents() if each.processor == incident.processor), None)
     if other is not None:
-        said = f"Incident {other.id} of {incident.processor} is open"
-        action = f"Nothing: it is worked on. See holdfast incidents show {other.id}."
+        state = f"incident {other.id} of {incident.processor} is open, and recovery works on it"
+        action = f"Follow it with `holdfast incidents show {other.id}`."
     else:
-        said = f"Incident {incident.id} of {incident.processor} is {incident.outcome}"
-        action = "Only a failed incident is tried again; holdfast incidents list shows them."
-    return IncidentRefused(f"{said}: there is nothing to be tried again.", action=action, incident=incident.id)
+        state = f"its outcome is {incident.outcome}; only a failed incident can be retried"
+        action = "Choose a failed incident from `holdfast incidents list`."
+    return IncidentRefused(f"Incident {incident.id} is not retried: {state}.", action=action, incident=incident.id)
 
 
 def _incident(registry: Registry, number: int) -> Incident:
@@ -121,14 +117,17 @@ def _incident(registry: Registry, number: int) -> Incident:
     if found is None:
         raise IncidentRefused(
             f"There is no incident {number}.",
-            action="Name one that `holdfast incidents list` shows.",
+            action="Choose a number from `holdfast incidents list`.",
             incident=number,
         )
     return found
 
 
-def _tell(incident: Incident, said: str, *, as_json: bool) -> None:
-    typer.echo(json.dumps(_row(incident), indent=2) if as_json else said)
+def _print(incident: Incident, sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_row(incident))
+    else:
+        typer.echo(sentence)
 
 
 def _row(incident: Incident) -> dict[str, Any]:
@@ -148,12 +147,5 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-@contextmanager
-def _registry() -> Iterator[Registry]:
-    settings = load_settings()
-    configure_logging("ERROR", settings.log_format)
-    registry = open_registry(settings)
-    try:
-        yield registry
-    finally:
-        registry.close()
+def _registry() -> AbstractContextManager[Registry]:
+    return closing(open_registry(command_settings("ERROR")))

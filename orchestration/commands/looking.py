@@ -1,8 +1,7 @@
-"""``holdfast audit`` and ``holdfast logs``: looking, changing nothing."""
+"""``holdfast audit`` compares the copies of state; ``holdfast logs`` prints a worker's log. Both only read."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,71 +13,72 @@ from rich.table import Table
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.client import client_config
-from holdfast.infra.log import configure_logging
-from holdfast.infra.settings import load_settings
+from holdfast.orchestration.commands.options import Json, Processor, Store, command_settings, print_json
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.audits.comparison import SHOWN, Side
 from holdfast.processors.audits.stores import StoreAudit, document
 from holdfast.processors.audits.telling import UNJUDGED, told_key
 
-#: ``audit`` ends with this code when something differs.
+#: Exit code of ``audit`` when copies differ.
 DIFFERENT = 1
-_LOOK_EVERY_S = 0.3
-#: A terminal of so many columns has room for the tables; in a narrower one they are lines.
+_FOLLOW_EVERY_S = 0.3
+#: Terminal columns that a table of fingerprints needs. In a narrower terminal a table would break fingerprints, which
+#: people copy, so each row becomes a line.
 WIDE = 120
 
 
 class NoLog(HoldfastError):
-    """There is no log of that processor."""
+    """The processor has no log in that slot."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def add_looking(app: typer.Typer) -> None:
-    """Add both commands to the command line."""
+    """Add ``audit`` and ``logs`` to the command line."""
     app.command()(audit)
     app.command()(logs)
 
 
 def audit(
-    processor: Annotated[str, typer.Argument(help="The processor's name.", show_default=False)],
-    store: Annotated[list[str] | None, typer.Option(help="A store; repeatable. None named: all.")] = None,
-    warehouse: Annotated[bool, typer.Option("--warehouse", help="Compare the stores' tables, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
+    processor: Processor,
+    store: Store = None,
+    warehouse: Annotated[bool, typer.Option("--warehouse", help="Compare the stores' warehouse tables, too.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Prove that state equals its changelog and its table, key by key, at equal offsets. Exit code 1 when not."""
-    settings = load_settings()
-    configure_logging("WARNING", settings.log_format)
-    with open_verbs(settings) as verbs, Console(stderr=True).status("the owners take a checkpoint, logs are folded …"):
-        found = verbs.audit(processor, tuple(store or ()), client_config(settings), warehouse=warehouse)
+    """Compare state with its changelog, key by key at the same offset. Exit code 1: they differ."""
+    settings = command_settings()
+    doing = "workers take a checkpoint; the changelogs are read …"
+    with open_verbs(settings) as verbs, Console(stderr=True).status(doing):
+        audits = verbs.audit(processor, tuple(store or ()), client_config(settings), warehouse=warehouse)
     if as_json:
-        typer.echo(json.dumps([document(each) for each in found], indent=2))
+        print_json([document(each) for each in audits])
     else:
-        _print(found)
-    raise typer.Exit(DIFFERENT if any(each.differences for each in found) else 0)
+        _print(audits)
+    raise typer.Exit(DIFFERENT if any(each.differences for each in audits) else 0)
 
 
 def logs(
-    processor: Annotated[str, typer.Argument(help="The processor's name.", show_default=False)],
-    slot: Annotated[str, typer.Option(help="Which instance.")] = "0",
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="So many of the last lines.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows, until interrupted.")] = False,
+    processor: Processor,
+    slot: Annotated[str, typer.Option(help="Slot of the instance.")] = "0",
+    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until interrupted.")] = False,
 ) -> None:
-    """Show the last lines of a processor's log."""
-    settings = load_settings()
-    file = settings.paths.program_log(processor, slot)
+    """Print the last lines of a processor's log."""
+    paths = command_settings().paths
+    file = paths.program_log(processor, slot)
     if not file.is_file():
-        there = sorted(path.stem for path in settings.paths.logs.glob("*.log"))
+        logs = sorted(path.stem for path in paths.logs.glob("*.log"))
         raise NoLog(
-            f"There is no log of {processor} slot {slot} in {settings.paths.logs}.",
-            action=f"Name one that was deployed; there are logs of {', '.join(there) or 'nothing'}.",
+            f"Processor {processor} has no log for slot {slot} in {paths.logs}. Logs there: "
+            f"{', '.join(logs) or 'none'}.",
+            action="Find the deployed processors with `holdfast status`, then give `--slot` if it is not 0.",
             processor=processor,
             slot=slot,
         )
-    _show(file, lines, follow=follow)
+    _print_log(file, lines, follow=follow)
 
 
-def _show(file: Path, lines: int, *, follow: bool) -> None:
+def _print_log(file: Path, lines: int, *, follow: bool) -> None:
     with file.open(encoding="utf-8", errors="replace") as opened:
         for line in opened.readlines()[-lines:]:
             typer.echo(line, nl=False)
@@ -86,15 +86,15 @@ def _show(file: Path, lines: int, *, follow: bool) -> None:
             if line := opened.readline():
                 typer.echo(line, nl=False)
             elif file.stat().st_size < opened.tell():
-                opened.seek(0)  # it was rotated
+                opened.seek(0)  # the log was rotated
             else:
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(_FOLLOW_EVERY_S)
 
 
-def _print(found: tuple[StoreAudit, ...]) -> None:
+def _print(audits: tuple[StoreAudit, ...]) -> None:
     console = Console()
-    _print_moments(console, found)
-    for each in found:
+    _print_moments(console, audits)
+    for each in audits:
         for sentence in each.differences:
             console.print(f"[red]{escape(each.store)}[/]: {escape(sentence)}", soft_wrap=True)
         for sentence in each.warnings:
@@ -103,27 +103,27 @@ def _print(found: tuple[StoreAudit, ...]) -> None:
             console.print(f"{escape(each.store)}: {escape(UNJUDGED.format(each.unjudged))}", soft_wrap=True)
         rows = [told_key(one) for moment in each.moments for one in moment.first][:SHOWN]
         if rows:
-            _print_keys(console, rows, f"the first {len(rows)} keys of {each.store} that differ")
+            _print_keys(console, rows, f"First {len(rows)} keys of {each.store} that differ")
         for number, sentence in enumerate(each.repair, 1):
             console.print(f"[bold]What to do, {number}[/]: {escape(sentence)}", soft_wrap=True)
 
 
-def _print_moments(console: Console, found: tuple[StoreAudit, ...]) -> None:
+def _print_moments(console: Console, audits: tuple[StoreAudit, ...]) -> None:
     table = Table("store", "partition", "offset", "keys", *(f"{side.value}'s fingerprint" for side in Side), "")
-    for each in found:
+    for each in audits:
         for moment in each.moments:
             wholes = moment.wholes
             prints = {side: wholes[side].hex for side in Side if side in wholes}
             place = (escape(each.store), str(moment.partition), str(moment.place.offset))
             keys = f"{next(iter(wholes.values())).count:,}"
-            said = f"[red]{moment.differing:,} keys differ[/]" if moment.differing else "[green]equal[/]"
+            result = f"[red]{moment.differing:,} keys differ[/]" if moment.differing else "[green]equal[/]"
             if console.width >= WIDE:
-                table.add_row(*place, keys, *(prints.get(side, "") for side in Side), said)
+                table.add_row(*place, keys, *(prints.get(side, "") for side in Side), result)
                 continue
-            console.print(f"{place[0]}, partition {place[1]}, offset {place[2]}: {keys} keys, {said}", soft_wrap=True)
+            console.print(f"{place[0]}, partition {place[1]}, offset {place[2]}: {keys} keys, {result}", soft_wrap=True)
             if len({*prints.values()}) > 1:
-                for side, told in prints.items():
-                    console.print(f"    {side.value:<10} {told}", soft_wrap=True)
+                for side, fingerprint in prints.items():
+                    console.print(f"    {side.value:<10} {fingerprint}", soft_wrap=True)
     if console.width >= WIDE:
         console.print(table)
 
@@ -137,5 +137,5 @@ def _print_keys(console: Console, rows: list[dict[str, Any]], title: str) -> Non
         return
     console.print(f"{escape(title)}:")
     for row in rows:
-        told = ", ".join(f"{name} {value}" for name, value in row.items() if value not in ("", None))
-        console.print(f"    {escape(told)}", soft_wrap=True)
+        values = ", ".join(f"{name} {value}" for name, value in row.items() if value not in ("", None))
+        console.print(f"    {escape(values)}", soft_wrap=True)

@@ -1,6 +1,6 @@
-"""From the words of a command line to a request, one function for each verb.
+"""One function for each verb: its signature is the verb's command line, its result the request.
 
-Each function's signature is the verb's command line: ``plan``, ``explain`` and ``apply`` add their own options to it.
+``plan``, ``explain`` and ``apply`` add their own options to each signature (``commands.verbs``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from holdfast.orchestration.commands.options import Processor, Store
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
     Clear,
@@ -23,81 +24,91 @@ from holdfast.processors.lifecycle.plans.requests import (
     selection_of,
 )
 
-Processor = Annotated[str, typer.Argument(help="The processor's name.", show_default=False)]
-Stores = Annotated[list[str] | None, typer.Option("--store", help="A store; repeatable. None named: all of them.")]
 Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", min=0, help="Only this partition; repeatable. None named: all.")
+    list[int] | None,
+    typer.Option("--partition", min=0, help="Only this partition; repeatable. Default: all partitions."),
 ]
 
 
 def provision(processor: Processor) -> Request:
-    """Create the topics that are missing, and repair changelogs whose configuration drifted."""
+    """Create missing topics, and repair changelogs whose configuration drifted."""
     return Provision(processor)
 
 
 def deploy(
     processor: Processor,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Until it has to work, seconds.")] = 120.0,
+    timeout_s: Annotated[
+        float,
+        typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed."),
+    ] = 120.0,
     drop: Annotated[
-        list[str] | None, typer.Option(help="A store whose state is given up, its changelog deleted; repeatable.")
+        list[str] | None,
+        typer.Option(help="Delete the state and the changelog of this store; repeatable."),
     ] = None,
 ) -> Request:
-    """Bring the defined version up, and wait until it works on every partition; if it fails, go back."""
+    """Start the defined version and wait until it processes every partition; roll back if it does not."""
     return Deploy(processor, timeout_s, tuple(dict.fromkeys(drop or ())))
 
 
 def stop(processor: Processor) -> Request:
-    """Stop every slot gently; recovery leaves it alone until it is deployed again."""
+    """Stop every slot after a commit; recovery does not restart the processor until the next deploy."""
     return Stop(processor)
 
 
 def compact(processor: Processor) -> Request:
-    """Have the running workers rewrite their local stores without what was overwritten or deleted."""
+    """Rewrite the local stores of the running workers without overwritten and deleted entries."""
     return Compact(processor)
 
 
 def reposition(processor: Processor) -> Request:
-    """Read input on from where the state stands, where offsets were reset, expired, or point at what is gone."""
+    """Set the group's offsets to the position of the state, after they were reset, expired or point at lost records."""
     return Reposition(processor)
 
 
 def clear(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
-    store: Stores = None,
-    key: Annotated[list[str] | None, typer.Option(help="A message key, as text; repeatable.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Message keys that begin so, as text.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All keys.")] = False,
+    store: Store = None,
+    key: Annotated[list[str] | None, typer.Option(help="Delete this message key (text); repeatable.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Delete message keys that begin with this text.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Delete all keys.")] = False,
     partition: Partitions = None,
     rewind: Annotated[
         Literal["stay", "earliest"],
-        typer.Option(help="Where input is read from afterwards; earliest needs --all of all stores."),
+        typer.Option(
+            help="Where the processor continues to read its input. stay: at the committed offsets. earliest: at the "
+            "start of its topics; needs --all of all stores."
+        ),
     ] = "stay",
     export: Annotated[bool, typer.Option(help="Write the keys to a file before they are deleted.")] = True,
 ) -> Request:
-    """Delete state, locally and in the changelog, so that it can't come back."""
-    ways = "Give --key (one or more), --prefix, or --all."
+    """Delete state in the local stores and in the changelog. A later restore does not bring it back."""
+    ways = "Give exactly one of `--key` (repeatable), `--prefix` and `--all`."
     selection = selection_of(key or (), prefix, everything=everything, action=ways)
     return Clear(processor, tuple(store or ()), selection, tuple(sorted(set(partition or ()))), rewind, export)
 
 
 def backfill(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
-    store: Annotated[str, typer.Option(help="The store.")],
+    store: Annotated[str, typer.Option(help="The store to fill.")],
     source: Annotated[
         Literal["local", "topic", "table"],
         typer.Option(
             "--from",
-            help="local: fill the changelog from local state. topic: build the store anew. table: fill it from a "
-            "table.",
+            help="local: write local state to the changelog. topic: rebuild the store from its source topics. table: "
+            "fill the store from a table of the catalog.",
         ),
     ],
     from_available: Annotated[
-        bool, typer.Option("--from-available", help="From what the topics still have, where their beginning is gone.")
+        bool,
+        typer.Option(
+            "--from-available", help="With `--from topic`: accept that the first records of the topics are deleted."
+        ),
     ] = False,
-    table: Annotated[str, typer.Option(help="The table of the catalog, as namespace.table.")] = "",
-    key: Annotated[str, typer.Option(help="The table's column that has the message keys.")] = "",
+    table: Annotated[str, typer.Option(help="With `--from table`: the table, as namespace.table.")] = "",
+    key: Annotated[str, typer.Option(help="With `--from table`: the column that holds the message keys.")] = "",
     column: Annotated[
-        list[str] | None, typer.Option(help="Only this column of the table; repeatable. None named: all.")
+        list[str] | None,
+        typer.Option(help="With `--from table`: only this column; repeatable. Default: all columns."),
     ] = None,
 ) -> Request:
     """Fill a changelog from local state, or a store from its source topics or from a table."""
@@ -107,32 +118,40 @@ def backfill(  # tidy: allow-wide because each is an option of the command
 def restore(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
     store: Annotated[
-        list[str] | None, typer.Option(help="With --at: a store, and what is built from its inputs; repeatable.")
+        list[str] | None,
+        typer.Option(help="With `--at`: only this store and the stores of the same inputs; repeatable. Default: all."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="From the warehouse: a tag, a snapshot's id, or latest.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Restore from the warehouse: a tag, the id of a snapshot, or `latest`.",
+            show_default=False,
+        ),
     ] = None,
     inputs: Annotated[
         Literal["snapshot", "copied", "earliest", "stay"],
         typer.Option(
             "--input",
-            help="With --at, where input is read on: where the snapshot stood; the same in copied topics; all that is "
-            "there; where it stands.",
+            help="With `--at`: where the processor continues to read its input. snapshot: at the snapshot's offsets. "
+            "copied: at the same records in copied topics. earliest: at the start of the topics. stay: at the "
+            "committed offsets.",
         ),
     ] = "snapshot",
     partition: Partitions = None,
     source: Annotated[
         Literal["newest", "changelog"],
-        typer.Option("--from", help="newest: checkpoint and the changelog's tail. changelog: all of the changelog."),
+        typer.Option("--from", help="newest: a checkpoint and the changelog's tail. changelog: the whole changelog."),
     ] = "newest",
-    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Until it has to work again, seconds.")] = 600.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds within which the processor must process again.")
+    ] = 600.0,
 ) -> Request:
-    """Build local state anew from changelogs; with --at, state and changelogs from a snapshot in the warehouse."""
+    """Rebuild local state from the changelogs; with `--at`, state and changelogs from a warehouse snapshot."""
     partitions, stores = tuple(sorted(set(partition or ()))), tuple(dict.fromkeys(store or ()))
     return Restore(processor, partitions, source, timeout_s, stores, at, inputs)
 
 
-#: Every verb by its name.
+#: Verb name -> the function that makes its request.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__: each for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore)
 }

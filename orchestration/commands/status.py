@@ -1,13 +1,14 @@
-"""``holdfast status``: what runs, every processor, open incidents and applies.
+"""``holdfast status``: services, processors, open incidents and open applies.
 
 Invariants:
-    - Looking only. Each part is told as far as it can be: no registry yet is no error.
+    - Reads only. A part that does not exist yet, such as the registry, is empty in the answer and no error.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from collections.abc import Iterable
+from contextlib import closing
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -17,9 +18,9 @@ from rich.table import Table
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.broker import running_broker
-from holdfast.infra.log import configure_logging
-from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
+from holdfast.orchestration.commands.options import Json, command_settings, print_json
 from holdfast.orchestration.verbs import this_process
 from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.lifecycle.plans.apply import is_free
@@ -31,23 +32,21 @@ from holdfast.processors.registration import BrokenDefinition, load_processors
 
 
 def add_status(app: typer.Typer) -> None:
-    """Add the command to the command line."""
+    """Add ``status`` to the command line."""
     app.command()(status)
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False) -> None:
-    """Show what runs, every processor, and the open incidents and applies."""
-    settings = load_settings()
-    configure_logging("ERROR", settings.log_format)
-    document = describe(settings)
+def status(as_json: Json = False) -> None:
+    """Show services, processors, open incidents and open applies."""
+    document = describe(command_settings("ERROR"))
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document)
     else:
         _print(document, Console())
 
 
 def describe(settings: Settings) -> dict[str, Any]:
-    """Everything that ``status`` tells, as JSON-ready data."""
+    """The JSON document of ``holdfast status``: services, processors, incidents, adopted processors, applies."""
     paths = settings.paths
     broker = running_broker(paths.kafka)
     pid = Supervisord(paths).pid() if paths.supervisor.is_dir() else None
@@ -66,18 +65,16 @@ def describe(settings: Settings) -> dict[str, Any]:
         "applies": [],
     }
     if settings.registry_url is not None or paths.registry.exists() or pid is not None:
-        registry = open_registry(settings)
-        try:
+        with closing(open_registry(settings)) as registry:
             _describe_registry(document, settings, registry)
-        finally:
-            registry.close()
     known = {each["processor"] for each in document["processors"]}
     for definition in load_processors(settings):
         if isinstance(definition, BrokenDefinition):
             sentence = definition.error.strip().splitlines()[-1]
             document["processors"].append(_absent(definition.target, "broken", sentence))
         elif definition.name not in known:
-            document["processors"].append(_absent(definition.name, "not-deployed", "It was never deployed."))
+            sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
+            document["processors"].append(_absent(definition.name, "not-deployed", sentence))
     return document
 
 
@@ -87,7 +84,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     for deployment in registry.deployments():
         for slot, each in observe(deployment.processor, world, limits).items():
             alive = each.program is not None and each.program.alive
-            said = each.status if alive else None
+            worker = each.status if alive else None
             document["processors"].append(
                 {
                     "processor": deployment.processor,
@@ -96,11 +93,11 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
                     "code_version": deployment.code_version,
                     "diagnosis": worst({slot: each.diagnosis}).kind,
                     "sentence": each.diagnosis.sentence,
-                    "phase": None if said is None else said.phase,
-                    "paused": bool(getattr(said, "paused", False)),
-                    "lag": None if said is None else getattr(said, "lag", None),
-                    "processed": None if said is None else getattr(said, "records", {}).get("processed"),
-                    "pid": None if said is None else said.pid,
+                    "phase": None if worker is None else worker.phase,
+                    "paused": bool(getattr(worker, "paused", False)),
+                    "lag": None if worker is None else getattr(worker, "lag", None),
+                    "processed": None if worker is None else getattr(worker, "records", {}).get("processed"),
+                    "pid": None if worker is None else worker.pid,
                 }
             )
     document["adopted"] = [
@@ -127,17 +124,22 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
 
 
 def _absent(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
-    nothing = dict.fromkeys(("slot", "code_version", "phase", "lag", "processed", "pid"))
-    told = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
-    return {**nothing, **told}
+    unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "processed", "pid"))
+    known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
+    return {**unknown, **known}
+
+
+def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
+    """Print one line for each service: name and address, or that it does not run."""
+    for name, address in services:
+        console.print(f"  {name:<12} {escape(address or 'not running')}", highlight=False, soft_wrap=True)
 
 
 def _print(document: dict[str, Any], console: Console) -> None:
-    for name, value in document["services"].items():
-        console.print(f"  {name:<12} {value or 'not running'}", highlight=False, soft_wrap=True)
-    table = Table("processor", "wanted", "state", "phase", "lag, records", "processed", "pid")
+    print_services(document["services"].items(), console)
+    table = Table("processor", "desired", "state", "phase", "lag, records", "processed", "pid")
     for each in document["processors"]:
-        # One that is paused looks healthy, and does nothing.
+        # a paused processor is healthy, but reads no input
         paused = " [red]PAUSED[/]" if each["paused"] else ""
         state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
         cells = (escape(each["processor"]), each["desired"], state + paused)
@@ -150,8 +152,9 @@ def _print(document: dict[str, Any], console: Console) -> None:
     for incident in document["incidents"]:
         console.print(f"  [yellow]incident {incident['id']}[/]: {incident['processor']} {incident['kind']}")
     for each in document["applies"]:
-        how = f"{each['state']} after {each['stages_done']} stage(s)"
-        way = f"; holdfast apply resume {each['id']}" if each["state"] == "broken off" else ""
+        state = f"{each['state']} after {each['stages_done']} stage(s)"
+        action = f"; resume it with `holdfast apply resume {each['id']}`" if each["state"] == "broken off" else ""
         console.print(
-            f"  [yellow]apply {each['id']}[/]: {each['verb']} {escape(each['processor'])} is {how}{way}", soft_wrap=True
+            f"  [yellow]apply {each['id']}[/]: {each['verb']} {escape(each['processor'])} is {state}{action}",
+            soft_wrap=True,
         )

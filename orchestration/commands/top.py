@@ -1,8 +1,9 @@
-"""``holdfast top``: every processor as it is now, again and again: state, phase, lag, rate, restore.
+"""``holdfast top``: state, phase, lag, rate and restore progress of every processor, refreshed every few seconds.
 
 Invariants:
-    - Looking only. What can't be seen now is said in its row, and the next look tries again.
-    - A rate is what was processed between two looks at one process; a process that was restarted has none at first.
+    - Reads only. A processor that can't be read gets an error line; the next look reads it again.
+    - A rate is the number of records processed between two looks, divided by the seconds between them. A restarted
+      process has no rate until its second look.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -24,8 +25,8 @@ from rich.text import Text
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.log import configure_logging
-from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.settings import Settings
+from holdfast.orchestration.commands.options import command_settings
 from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
@@ -33,14 +34,15 @@ from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.recovery import Observation, observe
 
-#: Between the look that rates begin with and the first one that is shown, seconds.
+#: Seconds between the first look, which only starts the rates, and the first look that is printed.
 _FIRST_S = 1.0
+#: Characters of a progress bar. rich's own bar is a renderable of its own: a cell could not add percent and seconds.
 _BAR = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One instance of a processor; what is not known is None."""
+    """One instance of a processor; None stands for unknown."""
 
     processor: str
     slot: str
@@ -51,9 +53,9 @@ class Row:
     tasks_running: int
     lag: int | None
     records_per_s: float | None
-    #: How long the lag takes at that rate, seconds.
+    #: Seconds to work off the lag at the current rate.
     behind_s: float | None
-    #: How much of the restore is done, 0 to 1, and how long the rest takes, of the task that is slowest.
+    #: Progress of the slowest restore, 0 to 1, and the seconds until all restores end.
     restored: float | None
     restore_s_left: float | None
     sentence: str
@@ -61,7 +63,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a rate is made of: the process, its records so far, and when it said so."""
+    """Records that a process had processed at a moment; times in seconds since 1970."""
 
     started_at: float
     at: float
@@ -70,31 +72,32 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Everything that one look saw."""
+    """The result of one look at all processors."""
 
     rows: tuple[Row, ...]
     incidents: tuple[Incident, ...]
+    #: (processor, slot) -> the sample that the next look makes a rate from.
     samples: Mapping[tuple[str, str], Sample]
-    #: What could not be looked at.
+    #: One sentence for each processor that could not be read.
     failures: tuple[str, ...] = ()
 
 
 def add_top(app: typer.Typer) -> None:
-    """Add the command to the command line."""
+    """Add ``top`` to the command line."""
     app.command()(top)
 
 
 def top(
-    processor: Annotated[list[str] | None, typer.Argument(help="Only these. None named: all.")] = None,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds from one look to the next.")] = 2.0,
+    processor: Annotated[list[str] | None, typer.Argument(help="Only these processors. Default: all.")] = None,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,
     times: Annotated[
-        int | None, typer.Option(min=1, help="So many looks. Unset: until interrupted, one where there is no terminal.")
+        int | None,
+        typer.Option(min=1, help="Number of looks. Default: until interrupted; one look when stdout is no terminal."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Each look as one line of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each look as one line of JSON.")] = False,
 ) -> None:
-    """Watch processors: state, phase, lag, rate and restore progress, the ones in trouble first."""
-    settings = load_settings()
-    configure_logging("ERROR", settings.log_format)
+    """Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first."""
+    settings = command_settings("ERROR")
     console = Console()
     live = console.is_terminal and not as_json
     count = times or (None if live else 1)
@@ -115,8 +118,7 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
     if settings.registry_url is None and not settings.paths.registry.exists():
         yield Look((), (), {})
         return
-    registry = open_registry(settings)
-    try:
+    with closing(open_registry(settings)) as registry:
         world, limits = build_world(settings.paths, registry), Limits(stuck_after_s=settings.stuck_after_s)
         seen = take(registry, world, limits, only, {})
         pause_s, done = min(_FIRST_S, every_s), 0
@@ -125,14 +127,12 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
             seen = take(registry, world, limits, only, seen.samples)
             yield seen
             pause_s, done = every_s, done + 1
-    finally:
-        registry.close()
 
 
 def take(
     registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Mapping[tuple[str, str], Sample]
 ) -> Look:
-    """Look at every deployed processor; ``before`` is what the last look saw."""
+    """Look at the deployed processors; ``before`` has the samples of the last look."""
     rows: list[Row] = []
     samples: dict[tuple[str, str], Sample] = {}
     failures: list[str] = []
@@ -164,7 +164,7 @@ def take(
 
 
 def sample_of(status: ProcessorStatus) -> Sample:
-    """What the next look makes a rate with."""
+    """The sample of a status, which the next look makes a rate from."""
     return Sample(status.started_at, status.heartbeat_at, int(status.records.get("processed", 0)))
 
 
@@ -177,7 +177,7 @@ def row_of(  # tidy: allow-wide because each is a fact of the row
     *,
     down: bool = False,
 ) -> Row:
-    """One instance, from what it said now and at the last look."""
+    """The row of one instance, from its status now and its sample at the last look."""
     tasks = () if status is None else status.tasks
     lag = None if status is None else status.lag
     rate = None if status is None else _rate(before, sample_of(status))
@@ -206,7 +206,7 @@ def _rate(before: Sample | None, now: Sample) -> float | None:
 
 
 def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
-    """How far the slowest restore is, and the seconds that it still takes, where that is known."""
+    """Progress of the slowest restore, 0 to 1, and the seconds until all end; None where unknown."""
     shares: list[float] = []
     rest: list[float | None] = []
     for task in tasks:
@@ -222,13 +222,13 @@ def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:
-    """Those in trouble first, then those that are furthest behind."""
+    """Sort key: processors in trouble first, then by lag, the longest first."""
     order = {"healthy": 2, "starting": 1, "down": 3, "not-deployed": 3}.get(row.state, 0)
     return order, -(row.lag or 0), row.processor, row.slot
 
 
 def document(look: Look) -> dict[str, object]:
-    """A look as JSON-ready data."""
+    """The JSON document of a look."""
     return {
         "processors": [asdict(row) for row in look.rows],
         "incidents": [{"id": each.id, "processor": each.processor, "kind": each.kind} for each in look.incidents],
@@ -237,7 +237,7 @@ def document(look: Look) -> dict[str, object]:
 
 
 def page(look: Look) -> RenderableType:
-    """A look for people."""
+    """The terminal page of a look: a table, then incidents and errors."""
     parts: list[RenderableType] = []
     if look.rows:
         table = Table("processor", "slot", "state", "phase", "tasks", box=None, pad_edge=False)
@@ -248,7 +248,7 @@ def page(look: Look) -> RenderableType:
             table.add_row(*_cells(row))
         parts.append(table)
     elif not look.failures:
-        parts.append(Text("Nothing is deployed."))
+        parts.append(Text("No deployed processor to show."))
     parts += [Text(f"{each.processor}: incident {each.id}, {each.kind}", style="yellow") for each in look.incidents]
     sick = [row for row in look.rows if _trouble(row)[0] == 0]
     parts += [Text(f"{row.processor} {row.slot}: {row.sentence}", style="red") for row in sick]

@@ -1,19 +1,27 @@
 """``holdfast plan | explain | apply VERB``: the lifecycle from the command line.
 
-    plan     what would be done, in short; exit code 0 nothing to do, 2 changes pending, 3 refused
-    explain  the same in full words; the same exit codes
-    apply    does it; what deletes needs --plan with the hash that was shown, or --yes
+    plan     a short list of stages; exit code 0 nothing to do, 2 changes pending, 3 refused
+    explain  the full text of the plan; the same exit codes
+    apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
+
+Eight verbs times three groups are 24 commands. ``_command`` makes each of them from two functions, because 24
+functions with their options would be 400 lines. Typer reads a command's options from its signature, so the command
+gets one that joins both::
+
+    verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request
+    action   _apply(request, *, plan, yes, who, as_json)        below: plans, explains or applies the request
+    command  (*, processor, timeout_s, drop, plan, yes, who, as_json)
+             └───── go to the verb ──────┘  └─── go to the action ──┘
 
 Invariants:
-    - All three decide alike, by ``orchestration.verbs``; nothing is decided here.
+    - ``orchestration.verbs`` makes every decision; this module prints it.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
-import typing
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.infra.log import configure_logging
-from holdfast.infra.settings import load_settings
+from holdfast.orchestration.commands.options import Json, Who, command_settings, print_json
 from holdfast.orchestration.commands.requests import VERBS
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
@@ -32,19 +39,21 @@ from holdfast.processors.lifecycle.plans.requests import Request
 
 NOTHING_TO_DO, CHANGES_PENDING, REFUSED = 0, 2, 3
 
-Json = Annotated[bool, typer.Option("--json", help="As one JSON document.")]
-Who = Annotated[str | None, typer.Option(help="Who does it, for the record; this user when not given.")]
+ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
 
 
 def add_verbs(app: typer.Typer) -> None:
-    """Add the three commands with all verbs to the command line."""
-    planning = typer.Typer(no_args_is_help=True, help="What a verb would do, in short. Exit codes: 0, 2 changes, 3 no.")
-    explaining = typer.Typer(no_args_is_help=True, help="What a verb would do, in full words, and how to undo it.")
-    applying = typer.Typer(no_args_is_help=True, help="Do it; see also: list, resume, abandon.")
-    for name, build in VERBS.items():
-        planning.command(name, help=build.__doc__)(_joined(build, _plan))
-        explaining.command(name, help=build.__doc__)(_joined(build, _explain))
-        applying.command(name, help=build.__doc__)(_joined(build, _apply))
+    """Add ``plan``, ``explain`` and ``apply`` with all verbs to the command line."""
+    codes = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
+    planning = typer.Typer(no_args_is_help=True, help=f"List the stages of a verb; change nothing. {codes}")
+    explaining = typer.Typer(
+        no_args_is_help=True, help=f"Explain a verb: its stages, its effects and how to undo it. {codes}"
+    )
+    applying = typer.Typer(no_args_is_help=True, help="Carry out a verb; list, resume and abandon applies.")
+    for name, verb in VERBS.items():
+        planning.command(name, help=verb.__doc__)(_command(verb, _plan))
+        explaining.command(name, help=verb.__doc__)(_command(verb, _explain))
+        applying.command(name, help=verb.__doc__)(_command(verb, _apply))
     applying.command("list")(list_applies)
     applying.command("resume")(resume)
     applying.command("abandon")(abandon)
@@ -54,12 +63,13 @@ def add_verbs(app: typer.Typer) -> None:
 
 
 def list_applies(
-    processor: Annotated[str | None, typer.Argument(help="Only of this processor.")] = None, as_json: Json = False
+    processor: Annotated[str | None, typer.Argument(help="Only applies of this processor.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Show what was applied, newest first, and what is open."""
+    """List applies, newest first, with their outcome."""
     with _opened(None) as verbs:
-        found = verbs.applies(processor)
-        alive = {each.id for each in found if each.holder is not None and not verbs.is_broken_off(each)}
+        applies = verbs.applies(processor)
+        alive = {each.id for each in applies if each.holder is not None and not verbs.is_broken_off(each)}
     rows = [
         {
             "id": each.id,
@@ -72,44 +82,40 @@ def list_applies(
             "stages_done": len(each.done),
             "reason": each.reason if as_json else next(iter(each.reason.splitlines()), "")[:120],
         }
-        for each in found
+        for each in applies
     ]
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     table = Table("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(table if rows else "Nothing was applied so far.")
+    Console().print(table if rows else "No applies are recorded.")
 
 
-def resume(
-    apply_id: Annotated[int, typer.Argument(help="The number that `holdfast apply list` shows.")],
-    who: Who = None,
-    as_json: Json = False,
-) -> None:
-    """Go on with an apply that was broken off, from the stage it was at."""
+def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:
+    """Resume an apply that was broken off, from the first stage that is not done."""
     with _opened(who) as verbs:
-        _told(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
+        _carry_out(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
 
 
 def abandon(
-    apply_id: Annotated[int, typer.Argument(help="The number that `holdfast apply list` shows.")],
-    reason: Annotated[str, typer.Option(help="Why, for the record.")],
+    apply_id: ApplyNumber,
+    reason: Annotated[str, typer.Option(help="The reason to record.")],
     who: Who = None,
 ) -> None:
-    """Give an apply that was broken off up, as it stands; nothing is undone."""
+    """Close an apply that was broken off; stages that are done stay done."""
     with _opened(who) as verbs:
         record = verbs.abandon(apply_id, reason=reason)
-    typer.echo(f"Apply {record.id} ({record.verb} {record.processor}) is given up after {len(record.done)} stage(s).")
+    typer.echo(f"Apply {record.id} ({record.verb} {record.processor}) is abandoned after {len(record.done)} stage(s).")
 
 
 def _plan(request: Request, *, as_json: Json = False) -> None:
     with _opened(None) as verbs:
         plan = verbs.plan(request)
-        _say_open(verbs, plan, as_json=as_json)
+        _print_open_apply(verbs, plan, as_json=as_json)
     if as_json:
-        typer.echo(json.dumps(as_document(plan), indent=2))
+        print_json(as_document(plan))
     else:
         _print_short(plan)
     raise typer.Exit(_exit_code(plan))
@@ -118,10 +124,10 @@ def _plan(request: Request, *, as_json: Json = False) -> None:
 def _explain(request: Request, *, as_json: Json = False) -> None:
     with _opened(None) as verbs:
         plan = verbs.plan(request)
-        _say_open(verbs, plan, as_json=as_json)
+        _print_open_apply(verbs, plan, as_json=as_json)
         text = verbs.explain(plan)
     if as_json:
-        typer.echo(json.dumps({**as_document(plan), "text": text}, indent=2))
+        print_json({**as_document(plan), "text": text})
     else:
         typer.echo(text)
         if plan.changes:
@@ -132,10 +138,8 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
 def _apply(
     request: Request,
     *,
-    plan: Annotated[
-        str | None, typer.Option("--plan", help="The hash of the plan that was shown and is meant.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it also if it deletes, without naming the plan.")] = False,
+    plan: Annotated[str | None, typer.Option("--plan", help="Apply only the plan with this hash.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply a plan that deletes without `--plan`.")] = False,
     who: Who = None,
     as_json: Json = False,
 ) -> None:
@@ -144,26 +148,25 @@ def _apply(
         if begun is not None:
             if not as_json:
                 typer.echo(
-                    f"Going on with apply {begun.id}, confirmed as plan {begun.plan_hash}, which was broken off after "
-                    f"{len(begun.done)} stage(s)."
+                    f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} "
+                    "stage(s)."
                 )
-            _told(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
+            _carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)
-        if not as_json and not isinstance(decided.verdict, Refused):  # the refusal itself tells why, once
+        if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refusal has the same text
             typer.echo(verbs.explain(decided))
-        _told(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
+        _carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
 
 
-def _told(carry_out: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
-    """Carry out, with a line that says how it gets on."""
+def _carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
+    """Run the stages under a spinner with their progress, then print the outcome."""
     console = Console(stderr=as_json)
     with console.status("…") as line:
-        done = carry_out(lambda text: line.update(escape(text)))
+        done = work(lambda text: line.update(escape(text)))
     if as_json:
         stages = [{"number": note.number, "text": note.text, "seconds": note.seconds} for note in done.notes]
-        document = {"apply": done.id, "plan": done.plan.hash, "stages": stages, "seconds": round(done.seconds, 3)}
-        typer.echo(json.dumps(document, indent=2))
+        print_json({"apply": done.id, "plan": done.plan.hash, "stages": stages, "seconds": round(done.seconds, 3)})
     elif done.id is not None:
         console.print(f"[green]done[/] (apply {done.id}, {done.seconds:.1f} s)\n{escape(done.text)}", soft_wrap=True)
 
@@ -187,18 +190,21 @@ def _print_short(plan: Plan) -> None:
 
 
 def _how_to_apply(plan: Plan) -> str:
-    return f"Plan {plan.hash}. To do it: the same words after `holdfast apply`, with --plan {plan.hash}"
+    return (
+        f"Plan {plan.hash}. To apply it, run the same command with `apply` instead of `plan` or `explain`, and add "
+        f"`--plan {plan.hash}`."
+    )
 
 
-def _say_open(verbs: Verbs, plan: Plan, *, as_json: bool) -> None:
-    """Say on stderr that an apply of the processor is open."""
+def _print_open_apply(verbs: Verbs, plan: Plan, *, as_json: bool) -> None:
+    """Print a line on stderr when an apply of the processor is open."""
     for each in verbs.applies(plan.processor, 1):
         if each.outcome is None and not as_json:
             if verbs.is_broken_off(each):
-                how = f"was broken off; holdfast apply resume {each.id} goes on with it"
+                state = f"was broken off. Resume it with `holdfast apply resume {each.id}`"
             else:
-                how = f"is being carried out by {each.holder}"
-            typer.echo(f"Apply {each.id} ({each.verb}) of {each.processor} is open: it {how}.", err=True)
+                state = f"is being carried out by {each.holder}"
+            typer.echo(f"Apply {each.id} ({each.verb}) of {each.processor} {state}.", err=True)
 
 
 def _exit_code(plan: Plan) -> int:
@@ -207,27 +213,20 @@ def _exit_code(plan: Plan) -> int:
     return CHANGES_PENDING if plan.changes else NOTHING_TO_DO
 
 
-def _opened(who: str | None) -> Any:
-    settings = load_settings()
-    configure_logging("WARNING", settings.log_format)
-    return open_verbs(settings, who=who)
+def _opened(who: str | None) -> AbstractContextManager[Verbs]:
+    return open_verbs(command_settings(), who=who)
 
 
-def _joined(build: Callable[..., Request], act: Callable[..., None]) -> Callable[..., None]:
-    """A command with the arguments of the verb and those of what is done with it."""
-    own = [each for each in inspect.signature(act).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    verbs = list(inspect.signature(build).parameters.values())
-    hints = {
-        **typing.get_type_hints(build, include_extras=True),
-        **typing.get_type_hints(act, include_extras=True),
-    }
+def _command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
+    """One command with the options of the verb and those of the action (drawn in the module's docstring)."""
+    # evaluated here, because typer would look the names of the annotations up in this module
+    of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
+    of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
 
     def command(**given: Any) -> None:
-        request = build(**{each.name: given[each.name] for each in verbs})
-        act(request, **{each.name: given[each.name] for each in own})
+        request = verb(**{each.name: given.pop(each.name) for each in of_verb})
+        action(request, **given)
 
-    parameters = [each.replace(kind=each.KEYWORD_ONLY, annotation=hints[each.name]) for each in (*verbs, *own)]
-    command.__name__ = build.__name__
-    command.__annotations__ = {each.name: hints[each.name] for each in parameters}
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    joined = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*of_verb, *of_action)]
+    command.__signature__ = inspect.Signature(joined)  # type: ignore[attr-defined]
     return command

@@ -1,1 +1,1 @@
-"""The demonstration: the whole path on real flights, with a processor killed on the way, verified to the last key."""
+"""The demo: real flights through every part, with a processor killed on the way and every result verified."""

@@ -1,8 +1,8 @@
-"""The home folder that a demonstration starts from: empty, and its own.
+"""The home folder of a demo: empty at the start, and marked as the demo's.
 
 Invariants:
-    - A folder that something running uses is never deleted.
-    - Only what a former demonstration made is deleted; a folder without its marker is left alone.
+    - A folder that a running broker or supervisor uses is never deleted.
+    - Only a folder with the demo's marker is emptied; any other folder with files is refused.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.paths import Paths
 
-#: The file that says that a demonstration made this folder.
+#: The file that marks a folder as made by the demo.
 MARKER = "made-by-demo"
 
 
 class HomeNotFree(HoldfastError):
-    """The home folder can't be used for a demonstration."""
+    """The demo cannot use the home folder: it is in use, or holds other files."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedHome:
-    """The folder, empty but for its marker; ``removed`` when a former demonstration's had to go."""
+    """The home folder with nothing but its marker; ``removed`` when an earlier demo's files were deleted."""
 
     folder: Path
     removed: bool
 
 
 def prepare_home(paths: Paths) -> PreparedHome:
-    """Make the home folder empty and mark it.
+    """Empty the home folder and mark it.
 
     Raises:
-        HomeNotFree: Something runs in it, or it holds what no demonstration made.
+        HomeNotFree: A broker or supervisor runs in it, or it has files and no marker.
     """
     home = paths.home
     held = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
     runs = _what_runs(paths)
     if runs:
         raise HomeNotFree(
-            f"In the home folder {home} there run: {', '.join(runs)}.",
-            action="Stop them with `holdfast down`, or name another folder with HOLDFAST_HOME.",
+            f"The home folder {home} is in use by {', '.join(runs)}.",
+            action="Stop it with `holdfast down`, or set `HOLDFAST_HOME` to another folder.",
             home=str(home),
             running=", ".join(runs),
         )
     if held and MARKER not in held:
         raise HomeNotFree(
-            f"The home folder {home} holds {', '.join(held[:6])}, which no demonstration made.",
-            action="Remove it with `make clean` if it is not needed, or name another folder with HOLDFAST_HOME.",
+            f"The home folder {home} holds {', '.join(held[:6])}, and no demo made it.",
+            action="Delete it with `make clean` if you do not need it, or set `HOLDFAST_HOME` to another folder.",
             home=str(home),
         )
     if held:
         shutil.rmtree(home)
     home.mkdir(parents=True, exist_ok=True)
-    (home / MARKER).write_text("Everything here was made by `holdfast demo`; the next one starts over.\n")
+    (home / MARKER).write_text("`holdfast demo` made this folder; the next demo empties it.\n")
     return PreparedHome(home, removed=bool(held))
 
 

@@ -1,4 +1,4 @@
-"""What the flights must come to, found without the engine: Spark on the file, and a plain count of each key."""
+"""The expected results of the flights, computed without the engine: with Spark, and with a plain count per key."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
-    """Compute both results anew with Spark, from the file of flights, and compare the tables with them, key by key.
+    """Compute both results with Spark from the file of flights, and compare the tables with them key by key.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
     """
-    # A JVM and its library only when they are needed.
+    # imported here, so loading this module needs no JVM
     from holdfast.assets.spark.flights import verify_flights
     from holdfast.assets.spark.tables import table_name
     from holdfast.infra.spark.session import spark_session, stop_spark
@@ -32,7 +32,7 @@ def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
 
 
 def updates_expected() -> dict[str, Counter[str]]:
-    """Processor -> key -> how many updates its output topic must hold."""
+    """Processor -> key -> number of updates that its output topic must hold."""
     fleet: Counter[str] = Counter()
     routes: Counter[str] = Counter()
     for flight in read_flights():

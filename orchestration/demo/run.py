@@ -1,11 +1,11 @@
-"""The demonstration from start to end, through the same Dagster definitions that the UI shows.
+"""Runs the demo from start to end, through the Dagster definitions that the UI shows.
 
     home → broker → registry → supervisor → daemon → provision → deploy → feed ─┬─► caught up → snapshot → verify
                                                      kill -9 at 40 % → recovery ─┘
 
 Invariants:
-    - What it starts it stops, whatever happens, unless it is asked to leave it running.
-    - A mismatch is never a warning: the exit code is 1.
+    - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
+    - A mismatch is an error: the exit code is 1.
 """
 
 import json
@@ -44,25 +44,25 @@ from holdfast.orchestration.demo.telling import Bars, Telling, stderr_to
 from holdfast.orchestration.demo.verification import Verdict, verify
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
-#: The processor that is killed, and at which share of the feed.
+#: The processor to kill, and the share of the feed after which it is killed.
 VICTIM = "fleet"
 KILL_AT = 0.4
-#: How long the sensor and its run may take to bring it back, and the rest to be caught up, seconds.
+#: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
-_LOOK_EVERY_S = 0.3
+_POLL_EVERY_S = 0.3
 
 
 T = TypeVar("T")
 
 
 class DemoFailed(HoldfastError):
-    """The demonstration could not be finished."""
+    """A step of the demo failed or took too long."""
 
 
 @dataclass(slots=True)
 class Demo:
-    """One demonstration and what it has found so far."""
+    """One demo: its settings, output, processors and figures."""
 
     settings: Settings
     telling: Telling
@@ -77,21 +77,21 @@ class Demo:
 
 
 def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
-    """Run the demonstration; the exit code: 0 when every comparison agreed, 1 when one did not or a step failed.
+    """Run the demo; returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
 
     Args:
-        settings: Where everything is; its home folder must be empty or a former demonstration's.
-        console: Where to tell of it.
-        keep_running: Leave everything running at the end.
-        flights_per_second: The feed's pace.
+        settings: The home folder in them must be empty, or an earlier demo's.
+        console: Prints the steps and the figures.
+        keep_running: Leave all services running at the end.
+        flights_per_second: Flights to send per second.
     """
     telling = Telling(console)
     log = settings.paths.logs / "demo.log"
     began = time.monotonic()
-    console.print(f"[bold]Holdfast[/]: {FLIGHTS:,} real flights, two processors, one of them killed on the way.")
+    console.print(f"[bold]Holdfast[/]: two processors, {FLIGHTS:,} real flights, one kill -9 on the way.")
     try:
         prepared = prepare_home(settings.paths)
-        removed = " (a former demonstration's was removed)" if prepared.removed else ""
+        removed = " (emptied: an earlier demo made it)" if prepared.removed else ""
         telling.line("home", f"{prepared.folder}{removed}")
         configure_logging(settings.log_level, settings.log_format)
         with ExitStack() as running, stderr_to(log):
@@ -100,19 +100,19 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
             _report(demo, verdict, time.monotonic() - began)
             if keep_running:
                 running.pop_all()
-                console.print("Everything is left running; stop it with [bold]holdfast down[/].")
+                console.print("All services run in the background; stop them with [bold]holdfast down[/].")
             else:
-                with console.status("stopping what was started …"):
+                with console.status("stopping all services …"):
                     running.close()
         return 0 if verdict.mismatches == 0 else EXIT_PROCESSING_FAILED
     except KeyboardInterrupt:
-        console.print(f"\n[yellow]Interrupted[/]; what was started is stopped. Logs: {settings.paths.logs}")
+        console.print(f"\n[yellow]Interrupted[/]. All services are stopped. Logs: {settings.paths.logs}")
         return 130
     except HoldfastError as failed:
         console.print(f"\n[red]{type(failed).__name__}[/]: {escape(str(failed))}", highlight=False)
     except Exception as failed:
         console.print(f"\n[red]{type(failed).__name__}[/]: {escape(str(failed)[:2000])}", highlight=False)
-    console.print(f"What was started is stopped. Logs: {settings.paths.logs} and {settings.paths.kafka}")
+    console.print(f"All services are stopped. Logs: {settings.paths.logs} and {settings.paths.kafka}")
     return EXIT_PROCESSING_FAILED
 
 
@@ -124,9 +124,9 @@ def _act(demo: Demo, running: ExitStack) -> Verdict:
     _provision_and_deploy(demo, instance)
     _feed_and_kill(demo, registry)
     _snapshot(demo, instance)
-    with demo.telling.step("recompute", "compute both results anew with Spark, from the file of flights") as step:
+    with demo.telling.step("recompute", "recompute both results with Spark from the file of flights") as step:
         compared = compare_with_spark(demo.settings)
-        step.say(f"{sum(one.keys for one in compared.values()):,} keys, with Spark, from the file of flights")
+        step.say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
     with demo.telling.step("verify", "compare stores, changelogs, warehouse and outputs") as step:
         verdict = verify(demo.settings, demo.topics, demo.definitions, compared, updates_expected())
         step.say(f"{verdict.keys:,} keys in three copies and {verdict.outputs:,} outputs compared")
@@ -161,9 +161,9 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
         _materialize(instance, [keys.changelog_key(processor, store) for processor, store in stores])
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
         step.say(f"{len(demo.topics.describe(names))} topics")
-    with demo.telling.step("deploy", "deploy the processors and wait until they work") as step:
+    with demo.telling.step("deploy", "deploy the processors and wait until they process all partitions") as step:
         _materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
-        step.say(", ".join(one.name for one in demo.definitions) + " work on all partitions")
+        step.say(" and ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
 def _feed_and_kill(demo: Demo, registry: Registry) -> None:
@@ -175,18 +175,18 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
             fed = _show(demo, bars)
             if killed_at is None and fed >= KILL_AT * FLIGHTS:
                 killed_at = _kill(demo, fed)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         if feeding.returncode != 0 or killed_at is None:
             raise DemoFailed(
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        telling.line("feed", f"{FLIGHTS:,} flights into two topics", time.monotonic() - began)
+        telling.line("feed", f"{FLIGHTS:,} flights sent to two topics", time.monotonic() - began)
         incident = _await(lambda: _closed_incident(registry), RECOVERY_S, "the recovery of the killed processor")
         _tell_recovery(demo, incident, killed_at)
         caught_up = time.monotonic()
         _await(lambda: _show(demo, bars) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
-        telling.line("caught up", "nothing is left to process", time.monotonic() - caught_up)
+        telling.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
     demo.figures["records processed"] = f"{2 * FLIGHTS:,}"
     demo.figures["rate, feed to caught up"] = f"{2 * FLIGHTS / seconds:,.0f} records/s"
@@ -194,12 +194,12 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
 
 @contextmanager
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the feed's job as its own process; it is ended when the block is left early."""
+    """Run the feed's job as a process of its own; the process is ended when the block ends first."""
     config = {"ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second}}}}
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.definitions"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
-    # Every JSON text is a YAML text.
+    # Dagster reads YAML, and JSON is YAML
     config_file.write_text(json.dumps(config))
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -227,7 +227,7 @@ def _kill(demo: Demo, fed: int) -> datetime:
     program = Supervisord(paths).programs()[paths.program(VICTIM, "0")]
     if program.pid is None:
         raise DemoFailed(
-            f"{VICTIM} has no process to kill: it is {program.state}.",
+            f"{VICTIM} has no process to kill; its program is {program.state}.",
             action=f"Read {paths.program_log(VICTIM, '0')}.",
         )
     os.kill(program.pid, signal.SIGKILL)
@@ -251,10 +251,8 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
         )
     noticed = (incident.opened_at - killed_at).total_seconds()
     seconds = (incident.closed_at - killed_at).total_seconds()
-    demo.telling.line(
-        "recovery", f"the sensor noticed after {noticed:.1f} s; {VICTIM} worked again after {seconds:.1f} s"
-    )
-    demo.figures["recovery, from kill -9 to working on all partitions"] = f"{seconds:.1f} s"
+    demo.telling.line("recovery", f"detected after {noticed:.1f} s; {VICTIM} processed again after {seconds:.1f} s")
+    demo.figures["recovery, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
 def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
@@ -272,10 +270,10 @@ def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
 
 
 def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
-    """Materialise assets of the control room's own definitions, with their checks.
+    """Materialise assets and run their checks.
 
     Raises:
-        DemoFailed: One failed, or one of its checks did.
+        DemoFailed: An asset or a check failed.
     """
     from holdfast.orchestration.definitions import defs
 
@@ -286,11 +284,13 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], par
     if result.success:
         return
     failed = [event for event in result.all_events if event.is_failure and event.is_step_event]
-    said = "; ".join(_said(event) for event in failed) or f"run {result.run_id} failed"
-    raise DemoFailed(said, action=f"Look at run {result.run_id} in Dagster's UI: `make ui`.", run=result.run_id)
+    causes = "; ".join(_cause(event) for event in failed) or f"Run {result.run_id} failed."
+    raise DemoFailed(
+        causes, action=f"Start Dagster's UI with `holdfast up` and open run {result.run_id}.", run=result.run_id
+    )
 
 
-def _said(event: dg.DagsterEvent) -> str:
+def _cause(event: dg.DagsterEvent) -> str:
     error = getattr(event.event_specific_data, "error", None)
     while error is not None and error.cause is not None:
         error = error.cause
@@ -298,7 +298,7 @@ def _said(event: dg.DagsterEvent) -> str:
 
 
 def _show(demo: Demo, bars: Bars) -> int:
-    """Move the bars; how many flights were fed."""
+    """Update the bars; returns the number of flights sent."""
     topics = demo.topics
     fed = _fed(topics)
     bars.move("fed", fed)
@@ -318,24 +318,25 @@ def _lag(demo: Demo) -> int:
 
 
 def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """What ``look`` gives as soon as it is something true.
+    """Poll ``look`` until its result is true; returns the result.
 
     Raises:
-        DemoFailed: It was not within the time.
+        DemoFailed: The result was not true in time.
     """
     deadline = time.monotonic() + timeout_s
     while not (found := look()):
         if time.monotonic() > deadline:
             raise DemoFailed(
-                f"Waited {timeout_s:.0f} s for {what}, in vain.", action="Read the logs of processors and daemon."
+                f"Waited {timeout_s:.0f} s for {what}.",
+                action="Read `dagster-daemon.log` and the processors' logs in the folder `logs`.",
             )
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
     return found
 
 
 def _report(demo: Demo, verdict: Verdict, seconds: float) -> None:
     paths, telling = demo.settings.paths, demo.telling
-    telling.table("Figures", {**demo.figures, **verdict.figures(), "whole demonstration": f"{seconds:.0f} s"})
+    telling.table("Figures", {**demo.figures, **verdict.figures(), "whole demo": f"{seconds:.0f} s"})
     if verdict.mismatches:
         telling.console.print(f"\n[bold red]{verdict.mismatches} mismatches[/]")
         for sentence in verdict.sentences:
@@ -344,10 +345,10 @@ def _report(demo: Demo, verdict: Verdict, seconds: float) -> None:
         telling.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")
     telling.console.print(
         f"\nWhere to look next\n"
-        f"  make ui      the graph, its checks and plots, with all that just happened\n"
-        f"  make clean   stops everything and removes {paths.home}\n"
-        f"  the log of the killed processor: {paths.program_log(VICTIM, '0')}\n"
-        f"  the tables: {paths.warehouse}",
+        f"  make ui      the graph with its checks and plots of this demo\n"
+        f"  make clean   stops all services and deletes {paths.home}\n"
+        f"  log of the killed processor: {paths.program_log(VICTIM, '0')}\n"
+        f"  warehouse tables: {paths.warehouse}",
         highlight=False,
         soft_wrap=True,
     )

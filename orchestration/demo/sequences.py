@@ -1,7 +1,7 @@
-"""Lost and doubled records of an output topic, found from the sequence number that each record carries.
+"""Finds lost, doubled and disordered records of an output topic by the sequence number in each record.
 
-A processor numbers its updates of a key 1, 2, 3, …; so whatever is missing was lost, whatever comes twice was
-doubled, and whatever comes late is out of order.
+A processor numbers its updates of a key 1, 2, 3, … A missing number is a lost record, a repeated number a doubled
+one, and a number below the one before it is out of order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.infra.kafka.topics import Topics
 
 @dataclass(frozen=True, slots=True)
 class SequenceCheck:
-    """What was found in one output topic; the last four are 0 when nothing was lost, doubled or disordered."""
+    """Counts of one output topic; the last four are 0 when every update is there once and in order."""
 
     records: int
     keys: int
@@ -28,12 +28,12 @@ class SequenceCheck:
 
     @property
     def mismatches(self) -> int:
-        """Everything that should not be."""
+        """Lost, doubled, disordered and unexpected records together."""
         return self.lost + self.doubled + self.disordered + self.unexpected
 
 
 def check_sequences(updates: Iterable[tuple[str, int]], expected: Mapping[str, int]) -> SequenceCheck:
-    """Compare updates (key, sequence number), in the order of each key's partition, with the count expected per key."""
+    """Compare updates (key, sequence number), in partition order, with the expected number of updates of each key."""
     records = disordered = 0
     last: dict[str, int] = {}
     seen: dict[str, set[int]] = {}
@@ -62,7 +62,7 @@ class _Update(msgspec.Struct):
 
 
 def committed_updates(topics: Topics, topic: str) -> Iterator[tuple[str, int]]:
-    """The key and the number of flights of each committed record of an output topic, partition by partition."""
+    """Yield key and sequence number of each committed record of an output topic, partition by partition."""
     decode = msgspec.json.Decoder(_Update).decode
     starts = topics.start_offsets(topic)
     for partition, end in topics.settled_end_offsets(topic).items():
@@ -71,7 +71,7 @@ def committed_updates(topics: Topics, topic: str) -> Iterator[tuple[str, int]]:
 
 
 def committed_count(topics: Topics, topic: str) -> int:
-    """How many committed records a topic holds."""
+    """The number of committed records in a topic."""
     starts = topics.start_offsets(topic)
     ends = topics.settled_end_offsets(topic)
     return sum(

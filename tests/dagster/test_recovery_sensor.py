@@ -211,7 +211,7 @@ def test_a_registry_that_is_away_is_told_and_nothing_is_forgotten(
     with monkeypatch.context() as away:
         away.setenv("HOLDFAST_REGISTRY_URL", f"sqlite:///{settings.home}")
         assert ticker() == ([], [])
-        assert "The registry can't be asked: " in ticker.said
+        assert "The registry cannot be read: " in ticker.said
     assert ticker.cursor == cursor
     requests, told = ticker()
     assert (len(requests), told) == (1, [])

@@ -154,7 +154,7 @@ def test_what_cannot_be_rehearsed_says_why(
 ) -> None:
     assert cli.main(["rehearse", "nobody"]) == 64
     assert cli.main(["rehearse", counting.group, "--partition", "99"]) == 64
-    assert "there is nobody to compare with" in capsys.readouterr().err
+    assert "No worker with a changelog runs for" in capsys.readouterr().err
 
     root = counting.settings.paths.rehearsals
     root.mkdir(parents=True)

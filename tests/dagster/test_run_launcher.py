@@ -103,9 +103,9 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         # it is looked at each second: one that lives stays
         (tmp_path / "release").touch()
         eventually(lambda: status(second) is dg.DagsterRunStatus.SUCCESS, "the second run did not end")
-        said = [record.message for record in instance.all_logs(first) if "is gone" in (record.message or "")]
+        said = [record.message for record in instance.all_logs(first) if "has ended" in (record.message or "")]
         assert said
-        assert f"its process {pid} is gone" in said[0]
+        assert f"its process {pid} has ended" in said[0]
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ def test_a_broker_that_is_away_is_no_news(operated: Operated, watch: Watch, monk
     monkeypatch.setattr("holdfast.orchestration.watching.REQUEST_S", 1.0)
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert watch.tick() == {}
-    assert "Nothing could be looked at" in watch.said
+    assert "The topics could not be read" in watch.said
     assert watch.cursor == before
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, cast
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.programs import ProgramStatus
@@ -43,22 +42,25 @@ class _Answered:
 
 
 class _Listed:
-    """A deployer whose programs were listed; whatever is done goes to the deployer itself."""
+    """A deployer whose programs were listed once; every change goes to the deployer itself."""
 
     def __init__(self, deployer: Deployer, programs: dict[str, ProgramStatus] | None) -> None:
-        self._deployer = deployer
         self._programs = programs
+        self.start = deployer.start
+        self.apply = deployer.apply
+        self.start_program = deployer.start_program
+        self.stop_program = deployer.stop_program
+        self.kill_program = deployer.kill_program
+        self.remove = deployer.remove
+        self.log_tail = deployer.log_tail
 
     def running(self) -> bool:
-        """Whether it ran when all were asked."""
+        """Whether the deployer ran when its programs were listed."""
         return self._programs is not None
 
     def programs(self) -> dict[str, ProgramStatus]:
-        """Every program as it was then."""
+        """Every program as it was listed."""
         return dict(self._programs or {})
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._deployer, name)
 
 
 def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
@@ -84,4 +86,4 @@ def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
         own = world.statuses(processor, slot)
         return _Answered(own, answers[processor, slot]) if (processor, slot) in answers else own
 
-    return replace(world, deployer=cast(Deployer, _Listed(deployer, programs)), statuses=source)
+    return replace(world, deployer=_Listed(deployer, programs), statuses=source)

@@ -20,7 +20,7 @@ def test_a_processor_is_shown_as_it_works_and_as_it_is_dead(operated: Operated, 
     assert (row["state"], row["tasks"], row["tasks_running"]) == ("healthy", PARTITIONS, PARTITIONS)
     assert first["processors"][0]["records_per_s"] is not None
     assert main(["top", "nobody"]) == 0
-    assert capsys.readouterr().out == "Nothing is deployed.\n"
+    assert capsys.readouterr().out == "No deployed processor to show.\n"
 
     status = operated.client.status()
     assert status is not None

@@ -163,9 +163,9 @@ def test_the_command_line_says_what_the_plan_says(operated: Operated) -> None:
     code, said = run("plan", "stop", "nobody")
     assert (code, "There is no processor named 'nobody'" in said) == (64, True)
     code, said = run("apply", "resume", "999")
-    assert (code, "999 is no apply" in said) == (64, True)
+    assert (code, "Apply 999 does not exist" in said) == (64, True)
     code, said = run("logs", group)
-    assert (code, "There is no log" in said) == (64, True)
+    assert (code, "has no log for slot" in said) == (64, True)
 
 
 def test_a_processor_that_is_not_defined_is_named(operated: Operated) -> None:

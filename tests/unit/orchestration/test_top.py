@@ -87,5 +87,5 @@ def test_a_look_is_one_document_for_programs() -> None:
 def test_where_nothing_was_ever_deployed_that_is_said(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
     assert main(["top"]) == 0
-    assert capsys.readouterr().out == "Nothing is deployed.\n"
+    assert capsys.readouterr().out == "No deployed processor to show.\n"
     assert not any(tmp_path.iterdir())
