@@ -1,8 +1,10 @@
 # What a person does with this checkout. It needs Python 3.11 or newer and make; the rest is set up as needed.
 PYTHON ?= python3
 BIN := .venv/bin
+# Two test processes; each file goes to one of them.
+PYTEST = $(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo ui ui-stop test test-thorough test-simulation drills lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation drills lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -19,13 +21,16 @@ ui: setup ## start broker, supervisor and Dagster's UI, and leave them running
 ui-stop: setup ## stop what `make ui` started
 	@$(BIN)/holdfast down
 
-test: ## run all tests
-	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
+quick: lint ## lint and what needs no broker, Spark, Dagster or browser, 2 minutes; before each commit
+	@$(PYTEST) --tier quick
 
-test-thorough: ## run all tests, with more seeds, every drill and every bench in small
+test: ## each suite on real parts, 15 minutes; what a merge needs
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder --thorough --all-drills
+	@$(PYTEST)
+
+test-thorough: ## all variants, seeds, drills and benches in small, 100 minutes; PART=1/3 is the first third
+	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
+	@$(PYTEST) --tier thorough $(if $(PART),--part $(PART))
 
 test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores
 	@$(BIN)/python -m tests.simulation.run --seeds 10000

@@ -23,14 +23,15 @@ from confluent_kafka.admin import (
 )
 
 from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.kafka.broker import BrokerAddress
+from tests.brokers import TrackedBroker
 
 ADMIN = ("admin", "admin-secret")
 MECHANISM = "SCRAM-SHA-512"
 _PARTS = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
 
 
-class SecuredBroker(EmbeddedBroker):
+class SecuredBroker(TrackedBroker):
     """One KRaft node with SASL_SSL, SCRAM and the standard authorizer; ``admin`` may do everything."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:

@@ -13,14 +13,14 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import EmbeddedBroker
+from tests.brokers import HASTE, TrackedBroker
 
 CLUSTER_ID = "HoldfastThreeBrokers00"
 NODES = (1, 2, 3)
 TRANSACTION_PARTITIONS = 4
 
 
-class Node(EmbeddedBroker):
+class Node(TrackedBroker):
     """One of the three; its own clients' port, and everybody's controller ports."""
 
     _decides_alone = False
@@ -57,6 +57,7 @@ class Node(EmbeddedBroker):
             "controller.quorum.election.timeout.ms": 1000,
             "controller.quorum.fetch.timeout.ms": 2000,
             "replica.lag.time.max.ms": 5000,
+            **HASTE,
         }
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

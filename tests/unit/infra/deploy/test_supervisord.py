@@ -25,6 +25,8 @@ from holdfast.infra.deploy.programs import (
 from holdfast.infra.deploy.supervisord import Supervisord, process_alive
 from holdfast.infra.paths import Paths
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[4]
 WAIT_S = 30.0
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
