@@ -13,12 +13,18 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadFileScheduling
 
 from holdfast.infra.java import Java, find_java
 from tests import brokers
 from tests.brokers import TrackedBroker, stop_all
 from tests.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
+
+# A busy machine must not fail a property: no example has a deadline, and slow generation is no fault.
+hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("any-machine")
 
 # Started in the background, a process ignores SIGINT; Dagster then gives SIGTERM the same fate, for children, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -36,7 +36,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import prepare_home
 from holdfast.orchestration.demo.recomputation import compare_with_spark, updates_expected
@@ -204,7 +204,7 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as file:
         process = subprocess.Popen(
             [*command, "-j", "feed_flights", "--config", str(config_file)],
-            cwd=PROJECT,
+            cwd=demo.settings.home,
             env={**os.environ, "HOLDFAST_HOME": str(demo.settings.home)},
             stdin=subprocess.DEVNULL,
             stdout=file,

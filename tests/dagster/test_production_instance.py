@@ -72,7 +72,6 @@ def settings(
     (settings.paths.dagster / "dagster.yaml").write_text(CONFIG.read_text())
     jobs.write_text(JOBS.format(release=str(tmp_path / "release")))
     workspace = yaml.safe_load((PROJECT / "workspace.yaml").read_text())
-    workspace["load_from"][0]["python_module"]["working_directory"] = str(PROJECT)
     workspace["load_from"].append(location_of(jobs))
     (tmp_path / "workspace.yaml").write_text(yaml.safe_dump(workspace))
     monkeypatch.setattr(local, "PROJECT", tmp_path)
