@@ -7,8 +7,8 @@ the goal is an empty file::
     .venv/bin/python tests/tidy/test_words.py             lists what is found, by file and line
     .venv/bin/python tests/tidy/test_words.py --write     lowers the counts; refuses to raise one
 
-Text that moves takes its count along: a file may rise while the sum of its area (as ``processors/engine``) does not, and a
-new file while the sum of all files does not.
+Text that moves takes its count along. A file may rise while the sum of its area (``processors/engine``, ``docs``) does
+not, and a new file while the sum of all files does not.
 """
 
 from __future__ import annotations
