@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from holdfast.infra.errors import HoldfastError
 
 #: What one of our own errors says, in the traceback of an executor's Python.
-_OURS = re.compile(r"^\s*(?:infra|processors|assets)\.[\w.]+: (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^\s*holdfast\.[\w.]+: (.+)$", re.MULTILINE)
 #: So many characters of a cause are shown.
 CAUSE_MAX = 500
 

@@ -96,7 +96,7 @@ def test_a_gateway_that_is_gone_is_told():
 
 
 def test_an_error_of_ours_in_a_python_worker_is_told_in_its_own_words():
-    said = "Traceback:\nprocessors.state.errors.StoreDamaged: Store s is damaged. Mend it."
+    said = "Traceback:\nholdfast.processors.engine.state.errors.StoreDamaged: Store s is damaged. Mend it."
     assert spark_failure("read", connect(said)).message == "Spark failed to read: Store s is damaged. Mend it."
 
 
