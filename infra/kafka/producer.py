@@ -331,7 +331,7 @@ class EngineProducer:
                 return self._translate(failure.args[0], what)
         return ProducerFenced(
             f"The producer failed for good when it was asked to {what}.",
-            action="Nothing is lost: a new producer takes over. Make sure that no two processes run with the same slot.",
+            action="Nothing is lost. Make sure that no two processes run with the same slot.",
         )
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
@@ -403,7 +403,7 @@ class EngineProducer:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:
             raise OutcomeUnknown(
-                f"The client library did not return within {timeout_s + HANG_AFTER_S:.0f} s when it was asked to {what}.",
+                f"The client library did not return within {timeout_s + HANG_AFTER_S:.0f} s when asked to {what}.",
                 action="Nothing to do: the engine takes a new producer, and reads what was committed.",
             ) from hangs
 
