@@ -94,7 +94,7 @@ _KNOWN: tuple[_Known, ...] = (
     (
         r"SQLITE_BUSY|database is locked|SQLITE_LOCKED",
         WarehouseFailed,
-        f"Let the other process end that locks the catalog's database (a backup, a database browser), {_AGAIN}",
+        f"Another process locks the catalog's database (a backup, a database browser): let it end, {_AGAIN}",
     ),
     (
         r"SQLITE_NOTADB|file is not a database|SQLITE_CORRUPT|SQLITE_ERROR|"
