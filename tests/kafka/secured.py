@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.waiting import Deadline
 
 ADMIN = ("admin", "admin-secret")
 MECHANISM = "SCRAM-SHA-512"
@@ -104,7 +105,7 @@ class SecuredBroker(EmbeddedBroker):
             subprocess.run(command, check=True, capture_output=True)
         self._pem.write_text(key.read_text() + certificate.read_text())
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         jaas = "sasl.jaas.config"
         plain, scram = (
             f"org.apache.kafka.common.security.{name}LoginModule required" for name in ("plain.Plain", "scram.Scram")
@@ -154,7 +155,7 @@ class SecuredBroker(EmbeddedBroker):
         )
 
     def _await_answer(
-        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: float, timeout_s: float
+        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: Deadline, timeout_s: float
     ) -> None:
         self.bootstrap = address.bootstrap
         while True:
@@ -163,4 +164,4 @@ class SecuredBroker(EmbeddedBroker):
                 self._admin().list_topics(timeout=3)
                 return
             except KafkaException:
-                assert time.monotonic() < deadline, f"the broker did not answer: {self._last_words()}"
+                assert not deadline.passed, f"the broker did not answer: {self._last_words()}"

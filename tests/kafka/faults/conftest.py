@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ import pytest
 
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.local_ports import free_port
+from holdfast.infra.waiting import Deadline
 from holdfast.processors.engine import required_topics as provision
 from tests.kafka.faults.proxy import KafkaProxy
 
@@ -26,12 +27,10 @@ class ProxiedBroker(EmbeddedBroker):
 
     proxy: KafkaProxy
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         super()._configure(port, controller_port, deadline)
         if not self.proxy.upstream:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.proxy.upstream = probe.getsockname()[1]
+            self.proxy.upstream = free_port()
         properties = self._folder / "server.properties"
         lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
         lines["listeners"] += f",PROXIED://127.0.0.1:{self.proxy.upstream}"
