@@ -15,7 +15,7 @@ import dagster as dg
 from pydantic import BaseModel, PrivateAttr
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
@@ -169,7 +169,7 @@ def open_registry(settings: Settings) -> Registry:
 def build_world(paths: Paths, registry: Registry) -> World:
     """Everything that deployment and recovery act through, on this machine."""
     return World(
-        deployer=Supervisord(paths),
+        deployer=open_deployer(paths),
         statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
         registry=registry,
         paths=paths,

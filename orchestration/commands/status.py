@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
@@ -50,7 +50,7 @@ def describe(settings: Settings) -> dict[str, Any]:
     """Everything that ``status`` tells, as JSON-ready data."""
     paths = settings.paths
     broker = running_broker(paths.kafka)
-    pid = Supervisord(paths).pid() if paths.supervisor.is_dir() else None
+    pid = open_deployer(paths).pid()
     daemon, web = local.running(settings, local.DAEMON), local.running(settings, local.WEBSERVER)
     document: dict[str, Any] = {
         "home": str(paths.home),

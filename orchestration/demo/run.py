@@ -28,7 +28,7 @@ from holdfast.assets import keys
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
@@ -145,7 +145,7 @@ def _start(demo: Demo, running: ExitStack) -> None:
         step.say(f"schema {registry.migrate()}")
         registry.close()
     with telling.step("supervisor", "start supervisord") as step:
-        supervisor = Supervisord(settings.paths)
+        supervisor = open_deployer(settings.paths)
         running.callback(supervisor.stop)
         step.say(f"supervisord, process {supervisor.start()}")
     with telling.step("dagster", "start Dagster's daemon") as step:
@@ -224,7 +224,7 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
 
 def _kill(demo: Demo, fed: int) -> datetime:
     paths = demo.settings.paths
-    program = Supervisord(paths).programs()[paths.program(VICTIM, "0")]
+    program = open_deployer(paths).programs()[paths.program(VICTIM, "0")]
     if program.pid is None:
         raise DemoFailed(
             f"{VICTIM} has no process to kill: it is {program.state}.",
