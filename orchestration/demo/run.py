@@ -37,6 +37,7 @@ from holdfast.infra.log import configure_logging
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import prepare_home
 from holdfast.orchestration.demo.recomputation import compare_with_spark, updates_expected
@@ -323,13 +324,11 @@ def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
     Raises:
         DemoFailed: It was not within the time.
     """
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        if time.monotonic() > deadline:
-            raise DemoFailed(
-                f"Waited {timeout_s:.0f} s for {what}, in vain.", action="Read the logs of processors and daemon."
-            )
-        time.sleep(_LOOK_EVERY_S)
+    found = wait_until(look, timeout_s, every_s=_LOOK_EVERY_S)
+    if not found:
+        raise DemoFailed(
+            f"Waited {timeout_s:.0f} s for {what}, in vain.", action="Read the logs of processors and daemon."
+        )
     return found
 
 
