@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import tables
@@ -77,7 +77,7 @@ class ApplyJournal:
         """Become the holder of an open apply in place of ``instead_of`` (None: no holder); False when it changed."""
         column = tables.applies.c
         held = column.holder.is_(None) if instead_of is None else column.holder == instead_of
-        return self._changed(
+        return self._database.changed(
             update(tables.applies)
             .where(column.id == apply_id, column.finished_at.is_(None), held)
             .values(holder=holder, beat_at=now, reason="")
@@ -85,7 +85,7 @@ class ApplyJournal:
 
     def beat_apply(self, apply_id: int, holder: str, now: datetime) -> bool:
         """Record that the holder works on the apply; False when ``holder`` is no longer the holder."""
-        return self._changed(self._ours(apply_id, holder).values(beat_at=now))
+        return self._database.changed(self._ours(apply_id, holder).values(beat_at=now))
 
     def note_stage(self, apply_id: int, holder: str, note: StageNote, now: datetime) -> bool:
         """Record a finished stage; False when ``holder`` is no longer the holder."""
@@ -106,12 +106,12 @@ class ApplyJournal:
 
     def let_go_of_apply(self, apply_id: int, holder: str, reason: str, now: datetime) -> None:
         """Give the apply up, and leave it open for another run."""
-        self._changed(self._ours(apply_id, holder).values(holder=None, reason=reason, beat_at=now))
+        self._database.changed(self._ours(apply_id, holder).values(holder=None, reason=reason, beat_at=now))
 
     def end_apply(self, apply_id: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
         """End an apply; False when it had ended."""
         column = tables.applies.c
-        return self._changed(
+        return self._database.changed(
             update(tables.applies)
             .where(column.id == apply_id, column.finished_at.is_(None))
             .values(outcome=outcome, finished_at=now, holder=None, reason=reason)
@@ -154,11 +154,6 @@ class ApplyJournal:
         return update(tables.applies).where(
             column.id == apply_id, column.holder == holder, column.finished_at.is_(None)
         )
-
-    def _changed(self, statement: Any) -> bool:
-        with self._database.writing() as connection:
-            result: CursorResult[Any] = connection.execute(statement)
-            return result.rowcount == 1
 
     def _notes(self, connection: Connection, apply_id: int) -> tuple[StageNote, ...]:
         column = tables.apply_stages.c

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -39,6 +40,12 @@ class Connections:
             connection.begin(),
         ):
             yield connection
+
+    def changed(self, statement: Any) -> bool:
+        """Execute an update in a transaction of its own; whether it changed exactly one row."""
+        with self.writing() as connection:
+            result: CursorResult[Any] = connection.execute(statement)
+            return result.rowcount == 1
 
     @contextmanager
     def reported(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import structlog
-from sqlalchemy import Connection, CursorResult, Row, Select, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import schema, tables
@@ -119,7 +119,7 @@ class Registry:
             .where(or_(column.claimed_by.is_(None), column.claimed_by == run_id))
             .values(claimed_by=run_id, claimed_at=now)
         )
-        return self._changed(statement)
+        return self._database.changed(statement)
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
         """End a run's claim of an open incident, so that another run may claim it."""
@@ -129,7 +129,7 @@ class Registry:
             .where(column.id == incident_id, column.closed_at.is_(None), column.claimed_by == run_id)
             .values(claimed_by=None, claimed_at=None)
         )
-        return self._changed(statement)
+        return self._database.changed(statement)
 
     def begin_attempt(self, incident_id: int) -> int:
         """Count an attempt at an incident; returns its number, from 1.
@@ -152,7 +152,7 @@ class Registry:
     def forgive_attempt(self, incident_id: int) -> None:
         """Do not count the last attempt: its fault passes without a repair."""
         column = tables.incidents.c
-        self._changed(
+        self._database.changed(
             update(tables.incidents)
             .where(column.id == incident_id, column.attempts > 0)
             .values(attempts=column.attempts - 1)
@@ -161,7 +161,7 @@ class Registry:
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
         """Set kind, remedy and action of an incident; False when it is closed."""
         column = tables.incidents.c
-        return self._changed(
+        return self._database.changed(
             update(tables.incidents)
             .where(column.id == incident_id, column.closed_at.is_(None))
             .values(kind=kind, remedy=remedy, action=action)
@@ -174,7 +174,9 @@ class Registry:
             RecordUnknown: The id is unknown.
         """
         values = {"acknowledged_by": who, "acknowledged_at": now, "acknowledgement": note}
-        if not self._changed(update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)):
+        if not self._database.changed(
+            update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)
+        ):
             raise _unknown("incident", incident_id)
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
@@ -187,7 +189,7 @@ class Registry:
             .values(claimed_by=None, claimed_at=None)
         )
         try:
-            return self._changed(again)
+            return self._database.changed(again)
         except IntegrityError:
             return False
 
@@ -213,7 +215,7 @@ class Registry:
             .where(tables.incidents.c.id == incident_id, tables.incidents.c.closed_at.is_(None))
             .values(closed_at=now, outcome=outcome, reason=reason)
         )
-        return self._changed(statement)
+        return self._database.changed(statement)
 
     # --- deployments ---------------------------------------------------------------------------------------
 
@@ -328,7 +330,7 @@ class Registry:
             .where(column.snapshot_id == snapshot_id, column.finished_at.is_(None))
             .values(iceberg_snapshot_id=iceberg_snapshot_id, finished_at=now)
         )
-        if self._changed(statement):
+        if self._database.changed(statement):
             return True
         if self.snapshot(snapshot_id) is None:
             raise _unknown("snapshot", snapshot_id)
@@ -376,11 +378,6 @@ class Registry:
             first = insert(table).values(processor=processor, generation=1, **values)
             row = connection.execute(first.returning(table)).one()
         return _deployment(row)
-
-    def _changed(self, statement: Any) -> bool:
-        with self._database.writing() as connection:
-            result: CursorResult[Any] = connection.execute(statement)
-            return result.rowcount == 1
 
 
 def _incident(row: Row[Any], timeline: tuple[IncidentNote, ...]) -> Incident:

@@ -24,10 +24,10 @@ from holdfast.infra.warehouse.errors import (
     CatalogLost,
     CatalogUnavailable,
     CatalogUnusable,
-    StorageUnavailable,
     TableUnknown,
 )
 from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
+from holdfast.infra.warehouse.table_files import list_files
 
 __all__ = [
     "CATALOG",
@@ -130,27 +130,16 @@ def tables_on_disk(settings: Settings) -> dict[str, str]:
     Raises:
         StorageUnavailable: The files can't be listed.
     """
-    from pyarrow.fs import FileSelector  # slow to import
-    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
 
     location = warehouse_location(settings)
-    files = PyArrowFileIO(pyiceberg_properties(settings))
-    scheme, host, root = files.parse_location(location, files.properties)
     newest: dict[str, tuple[int, str]] = {}
-    try:
-        found = files.fs_by_scheme(scheme, host).get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
-    except OSError as failure:
-        raise StorageUnavailable(
-            f"The warehouse's files at {location} can't be listed: {str(failure).splitlines()[0][:300]}.",
-            action="Check that this machine reaches them; docs/warehouse-storage.md has the settings.",
-            location=location,
-        ) from failure
-    for one in found:
-        below = one.path.removeprefix(root.rstrip("/") + "/")
+    for below in list_files(settings, location):
         named = re.fullmatch(r"([^/]+)/([^/]+)/metadata/(\d+)-[^/]+\.metadata\.json", below)
         if named:
             table = f"{named[1]}.{named[2]}"
             newest[table] = max(newest.get(table, (-1, "")), (int(named[3]), f"{location}/{below}"))
+    files = PyArrowFileIO(pyiceberg_properties(settings))
     return {table: where for table, (_, where) in newest.items() if not _is_view(files, where)}
 
 

@@ -19,8 +19,8 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import open_catalog
-from holdfast.infra.warehouse.errors import StorageUnavailable
 from holdfast.infra.warehouse.properties import pyiceberg_properties, warehouse_location
+from holdfast.infra.warehouse.table_files import list_files, unreachable
 
 
 class TableElsewhere(HoldfastError):
@@ -76,8 +76,6 @@ def table_files(settings: Settings, name: str) -> tuple[str, ...]:
         TableElsewhere: The files are in another folder than this warehouse gives the table.
         StorageUnavailable: The files can't be listed.
     """
-    from pyarrow.fs import FileSelector  # slow to import
-
     table = _loaded(settings, name)
     if table is None:
         return ()
@@ -90,14 +88,7 @@ def table_files(settings: Settings, name: str) -> tuple[str, ...]:
             seen=location,
             expected=expected,
         )
-    files = _files(settings)
-    scheme, host, root = files.parse_location(expected, files.properties)
-    try:
-        found = files.fs_by_scheme(scheme, host).get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
-    except OSError as failure:
-        raise _unavailable(expected, "listed", failure) from failure
-    below = root.rstrip("/") + "/"
-    return tuple(sorted(f"{expected}/{one.path.removeprefix(below)}" for one in found if one.is_file))
+    return tuple(f"{expected}/{file}" for file in list_files(settings, expected))
 
 
 def drop_table(settings: Settings, name: str, uuid: str) -> bool:
@@ -118,7 +109,9 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
     Raises:
         StorageUnavailable: A file can't be deleted.
     """
-    files, folders = _files(settings), set()
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
+
+    files, folders = PyArrowFileIO(pyiceberg_properties(settings)), set()
     _, _, place = files.parse_location(_place_of(settings, name), files.properties)
     for url in urls:
         scheme, host, path = files.parse_location(url, files.properties)
@@ -129,7 +122,7 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         except OSError as failure:
-            raise _unavailable(url, "deleted", failure) from failure
+            raise unreachable(url, "deleted", failure) from failure
     for folder in sorted(folders, key=len, reverse=True):
         with contextlib.suppress(OSError):  # the folder holds other files, or is gone
             Path(folder).rmdir()
@@ -146,19 +139,5 @@ def _loaded(settings: Settings, name: str) -> Any:
         return None
 
 
-def _files(settings: Settings) -> Any:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    return PyArrowFileIO(pyiceberg_properties(settings))
-
-
 def _plain(location: str) -> str:
     return location.removeprefix("file://").removeprefix("file:").rstrip("/")
-
-
-def _unavailable(what: str, done: str, failure: OSError) -> StorageUnavailable:
-    return StorageUnavailable(
-        f"{what} can't be {done}: {str(failure).splitlines()[0][:300]}.",
-        action="Check that this machine reaches it; docs/warehouse-storage.md has the settings.",
-        location=what,
-    )
