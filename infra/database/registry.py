@@ -174,9 +174,8 @@ class Registry:
             RecordUnknown: The id is unknown.
         """
         values = {"acknowledged_by": who, "acknowledged_at": now, "acknowledgement": note}
-        if not self._database.changed(
-            update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)
-        ):
+        statement = update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)
+        if not self._database.changed(statement):
             raise _unknown("incident", incident_id)
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:

@@ -118,7 +118,7 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
         allowed, why = RESERVED.get(name, ((str(value).lower(),), ""))
         if str(value).lower() not in allowed:
             raise ClientSettingsInvalid(
-                f"`{name}` can't be chosen; {where} set it to {value!r}. The reason: {why}.",
+                f"{where[0].upper()}{where[1:]} set {name} to {value!r}, but this setting is reserved: {why}.",
                 action=f"Remove `{name}`.",
                 setting=name,
                 seen=str(value),

@@ -227,7 +227,7 @@ class FsspecObjects:
             yield
         except FileNotFoundError as failure:
             raise ObjectMissing(
-                f"The checkpoint store {self.shown} could not {what}: the object does not exist.",
+                f"The checkpoint store {self.shown} could not {what}: there is no such object.",
                 action="Nothing to do: a restore that finds no checkpoint replays the changelog.",
                 url=self.shown,
             ) from failure

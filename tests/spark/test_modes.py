@@ -109,7 +109,7 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
     assert driver.do("table", tag=f"snap-{first['answer']['id']}")["answer"] == {"a": "1", "b": "2"}
     assert sorted(read_table(settings, processor, "s")["message_key"].to_pylist()) == ["b", "c"]
     workers = driver.do("workers")["answer"]
-    assert {home.partition("/processors/")[0] for _, home in workers} == {str(Path.cwd())}
+    assert {home.partition("/holdfast/processors/")[0] for _, home in workers} == {str(Path.cwd())}
     assert len(jvms_of(driver.pid)) == drivers_jvms
     missing = driver.do("table", tag="nothing")["error"]
     assert "nothing" in missing["message"]
@@ -170,7 +170,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     assert gone["type"] == "SparkUnavailable", gone
     again.kill()
 
-    with pytest.raises(EOFError, match="What to do: See to it that the Spark of HOLDFAST_SPARK__MASTER runs"):
+    with pytest.raises(EOFError, match="What to do: Check that the Spark of `HOLDFAST_SPARK__MASTER` runs"):
         Driver(broker, processor, url, tmp_path / "away.log")
 
 
