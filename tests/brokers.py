@@ -25,6 +25,7 @@ from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import BRIEF, Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker, running_broker
 from holdfast.infra.settings import load_settings
+from holdfast.infra.waiting import Deadline
 
 #: Heap of a broker that one test uses, and of the one that all tests share, MiB.
 OWN_HEAP_MB, SHARED_HEAP_MB = 256, 512
@@ -55,7 +56,7 @@ class TrackedBroker(EmbeddedBroker):
         self._address = super().start(timeout_s)
         return self._address
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         if _run is None:
             super()._configure(port, controller_port, deadline)
             return

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.waiting import Deadline
 from tests.brokers import TrackedBroker
 
 ADMIN = ("admin", "admin-secret")
@@ -105,7 +106,7 @@ class SecuredBroker(TrackedBroker):
             subprocess.run(command, check=True, capture_output=True)
         self._pem.write_text(key.read_text() + certificate.read_text())
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         jaas = "sasl.jaas.config"
         plain, scram = (
             f"org.apache.kafka.common.security.{name}LoginModule required" for name in ("plain.Plain", "scram.Scram")
@@ -155,7 +156,7 @@ class SecuredBroker(TrackedBroker):
         )
 
     def _await_answer(
-        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: float, timeout_s: float
+        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: Deadline, timeout_s: float
     ) -> None:
         self.bootstrap = address.bootstrap
         while True:
@@ -164,4 +165,4 @@ class SecuredBroker(TrackedBroker):
                 self._admin().list_topics(timeout=3)
                 return
             except KafkaException:
-                assert time.monotonic() < deadline, f"the broker did not answer: {self._last_words()}"
+                assert not deadline.passed, f"the broker did not answer: {self._last_words()}"

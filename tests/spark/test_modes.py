@@ -174,7 +174,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     assert gone["type"] == "SparkUnavailable", gone
     again.kill()
 
-    with pytest.raises(EOFError, match="What to do: See to it that the Spark of HOLDFAST_SPARK__MASTER runs"):
+    with pytest.raises(EOFError, match="What to do: Check that the Spark of `HOLDFAST_SPARK__MASTER` runs"):
         Driver(broker, processor, url, tmp_path / "away.log")
 
 

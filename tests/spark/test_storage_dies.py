@@ -128,7 +128,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     shell(f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
     told = driver.do("snapshot", name="second")["error"]
     assert told["type"] == "WarehouseFailed", told
-    assert "Let this user write" in told["action"], told
+    assert "Give this user write access" in told["action"], told
     shell(f"umount {folder}")
     assert driver.do("table", tag=None)["answer"] == {"a": "1", "b": "2"}
     assert driver.do("snapshot", name="second")["answer"]["rows"] == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.local_ports import free_port
+from holdfast.infra.waiting import Deadline
 from tests.brokers import TrackedBroker, new_broker
 from tests.kafka.faults.proxy import KafkaProxy
 
@@ -25,12 +26,10 @@ class ProxiedBroker(TrackedBroker):
 
     proxy: KafkaProxy
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         super()._configure(port, controller_port, deadline)
         if not self.proxy.upstream:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.proxy.upstream = probe.getsockname()[1]
+            self.proxy.upstream = free_port()
         properties = self._folder / "server.properties"
         lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
         lines["listeners"] += f",PROXIED://127.0.0.1:{self.proxy.upstream}"

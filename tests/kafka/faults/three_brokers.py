@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -13,6 +12,8 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.local_ports import free_port
+from holdfast.infra.waiting import Deadline
 from tests.brokers import HASTE, TrackedBroker
 
 CLUSTER_ID = "HoldfastThreeBrokers00"
@@ -31,7 +32,7 @@ class Node(TrackedBroker):
         super().__init__(folder, heap_mb=320, java=java, jars=jars, options=[BRIEF])
         self.node, self._controllers = node, controllers
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         voters = ",".join(f"{node}@127.0.0.1:{at}" for node, at in self._controllers.items())
         settings = {
             "process.roles": "broker,controller",
@@ -70,7 +71,7 @@ class ThreeBrokers:
     """A cluster of three nodes below one folder."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
-        controllers = {node: _free_port() for node in NODES}
+        controllers = {node: free_port() for node in NODES}
         self.nodes = {node: Node(folder / str(node), node, controllers, java, jars) for node in NODES}
         self.bootstrap = ""
 
@@ -125,9 +126,3 @@ def _java_hash(text: str) -> int:
     for character in text:
         value = (31 * value + ord(character)) & 0xFFFFFFFF
     return value
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -237,6 +237,6 @@ def test_an_unreachable_database_is_named_without_its_password(tmp_path: Path) -
 
 def test_a_registry_without_its_tables_says_what_to_do(tmp_path: Path) -> None:
     registry = Registry(f"sqlite:///{tmp_path / 'empty.db'}")
-    with pytest.raises(RegistryUnavailable, match=r"no such table.*`migrate` ran"):
+    with pytest.raises(RegistryUnavailable, match=r"no such table.*`holdfast up` brings"):
         registry.deployment("fleet")
     registry.close()
