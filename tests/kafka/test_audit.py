@@ -161,6 +161,7 @@ def _checkpointed(parts: Any) -> Any:
         yield from iterate_checkpoint(part.path, "counts")
 
 
+@pytest.mark.thorough
 def test_what_is_planted_in_the_table_is_named_whoever_wrote_it(
     counting: Operated, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ def running(worker, stream, waiting):
     return one
 
 
+@pytest.mark.thorough
 def test_one_that_was_made_anew_is_not_gone_on_with(running, stream):
     name = changelog_topic(stream.group, "counts")
     before = stream.topics.describe([name])[name]

@@ -168,6 +168,7 @@ def test_data_that_is_not_a_brokers_is_refused_and_nothing_is_left_running(make,
     assert make().running() is None
 
 
+@pytest.mark.thorough
 def test_it_listens_on_loopback_only(make) -> None:
     address = make().start()
     others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
@@ -180,6 +181,7 @@ def test_stopping_what_does_not_run_is_fine(make) -> None:
     make().stop()
 
 
+@pytest.mark.thorough
 def test_the_broker_of_a_home_is_found_by_its_clients_and_by_nobody_after_it_stopped(tmp_path) -> None:
     settings = load_settings(home=tmp_path)
     home_broker = embedded_broker(settings)

@@ -9,7 +9,6 @@ from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import KafkaFailed, OutcomeUnknown, TransactionAborted
 from holdfast.infra.kafka.producer import EngineProducer
 from holdfast.infra.settings import load_settings
-from tests.tiers import variants
 
 
 class FaultyProducer(EngineProducer):
@@ -54,19 +53,18 @@ class FaultyCluster(KafkaCluster):
         return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "faults",
-    variants(
-        [
-            {1: ("after", OutcomeUnknown), 2: ("before", TransactionAborted), 4: ("after", OutcomeUnknown)},
-            {0: ("made", OutcomeUnknown), 2: ("begin", OutcomeUnknown), 3: ("before", OutcomeUnknown)},
-            {1: ("before", TransactionAborted)},
-            {2: ("before", TransactionAborted), 3: ("before", TransactionAborted), 6: ("before", TransactionAborted)},
-            {2: ("before", OutcomeUnknown), 5: ("after", OutcomeUnknown)},
-            {1: ("begin", OutcomeUnknown), 4: ("begin", OutcomeUnknown)},
-            {2: ("before", OutcomeUnknown), 1: ("begin", TransactionAborted)},
-        ],
-    ),
+    [
+        {1: ("after", OutcomeUnknown), 2: ("before", TransactionAborted), 4: ("after", OutcomeUnknown)},
+        {0: ("made", OutcomeUnknown), 2: ("begin", OutcomeUnknown), 3: ("before", OutcomeUnknown)},
+        {1: ("before", TransactionAborted)},
+        {2: ("before", TransactionAborted), 3: ("before", TransactionAborted), 6: ("before", TransactionAborted)},
+        {2: ("before", OutcomeUnknown), 5: ("after", OutcomeUnknown)},
+        {1: ("begin", OutcomeUnknown), 4: ("begin", OutcomeUnknown)},
+        {2: ("before", OutcomeUnknown), 1: ("begin", TransactionAborted)},
+    ],
 )
 def test_commits_that_fail_in_the_middle_of_a_batch_lose_and_double_nothing(stream, tmp_path, faults):
     stream.feed_numbers(4000)

@@ -100,6 +100,7 @@ def test_what_is_cleared_begins_anew_while_the_worker_runs(
     assert one.terminate() == 0
 
 
+@pytest.mark.thorough
 def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, waiting: Callable[..., Any]) -> None:
     one = worker().start().wait_running()
     stream.feed_numbers(100)
@@ -183,6 +184,7 @@ def waiting_long(condition: Callable[[], bool], seconds: float) -> None:
     raise AssertionError(f"not compacted in {seconds:g} s")
 
 
+@pytest.mark.thorough
 def test_a_clear_that_is_killed_halfway_ends_right_when_asked_again(
     stream: Any, worker: Any, waiting: Callable[..., Any]
 ) -> None:

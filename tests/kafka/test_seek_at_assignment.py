@@ -10,15 +10,15 @@ from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
-from tests.tiers import variants
 
 PARTITIONS = 4
 SESSION_MS = 30_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "log_start",
-    variants([pytest.param(150, id="behind deleted records"), pytest.param(0, id="from the first record")]),
+    [pytest.param(150, id="behind deleted records"), pytest.param(0, id="from the first record")],
 )
 def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
     own_broker, tmp_path, unique, stream_class, waiting, log_start

@@ -210,6 +210,7 @@ def restoring_lines(worker: Any) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == "restoring"]
 
 
+@pytest.mark.thorough
 def test_a_loop_that_stands_still_is_not_healthy(stream: Any, worker: Any, waiting: Any) -> None:
     one = worker()
     one.environment["HOLDFAST_STUCK_AFTER_S"] = "4"
@@ -264,6 +265,7 @@ def test_an_address_that_others_reach_is_refused_without_a_token(worker: Any, ho
     assert "HOLDFAST_SERVING__TOKEN" in one.tail()
 
 
+@pytest.mark.thorough
 def test_an_address_that_others_reach_is_guarded_and_the_token_stays_secret(stream: Any, worker: Any) -> None:
     one = worker()
     one.environment |= {

@@ -104,7 +104,7 @@ def test_a_worker_that_is_told_to_stop_under_load_ends_in_time_with_nothing_to_d
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "together", variants([pytest.param(True, id="both at once"), pytest.param(False, id="one after the other")])
+    "together", [pytest.param(True, id="both at once"), pytest.param(False, id="one after the other")]
 )
 def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(stream, worker, waiting, together):
     both = [worker("0"), worker("1")]
@@ -127,9 +127,10 @@ def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(
     stream.outputs_are_exact(load.expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "restarted",
-    variants([pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")]),
+    [pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")],
 )
 def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_time(stream, worker, waiting, restarted):
     """The engine's outputs share their partition with another producer's record, which readers wait for."""

@@ -76,6 +76,7 @@ def killed_once(left: Left, plan_hash: str, trace: str) -> None:
         assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
 
 
+@pytest.mark.thorough
 def test_the_command_killed_by_the_system_goes_on_when_it_is_given_again(left: Left) -> None:
     left.settings = left.settings.model_copy(update={"orphan_grace_days": 0.0})
     left.now = datetime.now(UTC)

@@ -18,7 +18,6 @@ from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy
 from holdfast.processors.lifecycle.plans.stages import LoadTable
 from holdfast.processors.lifecycle.rebuild.table_rows import TableUnfit
 from tests.operating import Operated, killing_at_stages
-from tests.tiers import variants
 from tests.warehouse_tables import write_table
 
 KEYS = 25
@@ -73,9 +72,8 @@ def seen(operated: Operated) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(
-    ("partitioner", "named"), variants([("murmur2_random", MURMUR2), ("consistent_random", CRC32)])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("partitioner", "named"), [("murmur2_random", MURMUR2), ("consistent_random", CRC32)])
 def test_functions_find_the_row_of_each_message_s_key_however_its_writer_spreads_keys(
     operated: Operated, partitioner: str, named: str
 ) -> None:

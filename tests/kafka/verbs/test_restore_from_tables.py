@@ -84,6 +84,7 @@ def refusal(operated: Operated, **asked: Any) -> Refused:
     return verdict
 
 
+@pytest.mark.thorough
 def test_a_running_processor_goes_back_to_a_point_in_time_and_counts_on_from_there(operated: Operated) -> None:
     taken = begun(operated)
     plan = operated.verbs.plan(Restore(operated.group, at=f"snap-{taken.snapshot_id}"))

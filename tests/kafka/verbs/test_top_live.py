@@ -4,10 +4,13 @@ import json
 import os
 import signal
 
+import pytest
+
 from holdfast.orchestration.cli import main
 from tests.operating import PARTITIONS, Operated
 
 
+@pytest.mark.thorough
 def test_a_processor_is_shown_as_it_works_and_as_it_is_dead(operated: Operated, capsys) -> None:
     operated.bring_up()
     operated.feed(keys=10, each=10)

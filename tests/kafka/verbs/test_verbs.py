@@ -98,6 +98,7 @@ def test_everything_is_cleared_and_built_anew_from_the_beginning_without_double_
     assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
 
 
+@pytest.mark.thorough
 def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=3, each=4)
