@@ -176,11 +176,11 @@ def test_a_definition_that_is_not_what_was_deployed_is_not_started_by_the_way() 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Clear("orders", ("totals",), rewind="earliest"), "would count twice"),
-        (lambda: Clear("orders", (), Keys(("a",)), rewind="earliest"), "would count twice"),
-        (lambda: Clear("orders", (), Keys(())), "0 keys are named"),
-        (lambda: Clear("orders", (), Keys(tuple(map(str, range(10_001))))), "10001 keys are named"),
-        (lambda: Clear("orders", (), Prefix("")), "would mean all keys"),
+        (lambda: Clear("orders", ("totals",), rewind="earliest"), "would count input twice"),
+        (lambda: Clear("orders", (), Keys(("a",)), rewind="earliest"), "would count input twice"),
+        (lambda: Clear("orders", (), Keys(())), "has 0 keys"),
+        (lambda: Clear("orders", (), Keys(tuple(map(str, range(10_001))))), "has 10001 keys"),
+        (lambda: Clear("orders", (), Prefix("")), "would select all keys"),
     ],
 )
 def test_a_request_that_contradicts_itself_is_none(make: object, words: str) -> None:
@@ -306,7 +306,7 @@ def test_a_store_is_not_built_from_a_source_without_its_beginning_or_for_nobody(
         assert words in verdict.sentence
     available = decide(Backfill("orders", "totals", "topic", from_available=True), truncated, TOPOLOGY)
     assert any("before offset 40: the topic no longer has them" in said for said in available.deleted)
-    with pytest.raises(RequestInvalid, match="from the topic only"):
+    with pytest.raises(RequestInvalid, match="needs a backfill from the topic"):
         Backfill("orders", "totals", "local", from_available=True)
 
 
