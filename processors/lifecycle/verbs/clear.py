@@ -260,7 +260,7 @@ def _kept(request: Clear, topology: Topology, stores: tuple[str, ...]) -> tuple[
 
 def _deleted(facts: Facts, store: str, request: Clear) -> str:
     counted = facts.counted.get(store)
-    amount = "" if counted is None else f", {count_of(counted.keys, 'key')}"
+    amount = "" if counted is None else f" ({count_of(counted.keys, 'key')})"
     return (
         f"store `{store}`: {request.selection.words()}{_where(request)}{amount}, in local state, changelog and standbys"
     )

@@ -122,7 +122,8 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
         return (
             f"store `{self.store}` is no longer used. Its changelog {self.changelog} and its local state are kept for "
             "the former version; nothing deletes them automatically. Keep them for at least "
-            f"{GRACE_S / 86_400:.0f} days. To delete the changelog now, deploy with `--drop {self.store}`"
+            f"{GRACE_S / 86_400:.0f} days. To delete the changelog: `holdfast apply deploy {self.processor} --drop "
+            f"{self.store}`"
         )
 
 

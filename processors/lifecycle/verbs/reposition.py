@@ -93,7 +93,8 @@ def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:
     if facts.running:
         return Refused(
             f"{name} has a live worker, so its input offsets cannot be set.",
-            f"If it works, leave it: it reads from the offsets of its state. Else `holdfast apply stop {name}`.",
+            "If it works, leave it: it reads from the offsets of its state. Else stop it: "
+            f"`holdfast apply stop {name}`.",
             {"processor": name},
         )
     for topic in dict.fromkeys(topic for sub in topology.subtopologies for topic in sub.inputs if sub.stores):
