@@ -1,8 +1,7 @@
-"""What lifecycle needs of the world, as protocols; ``infra`` and ``processors.engine.serving`` implement them.
+"""The ports of the lifecycle, as protocols; ``infra`` and ``processors.engine.serving`` implement them.
 
 Invariants:
-    - Everything here can be told apart from its implementation: no protocol names a supervisor, a database or
-      a transport.
+    - No protocol depends on its implementation: none names a supervisor, a database or a transport.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from holdfast.infra.database.records import (
 from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.paths import Paths
 
-#: How often a holder says that it still works on it, seconds.
+#: Interval at which the holder of an apply records that it is alive, seconds.
 BEAT_S = 5.0
-#: A holder that says nothing for so long is taken for dead, seconds.
+#: A holder without such a record for so long counts as dead, seconds.
 SILENT_S = 60.0
 
 
 class InputPosition(Protocol):
-    """Where a task stands in one input partition (offsets; None when not known yet)."""
+    """A task's offsets in one input partition; None while unknown."""
 
     @property
     def committed(self) -> int | None:
@@ -56,7 +55,7 @@ class InputPosition(Protocol):
 
 
 class TaskStatus(Protocol):
-    """One partition's work, as the processor tells it."""
+    """The status of one task, as its processor reports it."""
 
     @property
     def partition(self) -> int:
@@ -75,11 +74,11 @@ class TaskStatus(Protocol):
 
 
 class ProcessorStatus(Protocol):
-    """One processor instance, as it tells about itself (times in epoch seconds)."""
+    """The status of one processor instance, as it reports it; times are seconds since 1970."""
 
     @property
     def phase(self) -> str:
-        """starting, joining, restoring, running, waiting, stopping or failed."""
+        """One of starting, joining, restoring, running, waiting, stopping, failed."""
         ...
 
     @property
@@ -94,7 +93,7 @@ class ProcessorStatus(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether it was told to read no input."""
+        """Whether it reads no input."""
         ...
 
     @property
@@ -104,12 +103,12 @@ class ProcessorStatus(Protocol):
 
     @property
     def heartbeat_at(self) -> float:
-        """When its loop last went round."""
+        """When its loop last completed a turn."""
         ...
 
     @property
     def error(self) -> Mapping[str, Any] | None:
-        """Why it failed: type, message, action."""
+        """The error it failed with (type, message, action); None without one."""
         ...
 
     @property
@@ -119,30 +118,30 @@ class ProcessorStatus(Protocol):
 
 
 class ProcessorStatusSource(Protocol):
-    """One way to ask one processor instance."""
+    """Asks one processor instance for its status."""
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """What it says; None when it doesn't answer within the time."""
+        """Its status; None when it does not answer within the timeout."""
         ...
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """When that very process last gave a sign of life; None when it never came so far."""
+        """The last heartbeat of the process with this pid; None when it had none."""
         ...
 
     def last_failure(self) -> ProcessorStatus | None:
-        """What it said when it last ended with an error; None when it never did."""
+        """Its status when it last ended with an error; None when it never did."""
         ...
 
 
 class Deployments(Protocol):
-    """The memory of what processors are meant to be, and of what was done."""
+    """Records of deployments and of actions."""
 
     def deployment(self, processor: str) -> Deployment | None:
-        """What a processor is meant to be; None when it was never deployed."""
+        """The recorded deployment of a processor; None when it was never deployed."""
         ...
 
     def deployments(self) -> Sequence[Deployment]:
-        """What every processor is meant to be, by name."""
+        """The recorded deployments of all processors, by name."""
         ...
 
     def record_deployment(
@@ -154,11 +153,11 @@ class Deployments(Protocol):
         *,
         desired: Literal["deploying", "deployed"] = ...,
     ) -> Deployment:
-        """Set that a processor is meant to be up."""
+        """Record that a processor is meant to run."""
         ...
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
-        """Set that a processor is meant to be down."""
+        """Record that a processor is meant to be stopped."""
         ...
 
     def record_action(
@@ -171,7 +170,7 @@ class Deployments(Protocol):
         started_at: datetime,
         finished_at: datetime,
     ) -> Action:
-        """Keep that a verb was applied."""
+        """Record that a verb was applied."""
         ...
 
     def actions(self, limit: int = ...) -> Sequence[Action]:
@@ -180,7 +179,7 @@ class Deployments(Protocol):
 
 
 class Incidents(Protocol):
-    """The memory of failures and of what was done about them."""
+    """Records of failures and of their recovery."""
 
     def incident(self, incident_id: int) -> Incident | None:
         """One incident with its timeline."""
@@ -197,27 +196,27 @@ class Incidents(Protocol):
         ...
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> bool:
-        """Take an open incident for one run; one run wins."""
+        """Claim an open incident for one run; False when another run holds it."""
         ...
 
     def begin_attempt(self, incident_id: int) -> int:
-        """Count one more attempt; its number."""
+        """Count one more attempt; returns its number."""
         ...
 
     def forgive_attempt(self, incident_id: int) -> None:
-        """Take the last attempt back."""
+        """Uncount the last attempt."""
         ...
 
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
-        """Set what an open incident is by now, and what is done about it."""
+        """Set kind, remedy and action of an open incident."""
         ...
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
-        """Open a failed incident again; false when it did not fail, or another one is open."""
+        """Open a failed incident again; False when it did not fail, or another one is open."""
         ...
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
-        """Give an open incident back that the run holds."""
+        """Release an open incident that the run holds."""
         ...
 
     def note_incident(
@@ -227,17 +226,17 @@ class Incidents(Protocol):
         ...
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
-        """End an open incident."""
+        """Close an open incident."""
         ...
 
 
 class Journal(Protocol):
-    """The plans that were shown and the applies that were begun.
+    """Records of shown plans and of applies.
 
         OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
          ▲  ▲                        │    │
-         │  └──────its run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► goes on, or ABANDONED
-         └── of one processor there is at most one
+         │  └──────its run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► resumed or ABANDONED
+         └── at most one per processor
 
     Invariants:
         - The database refuses a second open apply of one processor.
@@ -245,11 +244,11 @@ class Journal(Protocol):
     """
 
     def remember_plan(self, plan_hash: str, processor: str, verb: str, plan: str, now: datetime) -> None:
-        """Keep a plan that was shown."""
+        """Record a plan that was shown."""
         ...
 
     def remembered_plan(self, plan_hash: str) -> str | None:
-        """A plan that was shown; None when it never was, or too long ago."""
+        """A plan that was shown, as JSON; None when it was never shown, or too long ago."""
         ...
 
     def begin_apply(
@@ -259,23 +258,23 @@ class Journal(Protocol):
         ...
 
     def claim_apply(self, apply_id: int, holder: str, now: datetime, *, instead_of: str | None) -> bool:
-        """Take an open apply over from that holder (None: from nobody); false when somebody else was quicker."""
+        """Take an open apply over from ``instead_of`` (None: not held); False when another run took it first."""
         ...
 
     def beat_apply(self, apply_id: int, holder: str, now: datetime) -> bool:
-        """Say that one still works on it; false when it is not ours any more."""
+        """Record that the holder is alive; False when another run took the apply over."""
         ...
 
     def note_stage(self, apply_id: int, holder: str, note: StageNote, now: datetime) -> bool:
-        """Record that a stage is through; false when the apply is not ours any more."""
+        """Record a stage as done; False when another run took the apply over."""
         ...
 
     def let_go_of_apply(self, apply_id: int, holder: str, reason: str, now: datetime) -> None:
-        """Leave it open for another try."""
+        """Release an apply, which stays open with the reason and can be resumed."""
         ...
 
     def end_apply(self, apply_id: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
-        """End it; false when it had ended."""
+        """End an open apply; False when it had already ended."""
         ...
 
     def applies(self, limit: int = ..., *, processor: str | None = ..., open_only: bool = ...) -> Sequence[ApplyRecord]:
@@ -283,12 +282,12 @@ class Journal(Protocol):
         ...
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """By stage, the units of work and the seconds of the processor's applies that are through."""
+        """Stage tag -> units of work and seconds, summed over done stages of the processor."""
         ...
 
 
 class Releases(Protocol):
-    """The releases of processors, kept in the registry."""
+    """Records of releases."""
 
     def record(  # tidy: allow-wide because each is a part of the record
         self,
@@ -301,11 +300,11 @@ class Releases(Protocol):
         shape: Mapping[str, Any],
         now: datetime,
     ) -> None:
-        """Keep a release."""
+        """Record a release."""
         ...
 
     def works(self, processor: str, release_id: str, now: datetime) -> None:
-        """Set that a release works on every partition."""
+        """Record that a release processes every partition."""
         ...
 
     def working(self, processor: str) -> Release | None:
@@ -321,7 +320,7 @@ class Releases(Protocol):
         ...
 
     def newest(self, processor: str, limit: int = ...) -> Sequence[Release]:
-        """The releases, those that were made or worked last first."""
+        """Releases, the most recently made or working ones first."""
         ...
 
     def forget(self, processor: str, release_id: str) -> None:
@@ -330,30 +329,30 @@ class Releases(Protocol):
 
 
 class Memory(Deployments, Incidents, Protocol):
-    """The registry, as the lifecycle sees it."""
+    """The registry, as the lifecycle uses it."""
 
     @property
     def journal(self) -> Journal:
-        """Plans that were shown, and applies."""
+        """Records of shown plans and of applies."""
         ...
 
     @property
     def releases(self) -> Releases:
-        """What versions are made of."""
+        """Records of releases."""
         ...
 
 
 def now_utc() -> datetime:
-    """The present moment."""
+    """The present time in UTC."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What deployment and recovery act through."""
+    """The ports that deployment and recovery act through."""
 
     deployer: Deployer
-    #: The way to ask one instance: processor, slot -> source.
+    #: Processor, slot -> status source of that instance.
     statuses: Callable[[str, str], ProcessorStatusSource]
     registry: Memory
     paths: Paths

@@ -80,7 +80,7 @@ def test_materialising_deploys_by_plan_and_a_refused_plan_changes_nothing(
         )
         (materialized,) = [event.materialization for event in first.get_asset_materialization_events()]
         metadata = materialized.metadata
-        assert "wait until it works on every input partition" in str(metadata["explanation"].value)
+        assert "wait until it processes every input partition" in str(metadata["explanation"].value)
         assert len(str(metadata["plan"].value)) == 12
         assert "lag and restore by task" in str(metadata["picture"].value)
         status = ProcessorClient(group, "0", settings.paths).status()

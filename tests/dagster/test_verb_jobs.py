@@ -74,7 +74,7 @@ def test_a_refused_plan_fails_the_run_with_its_words(operated: Operated, definit
     result = launch(definitions, "clear_state", "clear_one", processor=operated.group, everything=True, dry_run=False)
     assert not result.success
     (failure,) = (event for event in result.all_node_events if event.event_type_value == "STEP_FAILURE")
-    assert "are alive" in str(failure.event_specific_data)
+    assert "live member" in str(failure.event_specific_data)
     assert "holdfast apply stop" in str(failure.event_specific_data)
 
 

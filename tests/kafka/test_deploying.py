@@ -244,7 +244,7 @@ def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> N
     project.counted({b"k0": 10, b"k1": 10})
     project.write(HEAD, TWO_STORES)
     plan = project.plan()
-    assert any("Store lengths is new and begins empty" in each for each in plan.findings)
+    assert any("Store `lengths` is new and begins empty" in each for each in plan.findings)
     assert any("--from topic" in each for each in plan.findings)
     project.deploy()
     project.stream.feed_numbers(20, keys=2)
@@ -280,7 +280,7 @@ def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None
     project.counted({b"k0": 10, b"k1": 10})
     lengths = f"{project.stream.group}-lengths-changelog"
     project.write(HEAD, COUNTS)
-    assert any("Store lengths is no longer used" in each for each in project.plan().findings)
+    assert any("Store `lengths` is no longer used" in each for each in project.plan().findings)
     project.deploy()
     assert project.stream.topics.describe([lengths])
     project.stream.feed_numbers(20, keys=2)

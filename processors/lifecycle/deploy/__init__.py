@@ -1,1 +1,1 @@
-"""Versions of processors: start, wait, roll back. Imports ``plans``."""
+"""Versions of processors: start, wait until they run, roll back. Imports ``plans``."""

@@ -1,12 +1,12 @@
-"""Deploy: bring a version of a processor up in its slots, and know that it works on every partition.
+"""Deploy: run a version of a processor in its slots, and wait until it processes every input partition.
 
-Facts are what the deployer says of the program and what the processor says of itself; ``step_for`` and
-``what_is_missing`` decide on facts alone; the rest acts and waits.
+Facts are the deployer's view of the program and the processor's own status. ``step_for`` and ``what_is_missing``
+decide on facts alone; the other functions act and wait.
 
 Invariants:
-    - An instance that already runs the version, unchanged, is not touched.
-    - The wish is recorded before anything is touched, so that recovery keeps its hands off meanwhile, and stands
-      afterwards even if the deployment failed: recovery then goes on trying.
+    - An instance that already runs the version is not touched.
+    - The deployment is recorded before anything is touched, so recovery does nothing meanwhile. The record stays after
+      a failure, and recovery then retries.
     - Success means: every instance is running, and each input partition has a restored task in one of them.
 """
 
@@ -27,9 +27,9 @@ from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatus
 
 log = structlog.get_logger(__name__)
 
-#: How often a condition is looked at while it is waited for, seconds.
+#: Interval between checks of a condition, seconds.
 POLL_S = 0.2
-#: How long an instance that has a process is asked again before it counts as silent, seconds.
+#: How long a live instance that does not answer is asked again before it counts as silent, seconds.
 PATIENCE_S = 5.0
 LOG_LINES = 15
 #: The module that a worker's program runs.
@@ -37,16 +37,16 @@ WORKER = "holdfast.processors"
 
 
 class DeploymentFailed(HoldfastError):
-    """A processor didn't come up; fields hold slot, exit_status, log (its last lines) and error (its own)."""
+    """A processor failed to start. Fields: slot, exit_status, log (its last lines) and error (its own)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A processor as it is meant to run.
+    """How a processor has to run.
 
     Args:
-        inputs: Input topic -> its number of partitions.
-        environment: The HOLDFAST_* variables that the processor needs; may hold secrets, never shown.
+        inputs: Input topic -> number of partitions.
+        environment: The HOLDFAST_* variables of the processor; may hold secrets, never shown.
         project: The folder that the processor's modules are imported from.
     """
 
@@ -56,9 +56,9 @@ class Rollout:
     inputs: Mapping[str, int]
     environment: Mapping[str, str] = field(repr=False)
     project: Path
-    #: What the worker is told beyond its name and slot, as when it is to start paused.
+    #: Further arguments of the worker, such as ``--paused``.
     options: tuple[str, ...] = ()
-    #: The copy of its code, which is imported from first; None where the code was not copied.
+    #: The copy of its code, first on the import path; None when the code was not copied.
     release: Path | None = None
 
     def program(self, slot: str, world: World) -> ProgramSpec:
@@ -76,12 +76,12 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a deployment or recovery is."""
+    """The progress of a deployment or recovery."""
 
     processor: str
-    #: Slot -> phase that the instance tells; ``silent`` while it tells nothing.
+    #: Slot -> phase of the instance; ``silent`` while it does not answer.
     phases: Mapping[str, str]
-    #: Input partitions that no instance works on yet.
+    #: Input partitions that no instance processes yet.
     missing: tuple[tuple[str, int], ...]
     seconds: float
 
@@ -92,19 +92,19 @@ class Progress:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The progress in words, without a full stop."""
         phases = ", ".join(f"{slot}: {phase}" for slot, phase in self.phases.items())
-        waits = "" if not self.missing else "; not worked on: " + _listed(self.missing)
+        waits = "" if not self.missing else "; not processed: " + _listed(self.missing)
         return f"{self.processor} ({phases}){waits} after {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentResult:
-    """A processor that is up."""
+    """A processor that runs after a deployment."""
 
     processor: str
     code_version: str
-    #: Slots whose process was started or replaced; the others ran already.
+    #: Slots whose process was started or replaced; the other slots already ran the version.
     started: tuple[str, ...]
     statuses: Mapping[str, ProcessorStatus]
     seconds: float
@@ -117,7 +117,7 @@ OnProgress = Callable[[Progress], None]
 def step_for(
     program: ProgramStatus | None, status: ProcessorStatus | None, code_version: str, *, paused: bool = False
 ) -> Step:
-    """What one instance needs so that it runs that version; one that somebody has paused works after a start only."""
+    """The step after which an instance runs that version; an instance paused by a user has to be replaced."""
     if program is None or not program.alive:
         return "start"
     answers = status is not None and status.pid == program.pid
@@ -131,7 +131,7 @@ def step_for(
 def what_is_missing(
     inputs: Mapping[str, int], statuses: Mapping[str, ProcessorStatus | None]
 ) -> tuple[tuple[str, int], ...]:
-    """The input partitions (topic, partition) that no instance has a running task for, in order."""
+    """The input partitions (topic, partition) without a running task in any instance, sorted."""
     worked_on = {
         (topic, task.partition)
         for status in statuses.values()
@@ -154,20 +154,20 @@ def deploy(
     settle_s: float = 0.0,
     hold: bool = False,
 ) -> DeploymentResult:
-    """Bring the processor up, and wait until it works on every input partition.
+    """Run a processor, and wait until it processes every input partition.
 
     Args:
-        rollout: What to run.
-        world: What to act through.
-        timeout_s: How long to wait for it after it was started.
-        who: Recorded with the action.
-        progress: Called at each look.
-        settle_s: For so long it is watched once it works; see ``settle``.
-        hold: Whether the wish stays "deploying" after a failure, because the caller goes on.
+        rollout: How the processor has to run.
+        world: The ports to act through.
+        timeout_s: Timeout after the start, seconds.
+        who: The user or run to record.
+        progress: Called at each check.
+        settle_s: How long the running processor is watched, seconds; see ``settle``.
+        hold: Whether the record stays "deploying" after a failure, because the caller continues, as with a rollback.
 
     Raises:
-        DeploymentFailed: An instance ended, failed, runs another version, or wasn't ready in time.
-        holdfast.infra.deploy.programs.SupervisorUnavailable: The supervisor didn't start or answer.
+        DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
+        holdfast.infra.deploy.programs.SupervisorUnavailable: The supervisor did not start or answer.
     """
     began, started_at = time.monotonic(), world.clock()
     world.deployer.start()
@@ -180,7 +180,7 @@ def deploy(
         started = tuple(slot for slot in rollout.slots if _bring_up(slot, rollout, world))
         statuses = wait_ready(rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress)
         statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
-        if any(status.phase != "running" for status in statuses.values()):  # it joins anew: a passing thing, or not
+        if any(status.phase != "running" for status in statuses.values()):  # a rebalance, which may end well or not
             statuses = wait_ready(
                 rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress
             )
@@ -198,9 +198,9 @@ def deploy(
 
 
 def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ...]:
-    """Stop every instance of the processor gently and record that it is meant to be down; the slots stopped.
+    """Stop every instance of the processor after a last commit; returns the stopped slots.
 
-    The wish is recorded first, so that recovery doesn't bring back what is being stopped.
+    The stop is recorded first, so that recovery does not restart an instance that is being stopped.
     """
     started_at = world.clock()
     deployment = world.registry.record_stopped(processor, started_at)
@@ -228,17 +228,17 @@ def wait_ready(
     code_version: str | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, ProcessorStatus]:
-    """Wait until every instance runs and each input partition is worked on; their statuses by slot.
+    """Wait until every instance runs and every input partition is processed; returns their statuses by slot.
 
     Args:
-        rollout: What is meant to run.
-        world: Where it runs.
-        timeout_s: How long to wait.
-        code_version: The version that the instances must tell; None takes any.
-        progress: Called at each look.
+        rollout: How the processor has to run.
+        world: The ports to ask through.
+        timeout_s: Timeout, seconds.
+        code_version: The version that every instance must report; None accepts any.
+        progress: Called at each check.
 
     Raises:
-        DeploymentFailed: An instance ended, failed, runs another version, or wasn't ready in time.
+        DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
     """
     began = time.monotonic()
     while True:
@@ -269,16 +269,16 @@ def settle(
     settle_s: float,
     progress: OnProgress | None = None,
 ) -> dict[str, ProcessorStatus]:
-    """Watch a processor that works, until it has shown that it gets on with its input; a poisoned version shows itself.
+    """Watch a running processor until every input partition progresses, so that a faulty version fails here.
 
-    An input partition has when more of it is committed than at first, or nothing is left to be read.
+    A partition progresses when its committed offset grew since the start of the watch, or its lag is 0.
 
     Args:
-        rollout: What should run.
-        world: Where it runs.
-        ready: Its instances, as they were when all worked.
-        settle_s: For so long at most; what has not shown itself by then is taken to be well.
-        progress: Called at each look.
+        rollout: How the processor has to run.
+        world: The ports to ask through.
+        ready: Its statuses by slot when all instances ran.
+        settle_s: Longest watch, seconds; partitions without progress by then count as good.
+        progress: Called at each check.
 
     Raises:
         DeploymentFailed: An instance ended or failed meanwhile.
@@ -286,7 +286,7 @@ def settle(
     began = time.monotonic()
     statuses = dict(ready)
     at_first = _committed(statuses)
-    while time.monotonic() - began < settle_s and not _gets_on(statuses, at_first):
+    while time.monotonic() - began < settle_s and not _progresses(statuses, at_first):
         if progress is not None:
             phases = dict.fromkeys(rollout.slots, "settling")
             progress(Progress(rollout.processor, phases, (), time.monotonic() - began))
@@ -308,7 +308,7 @@ def _committed(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int],
     }
 
 
-def _gets_on(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
+def _progresses(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
     return all(
         at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
         for status in statuses.values()
@@ -320,13 +320,13 @@ def _gets_on(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[st
 def look(
     slot: str, processor: str, world: World, *, patience_s: float = 0.0
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
-    """What the deployer says of an instance, and what that very process says itself, even as its last words.
+    """The program of an instance, and the status of its present process, or the last status of its failed one.
 
     Args:
-        slot: The instance.
+        slot: The slot of the instance.
         processor: Its processor.
-        world: Where it runs.
-        patience_s: How long to ask again while it has a process but doesn't answer.
+        world: The ports to ask through.
+        patience_s: How long to ask a live process again that does not answer, seconds.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -344,18 +344,18 @@ def look(
 
 
 def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> ProcessorStatus | None:
-    """What the program's last process said when it ended with an error; never what an older one said."""
+    """The last status of the program's last process, if it ended with an error; never the status of an older one."""
     if not program.exit_status or program.started_at is None:
         return None
     failure = source.last_failure()
-    # The deployer knows its moments in whole seconds.
+    # The deployer's times are whole seconds.
     if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
         return None
     return failure
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:
-    """Have one instance run the rollout; whether it had to be started."""
+    """Run one instance of the rollout; returns whether it had to be started."""
     spec = rollout.program(slot, world)
     world.deployer.apply(spec)
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
@@ -384,18 +384,17 @@ def _refuse_ended(
     name = world.paths.program(rollout.processor, slot)
     lines: tuple[str, ...] = ()
     if program is None:
-        happened, exit_status = "isn't known to the supervisor", None
+        happened, exit_status = "is not known to the supervisor", None
     else:
         exit_status = program.exit_status
         happened = "failed" if program.alive else f"ended ({how_it_ended(program)})"
         lines = _log_tail(name, world)
-    said = "" if not error else f" It says: {error.get('message')}"
-    shown = "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
-    action = (error or {}).get(
-        "action"
-    ) or f"Read {world.paths.program_log(rollout.processor, slot)}, then deploy again."
+    reported = "" if not error else f" Its error: {error.get('message')}"
+    action = (error or {}).get("action") or (
+        f"Read {world.paths.program_log(rollout.processor, slot)}, then `holdfast apply deploy {rollout.processor}`."
+    )
     raise DeploymentFailed(
-        f"Processor {rollout.processor} slot {slot} {happened}.{said}{shown}",
+        f"Processor {rollout.processor} slot {slot} {happened}.{reported}{_shown(lines)}",
         action=str(action),
         processor=rollout.processor,
         slot=slot,
@@ -409,10 +408,10 @@ def _refuse_version(slot: str, status: ProcessorStatus, code_version: str | None
     if code_version is None or status.code_version in ("", code_version):
         return
     raise DeploymentFailed(
-        f"Processor {rollout.processor} slot {slot} runs version {status.code_version}; "
-        f"{code_version} was to be deployed, although it was started from {rollout.project} just now.",
-        action="The code changed while it was deployed, or the deploying process holds old code: "
-        "reload it, then deploy again.",
+        f"Processor {rollout.processor} slot {slot} runs version {status.code_version}, expected {code_version}; "
+        f"it was just started from {rollout.project}.",
+        action="The code changed during the deployment, or the deploying process has old code loaded. Reload "
+        f"Dagster's code location if it deploys; then `holdfast apply deploy {rollout.processor}`.",
         processor=rollout.processor,
         slot=slot,
         found=status.code_version,
@@ -423,10 +422,9 @@ def _refuse_version(slot: str, status: ProcessorStatus, code_version: str | None
 def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFailed:
     slow = next((slot for slot, phase in seen.phases.items() if phase != "running"), rollout.slots[0])
     lines = _log_tail(world.paths.program(rollout.processor, slow), world)
-    shown = "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
     return DeploymentFailed(
-        f"Not ready in time: {seen.sentence}.{shown}",
-        action="If it is restoring a large state, wait longer; else read "
+        f"Not ready in time: {seen.sentence}.{_shown(lines)}",
+        action="If it restores large state, follow it with `holdfast status`; else read "
         f"{world.paths.program_log(rollout.processor, slow)}.",
         processor=rollout.processor,
         slot=slow,
@@ -437,12 +435,16 @@ def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFaile
 
 
 def how_it_ended(program: ProgramStatus) -> str:
-    """The end of a program's last process, for people."""
+    """How a program's last process ended, in words."""
     if program.signal is not None:
         return f"killed by {program.signal}"
     if program.exit_status is not None:
         return f"exit status {program.exit_status}"
-    return "how is not known" if program.since is not None else "never started"
+    return "exit status unknown" if program.since is not None else "never started"
+
+
+def _shown(lines: tuple[str, ...]) -> str:
+    return "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
 
 
 def _log_tail(name: str, world: World) -> tuple[str, ...]:

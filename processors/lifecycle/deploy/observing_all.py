@@ -1,8 +1,8 @@
-"""Looking at many processors at once: each instance is asked once, all of them side by side.
+"""Asks the instances of many processors at the same time, each once.
 
 Invariants:
-    - A look of many lasts about as long as that of the slowest instance, however many are silent.
-    - The supervisor is asked once for its programs, before the instances are: what answers afterwards was there.
+    - All of it takes about as long as the slowest instance, however many are silent.
+    - The supervisor lists its programs once, before the instances are asked: every status belongs to a listed program.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
 
-#: So many instances are asked at one time.
+#: Number of instances that are asked at the same time.
 SIDE_BY_SIDE = 32
 
 
 class _Answered:
-    """An instance that was asked; what else it knows is asked as ever."""
+    """An instance with its status answered; other questions go to the instance itself."""
 
     def __init__(self, source: ProcessorStatusSource, answer: ProcessorStatus | None) -> None:
         self._source = source
         self._answer = answer
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """What it said when all were asked."""
+        """The answer of the instance when all were asked."""
         return self._answer
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """As the instance's own source says."""
+        """The last heartbeat, from the instance's own source."""
         return self._source.last_heartbeat(pid)
 
     def last_failure(self) -> ProcessorStatus | None:
-        """As the instance's own source says."""
+        """The last failure, from the instance's own source."""
         return self._source.last_failure()
 
 
@@ -65,9 +65,9 @@ class _Listed:
 
 
 def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
-    """The same world, in which the instances of these deployments have answered already, or did not in time.
+    """The same world, with the statuses of these deployments' instances already read.
 
-    Where the supervisor does not tell of its programs it is the world as it was: whoever looks is told so.
+    When the supervisor cannot list its programs, the world is returned unchanged, and the caller gets its error.
     """
     deployer = world.deployer
     try:

@@ -1,13 +1,13 @@
-"""Releases: a processor's code as it was deployed, copied so that it can be started again when its successor fails.
+"""Releases: a copy of a processor's deployed code, which a rollback can start again.
 
-    <home>/releases/<processor>/<code version>-<digest of the files>/     what the worker imports from first
+    <home>/releases/<processor>/<code version>-<digest of the files>/     first on the worker's import path
 
-Copied is the definition's own top-level package, or its one module file; never Holdfast's own packages nor what is
-installed: those are where they are, and a release of such a definition is a record without a folder.
+A release copies the definition's own top-level package, or its single module file. It never copies Holdfast's own or
+installed packages: a release of a definition in one of those is a record without a folder.
 
 Invariants:
-    - A folder is complete or not there: it is filled under another name and renamed.
-    - The files of a release never change; other files are another release.
+    - A folder is complete or missing: it is filled under another name, then renamed.
+    - The files of a release never change; other files make another release.
     - The release that worked last is never deleted.
 """
 
@@ -29,9 +29,9 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 from holdfast.processors.lifecycle.ports import Releases
 
-#: So many releases of a processor are kept.
+#: Number of releases kept for each processor.
 KEPT = 5
-#: A package with more than this is no definition; it is left where it is.
+#: Largest package that is copied, in files and bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
@@ -39,14 +39,14 @@ _OWN = "holdfast"
 
 
 class ReleaseFailed(HoldfastError):
-    """The code of a release can't be copied."""
+    """The code of a release changed, or cannot be copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The files of a definition; ``root`` is the folder that they are imported from, None when they are not copied.
+    """The files of a definition; ``root`` is their import folder, or None when they are not copied.
 
-    ``why_not`` says why, ``digest`` tells these files from any others.
+    ``why_not`` is the reason; ``digest`` is a hash of the files' names and content.
     """
 
     target: str
@@ -57,7 +57,7 @@ class Code:
 
 
 def code_of(target: str) -> Code:
-    """Find the files of a definition (module:attribute); nothing is imported but the packages around it."""
+    """The files of a definition (``module:attribute``), found without importing its module."""
     module = target.partition(":")[0]
     top = module.partition(".")[0]
     if top == _OWN:
@@ -67,7 +67,7 @@ def code_of(target: str) -> Code:
     except (ImportError, ValueError):
         found = None
     if found is None or (found.origin in (None, "built-in", "frozen") and not found.submodule_search_locations):
-        return Code(target, None, why_not=f"{top} is no file")
+        return Code(target, None, why_not=f"{top} has no file")
     places = list(found.submodule_search_locations or [])
     place = Path(places[0] if places else str(found.origin)).resolve()
     if any(place.is_relative_to(folder) for folder in _installed()):
@@ -75,12 +75,13 @@ def code_of(target: str) -> Code:
     files = _files(place)
     size = sum(path.stat().st_size for path in files)
     if len(files) > FILES_MAX or size > BYTES_MAX:
-        return Code(target, None, why_not=f"{top} has {len(files)} files with {size} bytes, too much to copy")
+        limits = f"at most {FILES_MAX:,} files and {BYTES_MAX:,} bytes are copied"
+        return Code(target, None, why_not=f"{top} has {len(files):,} files with {size:,} bytes; {limits}")
     return Code(target, place.parent, files, _digest(place.parent, files))
 
 
 def release_id(code_version: str, digest: str) -> str:
-    """The name of a release: of a version, and of these files."""
+    """The id of a release: code version and digest, or the code version alone when no files are copied."""
     return f"{code_version}-{digest}" if digest else code_version
 
 
@@ -88,8 +89,8 @@ class ReleaseFolders:
     """Makes releases on this machine.
 
     Args:
-        book: Where they are recorded.
-        paths: Names below the home folder.
+        book: Where releases are recorded.
+        paths: The paths below the home folder.
     """
 
     def __init__(self, book: Releases, paths: Paths) -> None:
@@ -97,23 +98,23 @@ class ReleaseFolders:
         self._paths = paths
 
     def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
-        """Copy and record a release; one that is there stays as it is.
+        """Copy and record a release; an existing copy is not changed.
 
         Args:
-            processor: Whose.
-            expected: The release that was planned.
+            processor: The processor's name.
+            expected: The id of the planned release.
             code: Its files.
-            shape: What it is made of.
-            now: The present moment.
+            shape: Its topics and stores.
+            now: The present time.
 
         Raises:
-            ReleaseFailed: The files are not those that were planned, or can't be copied.
+            ReleaseFailed: The files differ from the planned ones, or cannot be copied.
         """
         name = release_id(shape.code_version, code.digest)
         if name != expected:
             raise ReleaseFailed(
-                f"The code of {processor} changed since the plan was made: it is {name} now, {expected} was planned.",
-                action="Look at the plan as it is now, and apply that one.",
+                f"The code of {processor} changed since the plan was made: release {name} now, {expected} planned.",
+                action=f"Read the present plan with `holdfast explain deploy {processor}`, and apply it.",
                 processor=processor,
                 seen=name,
                 expected=expected,
@@ -133,7 +134,7 @@ class ReleaseFolders:
         return found
 
     def prune(self, processor: str, keep: Sequence[str]) -> int:
-        """Delete the oldest releases beyond ``KEPT``, but none of ``keep`` nor what worked last; how many."""
+        """Delete releases beyond the newest ``KEPT``, but not ``keep`` or the last that worked; returns how many."""
         known = self._book.newest(processor)
         working = self._book.working(processor)
         needed = {*keep, *(() if working is None else (working.release_id,))}
@@ -157,15 +158,16 @@ class ReleaseFolders:
                 shutil.copy2(path, to)
             if _digest(part, tuple(part / path.relative_to(code.root) for path in code.files)) != code.digest:
                 raise ReleaseFailed(
-                    f"The files of {code.target} changed while they were copied.", action="Deploy again."
+                    f"The files of {code.target} changed while they were copied.",
+                    action="Deploy again once the files no longer change.",
                 )
             part.rename(folder)
         except OSError as failed:
             if folder.is_dir():
-                return folder  # another run was quicker, with the same files
+                return folder  # another run renamed its copy of the same files first
             raise ReleaseFailed(
-                f"The code of {code.target} can't be copied to {folder}: {failed}.",
-                action="Make room there, or correct the folder's rights; nothing was changed.",
+                f"The code of {code.target} cannot be copied to {folder}: {failed}.",
+                action="Free disk space there, or correct the folder's rights, then deploy again. Nothing was changed.",
                 folder=str(folder),
             ) from failed
         finally:

@@ -1,8 +1,8 @@
-"""Starting and stopping processors for a plan's stages, through the deployer (``execution.Runner``).
+"""Starts and stops processors for a plan's stages, through the deployer (``execution.Runner``).
 
 Invariants:
-    - A worker that runs as it is asked to is left as it is, so that a stage that is done again changes nothing.
-    - A release that does not come to work is replaced by the one that it came from, before the failure is told.
+    - A worker that already runs as the stage asks is not touched, so a repeated stage changes nothing.
+    - A release that fails to start working is rolled back before the failure is raised.
 """
 
 from __future__ import annotations
@@ -26,41 +26,42 @@ from holdfast.processors.lifecycle.deploy.deployment import (
 )
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, ReleaseFolders
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
-#: How long the former version may take until it works again, seconds.
+#: Least timeout of a rollback, seconds.
 BACK_S = 300.0
 
 
 class RolledBack(ApplyFailed):
-    """A version did not come to work, and the former one works again; fields as of DeploymentFailed, and ``works``."""
+    """A version failed, and the former one runs again. Fields: those of DeploymentFailed, and ``works``."""
 
 
 class RollbackFailed(ApplyFailed):
-    """A version did not come to work, and the former one does not work again either, or there is none."""
+    """A version failed, and the former one failed too or does not exist."""
 
 
 class Described(Protocol):
-    """What is known of topics."""
+    """Describes topics."""
 
     def describe(self, names: list[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Topic name -> facts, for existing topics only."""
         ...
 
 
 def rollout_of_release(
     release: Release, topics: Described, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
 ) -> Rollout:
-    """How a processor runs from a release.
+    """The rollout of a release.
 
     Args:
         release: The release.
-        topics: Its inputs are looked up here.
+        topics: Where its inputs are described.
         slots: Its slots.
         environment: Settings as variables.
-        project: The folder that processors are started in.
+        project: The working folder of the processor's programs.
     """
     names = list(from_document(release.shape).inputs)
     facts = topics.describe(names)
@@ -69,7 +70,7 @@ def rollout_of_release(
         code_version=release.code_version,
         slots=slots,
         inputs={name: facts[name].partitions for name in names if name in facts},
-        # Its own definition alone: another one's mistakes, or another name for it by now, do not hinder it.
+        # Only its own definition: an error in another definition, or a rename, must not stop a rollback.
         environment={**environment, "HOLDFAST_PROCESSORS": json.dumps([release.target])},
         project=project,
         release=None if release.folder is None else Path(release.folder),
@@ -80,10 +81,10 @@ class DeployedProcessors:
     """Processors under a deployer.
 
     Args:
-        world: What deploying acts through.
-        rollout: How a processor is meant to run: a release of it, or what is deployed (None).
-        who: Recorded with each action.
-        code: The files of a processor's definition, and what it is made of now.
+        world: The ports to act through.
+        rollout: Processor, release id -> rollout; None as release id for the deployed release.
+        who: The user or run to record.
+        code: Processor -> the present files and shape of its definition.
     """
 
     def __init__(
@@ -98,24 +99,25 @@ class DeployedProcessors:
         self._who = who
         self._code = code
         self._releases = ReleaseFolders(world.registry.releases, world.paths)
-        #: What the last deployment came to, for whoever tells of it.
+        #: The result of the last deployment.
         self.result: DeploymentResult | None = None
 
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
-        """See ``execution.Runner.make_release``."""
+        """Copy and record the code of a version."""
         code, shape = self._code(processor)
         made = self._releases.make(processor, stage.release_id, code, shape, self._world.clock())
         if made.folder is None:
             return Done(f"release {made.release_id} recorded; its code is not copied: {code.why_not}")
-        return Done(f"release {made.release_id} in {made.folder}: {len(code.files)} file(s)", len(code.files))
+        return Done(f"release {made.release_id} in {made.folder}: {count_of(len(code.files), 'file')}", len(code.files))
 
     def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
-        """See ``execution.Runner.run``."""
+        """Run every slot as the stage asks; rolls back when a new release fails."""
         rollout = replace(self._rollout(processor, stage.release_id), options=options_of(stage))
         if rollout.code_version != stage.code_version:
             raise ReleaseFailed(
-                f"Version {stage.code_version} of {processor} was to be run, but {rollout.code_version} is there.",
-                action="Look at the plan as it is now, and apply that one.",
+                f"The plan starts version {stage.code_version} of {processor}, but the present version is "
+                f"{rollout.code_version}.",
+                action=f"Read the present plan with `holdfast explain deploy {processor}`, and apply it.",
                 processor=processor,
                 seen=rollout.code_version,
                 expected=stage.code_version,
@@ -140,48 +142,48 @@ class DeployedProcessors:
             self._world.registry.releases.works(processor, stage.release_id, self._world.clock())
             self._releases.prune(processor, [stage.release_id])
         how = "paused, " if stage.paused else ""
-        started = f"slot {', '.join(done.started)} started" if done.started else "it ran already"
+        started = f"slot {', '.join(done.started)} started" if done.started else "it already ran"
         restored = sum(int(getattr(task, "restored", 0)) for each in done.statuses.values() for task in each.tasks)
-        return Done(f"version {done.code_version} works on every partition ({how}{started})", restored)
+        return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _go_back(
         self, processor: str, stage: RunProcessor, failed: DeploymentFailed, began: float, tell: Tell
     ) -> ApplyFailed:
-        """Start the former release again; what is to be told in the end."""
-        said = f"Version {stage.code_version} of {processor} did not come to work: {failed.message}"
+        """Start the former release again; returns the error to raise."""
+        failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
         if stage.back_to is None:
             return RollbackFailed(
-                f"{said} There is no former version that could be started again; recovery goes on trying this one.",
-                action=f"{failed.action} To have it down: holdfast apply stop {processor}.",
+                f"{failure} There is no former version that could be started again; recovery keeps retrying this one.",
+                action=f"{failed.action} To stop it: `holdfast apply stop {processor}`.",
                 **failed.fields,
             )
         former = self._rollout(processor, stage.back_to)
-        tell(f"{said.splitlines()[0]} Going back to version {former.code_version}")
+        tell(f"{failure.splitlines()[0]} Rolling back to version {former.code_version}")
         try:
             self.result = deploy(
                 former, self._world, timeout_s=max(BACK_S, stage.timeout_s), who=self._who, progress=_progress(tell)
             )
         except DeploymentFailed as again:
             return RollbackFailed(
-                f"{said} Going back to version {former.code_version} failed, too: {again.message}",
+                f"{failure} The rollback to version {former.code_version} failed, too: {again.message}",
                 action=again.action,
                 **{**failed.fields, "works": None},
             )
         self._world.registry.releases.works(processor, stage.back_to, self._world.clock())
         return RolledBack(
-            f"{said} Version {former.code_version} was started again and works on every partition, "
-            f"{time.monotonic() - began:.0f} s after {stage.code_version} was begun with; nothing is lost.",
+            f"{failure} Version {former.code_version} was started again and works on every partition, "
+            f"{time.monotonic() - began:.0f} s after the deployment of {stage.code_version} began; nothing is lost.",
             action=failed.action,
             **{**failed.fields, "works": former.code_version},
         )
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """See ``execution.Runner.stop``."""
+        """Stop every slot after a last commit."""
         stopped = stop(processor, self._world, who=self._who) if for_good else self._stop_for_now(processor)
-        return Done(f"slot {', '.join(stopped)} stopped" if stopped else "nothing ran")
+        return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
-        """Stop what is to be started again by the same plan: recovery keeps its hands off meanwhile."""
+        """Stop slots that the same plan starts again; the record "deploying" keeps recovery from doing so meanwhile."""
         deployment = self._world.registry.deployment(processor)
         if deployment is None or not self._world.deployer.running():
             return ()
@@ -197,7 +199,7 @@ class DeployedProcessors:
 
 
 def options_of(stage: RunProcessor) -> tuple[str, ...]:
-    """The arguments of a worker that runs as a stage asks."""
+    """The worker arguments of a stage."""
     options: tuple[str, ...] = ("--paused",) if stage.paused else ()
     if stage.restore_from != "newest":
         options += ("--restore-from", stage.restore_from)

@@ -1,1 +1,1 @@
-"""Requests, facts, plans, stages, their explanation and their execution. Imports ``ports``."""
+"""Requests, facts, plans and their hash (``plan.py``), stages, explanation and apply. Imports ``ports``."""

@@ -1,11 +1,11 @@
-"""Apply: carry a plan's stages out, one after the other, each recorded, so that a killed apply ends right.
+"""Apply: carry a plan's stages out in order and record each, so that a killed apply can be resumed.
 
 Invariants:
-    - What was shown is what is done: a plan whose facts changed since is refused, and what changed is said.
-    - What deletes is confirmed with the plan's hash.
-    - One apply per processor at a time; who finds another's says whose it is and how far it came.
-    - Before each stage the apply is still ours; a run that was frozen and lost it does nothing more.
-    - A run that goes on has the workers paused again first, where the stages left count on that.
+    - An apply does what was shown: a plan whose hash changed since is refused, and the error lists the changes.
+    - A plan that deletes data permanently is confirmed with its hash.
+    - One apply per processor at a time. A second apply is refused; the error names the holder and its progress.
+    - Before each stage this run still holds the apply; a run that lost it carries out no further stage.
+    - A resumed run first pauses the workers again, if the remaining stages need them paused.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import structlog
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.stages import (
     RemoveLoaded,
@@ -36,26 +37,26 @@ from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S, Journal
 
 log = structlog.get_logger(__name__)
 
-#: What a program ends with that refused, and changed nothing.
+#: Exit code of a command that was refused and changed nothing.
 EXIT_REFUSED = 3
-#: Tells how a stage gets on; says again, too, that the apply is held.
+#: Reports the progress of a stage in words.
 Tell = Callable[[str], None]
 
 
 class PlanRefused(HoldfastError):
-    """The plan can't be carried out; nothing was changed."""
+    """The plan cannot be applied; nothing was changed."""
 
     exit_code = EXIT_REFUSED
 
 
 class PlanStale(HoldfastError):
-    """The world changed since the plan was shown; nothing was changed. Fields: shown, now, changes."""
+    """The facts changed since the plan was shown; nothing was done. Fields: shown, now, changes."""
 
     exit_code = EXIT_REFUSED
 
 
 class NotConfirmed(HoldfastError):
-    """The plan deletes, and was not confirmed; nothing was changed. Fields: plan."""
+    """The plan deletes data permanently and was not confirmed; nothing was done. Fields: plan."""
 
     exit_code = EXIT_REFUSED
 
@@ -67,16 +68,16 @@ class ApplyInProgress(HoldfastError):
 
 
 class ApplyFailed(HoldfastError):
-    """A stage failed, and there is nothing to go on with: the apply is over, and asked again it is planned anew."""
+    """A stage failed and the apply cannot be resumed: it has ended, and a retry makes a new plan."""
 
 
 class ApplyLost(HoldfastError):
-    """Another run took the apply over, because this one was silent for too long."""
+    """Another run took the apply over, because this run recorded no progress for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a stage came to: in words, and how many units of work it was (keys, records; 0 when not counted)."""
+    """The result of a stage: in words, and in units of work (keys, records; 0 when not counted)."""
 
     text: str
     units: float = 0.0
@@ -86,13 +87,13 @@ class Executor(Protocol):
     """Carries out one stage of one processor."""
 
     def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
-        """Do it; done before, it does no harm."""
+        """Carry the stage out; a second time does no harm."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who applies; ``name`` tells this run from every other, ``is_gone`` whether another one is known to be dead."""
+    """The run that applies: its unique ``name``, and ``is_gone``, which says whether another holder is known dead."""
 
     name: str
     is_gone: Callable[[str], bool] = field(default=lambda name: False)
@@ -100,7 +101,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """An apply that is through; ``id`` is None when there was nothing to do."""
+    """An apply that is done; ``id`` is None when there was nothing to do."""
 
     plan: Plan
     id: int | None
@@ -109,23 +110,25 @@ class Applied:
 
     @property
     def text(self) -> str:
-        """What was done, a line for each stage."""
+        """The result in words, a line for each stage."""
         if self.id is None:
             return self.plan.verdict.sentence
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
 
 
 def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None:
-    """Refuse what may not be done: a refused plan, one that is not what was shown, one that deletes unconfirmed.
+    """Raise unless the plan may be applied.
 
     Args:
-        plan: The plan as it is now.
+        plan: The present plan.
         shown: The hash of the plan that was shown.
         journal: Where shown plans are remembered.
-        sure: Whether what deletes is confirmed.
+        sure: Whether permanent deletion is confirmed.
 
     Raises:
-        PlanRefused, PlanStale, NotConfirmed: See there.
+        PlanRefused: The plan is refused.
+        PlanStale: The present plan is not the one that was shown.
+        NotConfirmed: The plan deletes data permanently, and ``sure`` is False.
     """
     if shown != plan.hash:
         raise _stale(plan, shown, journal)
@@ -137,9 +140,9 @@ def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None
         )
     if plan.destructive and not sure:
         raise NotConfirmed(
-            f"{plan.verb} {plan.processor} deletes what can't be had again, and was not confirmed.",
-            action=f"Read what it would do, then confirm it: --plan {plan.hash}, or --yes; confirm: {plan.hash} in a "
-            "run's config.",
+            f"{plan.verb} {plan.processor} deletes data permanently and was not confirmed.",
+            action=f"Read the plan, then confirm it: add `--plan {plan.hash}` or `--yes` to the command, or `confirm: "
+            f"{plan.hash}` to the run's config.",
             plan=plan.hash,
         )
 
@@ -154,22 +157,22 @@ def apply(
     tell: Tell = lambda text: None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Applied:
-    """Carry a plan out that may be (see ``check_shown``), or go on with the same that was begun and broken off.
+    """Carry out a plan that ``check_shown`` accepted, or resume the open apply of the same request.
 
     Args:
-        plan: What to do.
+        plan: The plan.
         execute: Carries out a stage.
-        journal: Where it is recorded.
-        who: Who wants it, for the record.
+        journal: Where the apply is recorded.
+        who: The user or run to record.
         holder: This run.
-        tell: Told how it gets on.
+        tell: Called with the progress in words.
         clock: The time.
 
     Raises:
-        ApplyInProgress: Another apply of the processor is open, and is not this one.
+        ApplyInProgress: Another apply of the processor is open.
         ApplyLost: Another run took over.
         ApplyFailed: A stage failed for good; the apply has ended.
-        HoldfastError: A stage failed; the apply stays open with the reason, and goes on when asked for again.
+        HoldfastError: A stage failed; the apply stays open with the reason and can be resumed.
     """
     if not plan.changes:
         _close_what_is_done(plan, journal, holder, clock())
@@ -189,7 +192,7 @@ def apply(
         begun = plans.decode(record.plan)
         _refuse_held(record, begun, holder, clock())
         if begun.after_kill == "plan anew":
-            journal.end_apply(record.id, "superseded", clock(), reason=f"planned anew as {plan.verb} {plan.hash}")
+            journal.end_apply(record.id, "superseded", clock(), reason=f"replaced by {plan.verb} {plan.hash}")
             continue
         if begun.request != plan.request:
             raise _in_progress(record, begun, "was broken off")
@@ -205,7 +208,7 @@ def resume(
     tell: Tell = lambda text: None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Applied:
-    """Go on with an apply that was broken off, with the plan that it began with, from the stage it was at.
+    """Resume an apply that was broken off, with its own plan, from the first stage that is not done.
 
     Raises:
         ApplyInProgress: A live run holds it.
@@ -215,7 +218,7 @@ def resume(
     _refuse_held(record, begun, holder, clock())
     if not journal.claim_apply(record.id, holder.name, clock(), instead_of=record.holder):
         raise _in_progress(record, begun, "was just taken over by another run")
-    tell(f"going on with {begun.verb} {begun.processor} after stage {len(record.done)} of {len(begun.stages)}")
+    tell(f"resuming {begun.verb} {begun.processor} after stage {len(record.done)} of {len(begun.stages)}")
     return _carry_out(begun, record, execute, journal, holder, tell, clock)
 
 
@@ -228,13 +231,13 @@ def abandon(
     reason: str,
     execute: Executor | None = None,
 ) -> bool:
-    """Give an open apply up, as it stands; false when it had ended.
+    """End an open apply without its remaining stages; False when it had ended.
 
-    With ``execute``, a processor that it paused works again, and what it ran beside it is removed.
+    With ``execute``, a processor that the apply paused is resumed, and its shadow or temporary topic is removed.
 
     Raises:
         ApplyInProgress: A live run holds it.
-        HoldfastError: A processor that it paused can't be resumed; it stays open.
+        HoldfastError: The paused processor cannot be resumed; the apply stays open.
     """
     begun = plans.decode(record.plan)
     _refuse_held(record, begun, holder, now)
@@ -292,15 +295,14 @@ def _carry_out(  # tidy: allow-wide because it is the one loop, and each of thes
 
 
 def standing(done: Sequence[Stage]) -> Stage | None:
-    """The stage that is through and whose effect later stages count on, although it may have ended since: a processor
-    that runs paused. It is carried out again before the first stage of a run that goes on."""
+    """The done stage that a resumed run repeats first: a processor started paused, which may have died since."""
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None
 
 
 @contextmanager
 def _beating(apply_id: int, journal: Journal, holder: Holder, clock: Callable[[], datetime]) -> Iterator[None]:
-    """Say again and again, from a thread of its own, that the apply is held: a stage may be long and tell nothing."""
+    """Record every ``BEAT_S``, from its own thread, that this run holds the apply: a stage may be long and silent."""
     ended = threading.Event()
 
     def beat() -> None:
@@ -320,7 +322,7 @@ def _beating(apply_id: int, journal: Journal, holder: Holder, clock: Callable[[]
 
 
 def _close_what_is_done(plan: Plan, journal: Journal, holder: Holder, now: datetime) -> None:
-    """An apply of the same request that died, or failed, after it had done its work is open no more."""
+    """End an open apply of the same request whose work is already done: its run died before it recorded that."""
     if not isinstance(plan.verdict, NothingToDo):
         return
     for record in journal.applies(1, processor=plan.processor, open_only=True):
@@ -330,7 +332,7 @@ def _close_what_is_done(plan: Plan, journal: Journal, holder: Holder, now: datet
 
 
 def is_free(record: ApplyRecord, holder: Holder, now: datetime) -> bool:
-    """Whether no live run but this one holds an open apply."""
+    """Whether no other live run holds the apply."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return now - record.beat_at > timedelta(seconds=SILENT_S)
@@ -343,13 +345,13 @@ def _refuse_held(record: ApplyRecord, begun: Plan, holder: Holder, now: datetime
 
 
 def _in_progress(record: ApplyRecord, begun: Plan, how: str) -> ApplyInProgress:
-    where = f"stage {len(record.done)} of {len(begun.stages)} is through"
+    where = f"{len(record.done)} of {count_of(len(begun.stages), 'stage')} done"
     why = f" It stopped because: {record.reason.splitlines()[0]}" if record.reason else ""
     return ApplyInProgress(
-        f"An apply of {record.processor} is open: {record.verb} (apply {record.id}, begun by {record.who}) {how}; "
-        f"{where}.{why}",
-        action=f"Let it finish, or go on with it: holdfast apply resume {record.id}. To give it up as it stands: "
-        f"holdfast apply abandon {record.id} --reason WHY.",
+        f"An apply of {record.processor} is open: {record.verb} (apply {record.id}, begun by {record.who}) {how}, "
+        f"with {where}.{why}",
+        action=f"Let it finish, or resume it: `holdfast apply resume {record.id}`. To end it without its remaining "
+        f"stages: `holdfast apply abandon {record.id} --reason WHY`.",
         apply=record.id,
         verb=record.verb,
         holder=record.holder,
@@ -360,9 +362,9 @@ def _in_progress(record: ApplyRecord, begun: Plan, how: str) -> ApplyInProgress:
 
 def _lost(record: ApplyRecord) -> ApplyLost:
     return ApplyLost(
-        f"Apply {record.id} of {record.processor} is not held by this run any more: it was silent for too long, and "
-        "another took over.",
-        action="Look at the other run; nothing more is done here.",
+        f"This run no longer holds apply {record.id} of {record.processor}: it recorded no progress for "
+        f"{SILENT_S:.0f} s, and another run took over.",
+        action="Follow the other run, which `holdfast apply list` names. This run does nothing more.",
         apply=record.id,
     )
 
@@ -371,15 +373,13 @@ def _stale(plan: Plan, shown_hash: str, journal: Journal) -> PlanStale:
     shown = journal.remembered_plan(shown_hash)
     changes: tuple[str, ...] = ()
     if shown is None:
-        said = f"No plan {shown_hash} was shown here"
+        problem = f"Plan {shown_hash} was not shown by this installation"
     else:
         changes = plans.what_changed(plans.decode(shown), plan)
-        said = (
-            f"Plan {shown_hash} does not fit the world any more: {'; '.join(changes) or 'it was for another request'}"
-        )
+        problem = f"Plan {shown_hash} is outdated: {'; '.join(changes) or 'it was for another request'}"
     return PlanStale(
-        f"{said}. The plan is {plan.hash} now.",
-        action="Read the plan as it is now, and confirm that one.",
+        f"{problem}. The present plan is {plan.hash}.",
+        action=f"Read the present plan, then confirm it with `--plan {plan.hash}`.",
         shown=shown_hash,
         now=plan.hash,
         changes=changes,

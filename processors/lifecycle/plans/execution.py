@@ -1,8 +1,8 @@
-"""How each stage is carried out: thin code over the ports that the world is reached through.
+"""Carries out each stage of a plan: thin code over ports.
 
 Invariants:
-    - Every stage of ``stages.Stage`` has its branch here; the type checker sees to it.
-    - Nothing is decided here: what a stage says is done, or the port's own error is raised.
+    - Every stage of ``stages.Stage`` has a branch here; the type checker enforces it.
+    - Nothing is decided here: a stage is carried out as it says, or the port's own error is raised.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TopicChanges(Protocol):
     """The changes to topics."""
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it was there."""
+        """Create a topic; False when it already exists."""
         ...
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
@@ -59,56 +59,56 @@ class TopicChanges(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Delete a topic; one that is gone is no error."""
+        """Delete a topic; a missing one is no error."""
         ...
 
 
 class Runner(Protocol):
-    """Starts and stops processors, and waits until they work."""
+    """Starts and stops processors, and waits until they run."""
 
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
         """Copy and record the code of a version."""
         ...
 
     def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
-        """Have every slot run so; returns once each input partition is worked on."""
+        """Run every slot with these options; returns once every input partition is processed."""
         ...
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
-        """Stop every slot gently; returns when they are gone."""
+        """Stop every slot after a last commit; returns when its processes are gone."""
         ...
 
 
 class Owners(Protocol):
-    """The workers that own a processor's state, and alone change it."""
+    """The workers that own a processor's state; only they change it."""
 
     def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
-        """Write the selected keys to files; their paths and the number of keys."""
+        """Write the selected keys to files; returns their paths and the number of keys."""
         ...
 
     def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
-        """Delete the selected keys; how many there were."""
+        """Delete the selected keys; returns their number."""
         ...
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
-        """Rewrite the stores; bytes before and after."""
+        """Rewrite the stores; returns bytes before and after."""
         ...
 
 
 class LocalState(Protocol):
-    """The state folders of processes that are gone."""
+    """The state folders of stopped processes."""
 
     def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        """Move these tasks' state out of the way; how many were moved."""
+        """Rename these tasks' state folders; returns how many were renamed."""
         ...
 
     def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        """Delete what was moved; how many there were."""
+        """Delete the renamed folders; returns their number."""
         ...
 
 
 class Shadows(Protocol):
-    """What builds stores anew beside their processors, and cuts over."""
+    """Builds stores again beside their running processors, and cuts over."""
 
     def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
         """Carry out one of its stages."""
@@ -116,7 +116,7 @@ class Shadows(Protocol):
 
 
 class FromTables(Protocol):
-    """What brings the content of tables into stores."""
+    """Writes the content of tables to stores."""
 
     def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
         """Carry out one of its stages."""
@@ -124,10 +124,10 @@ class FromTables(Protocol):
 
 
 class Transactions(Protocol):
-    """The transactions of other programs."""
+    """Transactions of other programs."""
 
     def abort_hanging(self, stage: AbortTransaction) -> bool:
-        """End it; False when that very one is not open any more."""
+        """Abort the transaction; False when it is no longer open."""
         ...
 
 
@@ -156,8 +156,8 @@ class Execution:
                 return self.runner.stop(processor, for_good=stage.for_good)
             case AbortTransaction():
                 ended = self.transactions.abort_hanging(stage)
-                where = f"{stage.topic}[{stage.partition}] from offset {stage.start_offset} on"
-                return Done(f"transaction on {where} {'ended' if ended else 'was not open any more'}")
+                where = f"{stage.topic}[{stage.partition}] from offset {stage.start_offset}"
+                return Done(f"transaction on {where} {'aborted' if ended else 'was no longer open'}")
             case CompactStores():
                 before, after = self.owners.compact(processor, tell)
                 return Done(f"stores rewritten: {in_bytes(before)} before, {in_bytes(after)} after", before)
@@ -166,14 +166,14 @@ class Execution:
                 return Done(f"{count_of(keys, 'key')} written to {', '.join(paths) or 'no file'}", keys)
             case ClearKeys():
                 keys = self.owners.clear(processor, stage, tell)
-                set_to = f"; input offsets set to {said_offsets(stage.positions)}" if stage.positions else ""
+                set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}", keys)
             case SetStateAside():
                 moved = self.local.set_aside(processor, stage.tasks, stage.name)
-                return Done(f"local state of {moved} task(s) set aside as {stage.name}")
+                return Done(f"local state of {count_of(moved, 'task')} set aside as {stage.name}")
             case DeleteStateAside():
                 gone = self.local.delete_aside(processor, stage.tasks, stage.name)
-                return Done(f"{gone} former state folder(s) deleted")
+                return Done(f"{count_of(gone, 'former state folder')} deleted")
             case StartShadow() | WaitForShadow() | PauseProcessor() | FinishShadow() | AdoptStore():
                 return self.shadows(processor, stage, tell)
             case ResumeProcessor() | RemoveShadow():
@@ -193,13 +193,13 @@ class Execution:
             self.topics.alter(stage.name, stage.config)
             return Done(f"configuration of {stage.name} set: {', '.join(sorted(stage.config))}")
         made = self.topics.create(TopicSpec(stage.name, stage.partitions, stage.replication, stage.config))
-        return Done(f"{stage.name} created" if made else f"{stage.name} was there already")
+        return Done(f"{stage.name} created" if made else f"{stage.name} already exists")
 
 
-def said_offsets(offsets: Mapping[str, Mapping[int, int]], shown: int = 6) -> str:
-    """Offsets for people: ``topic[0]=5, topic[1]=7 and 3 more``."""
-    said = [
+def offsets_text(offsets: Mapping[str, Mapping[int, int]], shown: int = 6) -> str:
+    """Offsets in words: ``topic[0]=5, topic[1]=7 and 3 more``."""
+    texts = [
         f"{topic}[{number}]={at}" for topic, parts in sorted(offsets.items()) for number, at in sorted(parts.items())
     ]
-    rest = "" if len(said) <= shown else f" and {len(said) - shown} more"
-    return ", ".join(said[:shown]) + rest
+    rest = "" if len(texts) <= shown else f" and {len(texts) - shown} more"
+    return ", ".join(texts[:shown]) + rest

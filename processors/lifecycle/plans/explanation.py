@@ -1,29 +1,25 @@
-"""A plan in words: for a terminal, and as Markdown for a page."""
+"""A plan in words: as text for a terminal, and as Markdown for Dagster."""
 
 from __future__ import annotations
 
-from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from collections.abc import Iterable
 
-_STAGES = "Stages"
+from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 
 
 def explain(plan: Plan) -> str:
-    """The plan as lines of text: what is found, what changes, what is kept and deleted, how long, how to undo."""
-    lines = [_headline(plan), *_section("Found", plan.findings)]
-    if plan.changes:
-        lines += _section(_STAGES, [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)], mark="")
-        lines += _section("Deleted", plan.deleted)
-        lines += _section("Kept", plan.kept)
-        lines += _section("Size and time", [measure] if (measure := size_and_time(plan)) else [])
-        lines += _section("Undo", [plan.undo] if plan.undo else [])
+    """The plan as lines of text: findings, stages, deleted, kept, size and time, undo."""
+    lines = [_headline(plan)]
+    for title, entries, mark in _sections(plan):
+        lines += [f"{title}:", *(f"  {mark}{entry}" for entry in entries)]
     return "\n".join(lines)
 
 
 def explain_markdown(plan: Plan) -> str:
     """The same as Markdown."""
     lines = [f"**{_headline(plan)}**"]
-    for title, entries in _entries(plan):
-        mark = "" if title == _STAGES else "- "  # stages have their numbers
+    for title, entries, mark in _sections(plan):
         lines += ["", f"**{title}**", "", *(f"{mark}{entry}" for entry in entries)]
     if plan.changes:
         lines += ["", f"Plan `{plan.hash}`"]
@@ -31,7 +27,7 @@ def explain_markdown(plan: Plan) -> str:
 
 
 def size_and_time(plan: Plan) -> str:
-    """How much is touched and how long it takes, as one sentence; empty when neither is known."""
+    """Keys, bytes and duration of a plan in words; empty when none of them is known."""
     parts = []
     if plan.keys is not None:
         parts.append(count_of(plan.keys, "key"))
@@ -45,22 +41,34 @@ def size_and_time(plan: Plan) -> str:
 
 
 def count_of(number: int, what: str) -> str:
-    """So many of something: ``1 key``, ``2,000 keys``."""
+    """A number with its noun: ``1 key``, ``2,000 keys``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def counted_by(counted: Counted) -> str:
+    """How keys and bytes were counted, in words."""
+    return f"read from {LOCAL}" if counted.where == LOCAL else f"asked from {counted.where}"
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names in backticks: ```a`, `b```."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def in_bytes(size: int) -> str:
-    """A size for people."""
+    """A size in words: ``1 byte``, ``1.5 KiB``."""
+    if size < 1024:
+        return count_of(size, "byte")
     amount = float(size)
-    for unit in ("bytes", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+    for unit in ("KiB", "MiB"):
         amount /= 1024
-    return f"{amount:.1f} GiB"
+        if amount < 1024:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1024:.1f} GiB"
 
 
 def in_seconds(seconds: float) -> str:
-    """A duration for people."""
+    """A duration in words: ``5 s``, ``3 min``, ``2.5 h``."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -74,22 +82,19 @@ def _headline(plan: Plan) -> str:
         case Refused(sentence=sentence, action=action):
             return f"{name}: REFUSED. {sentence} What to do: {action}"
         case Ready(sentence=sentence):
-            danger = " This deletes what can't be had again." if plan.destructive else ""
+            danger = " This deletes data permanently." if plan.destructive else ""
             return f"{name}: {sentence}{danger}"
 
 
-def _entries(plan: Plan) -> list[tuple[str, list[str]]]:
-    entries: list[tuple[str, list[str]]] = [("Found", list(plan.findings))]
+def _sections(plan: Plan) -> list[tuple[str, list[str], str]]:
+    """Title, entries and bullet of each section that is not empty; stages have numbers in place of a bullet."""
+    sections: list[tuple[str, list[str], str]] = [("Found", list(plan.findings), "- ")]
     if plan.changes:
-        entries += [
-            (_STAGES, [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)]),
-            ("Deleted", list(plan.deleted)),
-            ("Kept", list(plan.kept)),
-            ("Size and time", [measure] if (measure := size_and_time(plan)) else []),
-            ("Undo", [plan.undo] if plan.undo else []),
+        sections += [
+            ("Stages", [f"{number}. {stage.says}" for number, stage in enumerate(plan.stages, 1)], ""),
+            ("Deleted", list(plan.deleted), "- "),
+            ("Kept", list(plan.kept), "- "),
+            ("Size and time", [measure] if (measure := size_and_time(plan)) else [], "- "),
+            ("Undo", [plan.undo] if plan.undo else [], "- "),
         ]
-    return [(title, lines) for title, lines in entries if lines]
-
-
-def _section(title: str, entries: tuple[str, ...] | list[str], *, mark: str = "- ") -> list[str]:
-    return [f"{title}:", *(f"  {mark}{entry}" for entry in entries)] if entries else []
+    return [section for section in sections if section[1]]

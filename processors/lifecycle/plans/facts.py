@@ -1,11 +1,11 @@
-"""The facts that verbs are planned from: one frozen snapshot of a processor's world, read once, changing nothing.
+"""The facts that verbs are planned from: one frozen, read-only snapshot of a processor's world.
 
-Read in this order, so that nothing looks younger than what rests on it: what is meant to run, what runs, the group,
-then topics with their offsets, then local state.
+They are read in this order: the recorded deployment, running instances, the group, topics with their offsets, local
+state. So no fact is older than one that depends on it.
 
 Invariants:
-    - A topic that is not there is absent, never an empty fact.
-    - What could not be read because nobody answered is an error, never a missing fact.
+    - A topic that does not exist is absent from the facts.
+    - A fact that could not be read, because a service did not answer, is an error and never a missing fact.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
 
-#: Where a count was taken that is worth what local state is worth.
+#: ``Counted.where`` of a count in local state, which is used only when that state is complete.
 LOCAL = "local state"
 
 
 class InstanceFacts(msgspec.Struct, frozen=True):
-    """One slot: ``alive`` whether it has a process; the rest as that process says itself, None when it says nothing.
+    """One slot: ``alive`` whether it has a process; the other fields are its own status, None when it does not answer.
 
-    ``tasks`` are the names of the tasks that it runs; ``paused`` whether it reads no input.
+    ``tasks`` are the names of its tasks; ``paused`` whether it reads no input.
     """
 
     slot: str
@@ -41,7 +41,7 @@ class InstanceFacts(msgspec.Struct, frozen=True):
 
 
 class DeploymentFacts(msgspec.Struct, frozen=True):
-    """What the processor is meant to be; ``generation`` grows with each record."""
+    """The recorded deployment of a processor; ``generation`` grows with each record."""
 
     code_version: str
     slots: tuple[str, ...]
@@ -50,7 +50,7 @@ class DeploymentFacts(msgspec.Struct, frozen=True):
 
 
 class ReleaseFacts(msgspec.Struct, frozen=True):
-    """The release that worked last; ``copied`` whether its code was, so that it can be started again."""
+    """The release that worked last; ``copied`` whether its code was copied, so that it can be started again."""
 
     release_id: str
     code_version: str
@@ -59,7 +59,7 @@ class ReleaseFacts(msgspec.Struct, frozen=True):
 
 
 class CodeFacts(msgspec.Struct, frozen=True):
-    """The definition's files as they are now: the ``release_id`` that they make, and why they are not copied."""
+    """The definition's present files: their ``release_id``, and ``why_not`` they are copied (empty when they are)."""
 
     release_id: str
     target: str
@@ -67,7 +67,7 @@ class CodeFacts(msgspec.Struct, frozen=True):
 
 
 class LocalTask(msgspec.Struct, frozen=True):
-    """The local state of one task in one slot, its process gone; None of ``stores`` and ``inputs`` when it is in use.
+    """The local state of one task in one slot; ``stores`` and ``inputs`` are None while a process uses it.
 
     Args:
         slot: The slot.
@@ -75,8 +75,8 @@ class LocalTask(msgspec.Struct, frozen=True):
         size_bytes: Its size on disk; None when it is in use.
         stores: Store -> [changelog topic, its topic id, next offset].
         inputs: Input topic -> next offset whose effects it holds.
-        complete_at: When it was last known to be whole, seconds since 1970.
-        restoring: Whether a replay was broken off.
+        complete_at: When it was last known to be complete, seconds since 1970.
+        restoring: Whether its last restore did not finish.
     """
 
     slot: str
@@ -96,7 +96,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class HangingTransaction(msgspec.Struct, frozen=True):
-    """A transaction that no coordinator knows and that is too old to be in order; ``silent_s`` since its last write."""
+    """An open transaction that no coordinator knows, older than any timeout; ``silent_s`` since its last write."""
 
     topic: str
     partition: int
@@ -107,7 +107,7 @@ class HangingTransaction(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Keys and bytes (keys and values together) of a selection; ``where`` says where they were counted."""
+    """Number of keys in a selection and bytes of their keys and values; ``where`` they were counted."""
 
     keys: int
     size_bytes: int
@@ -118,26 +118,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A processor's world at one moment (``now``, seconds since 1970).
 
     Args:
-        processor: Its name; also its consumer group.
-        topics: By name, those that exist.
-        brokers: How many there are; None where nobody asked.
-        starts: Topic -> partition -> the first offset that is there.
+        processor: The processor's name, which is also its consumer group.
+        topics: Topic name -> facts, existing topics only.
+        brokers: Number of brokers; None when they were not asked.
+        starts: Topic -> partition -> first existing offset.
         ends: Topic -> partition -> high watermark.
-        members: How many live members the group has.
+        members: Number of live members of the group.
         committed: Topic -> partition -> the group's next offset.
-        deployment: What it is meant to be; None when it was never deployed.
+        deployment: The recorded deployment; None when it was never deployed.
         instances: Its slots.
         local: Local state.
-        counted: Store -> what the request's selection holds; only for requests that select keys.
-        hanging: Transactions that hang on the changelogs; only for requests that end them.
-        rates: Stage tag -> how fast such stages were so far.
-        released: The release that worked last; None when none is recorded. Only for deployments, as the next.
+        counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
+        hanging: Hanging transactions on the changelogs; only for ``compact``.
+        rates: Stage tag -> measured rate of such stages.
+        released: The release that worked last; None when none is recorded. Only for deployments, like ``code``.
         code: The definition's files.
         tables: Store -> its table in the warehouse; only for restores from there.
-        other: A table that a store is filled from; only for backfills from one, as the next.
-        held: Store -> partition -> input topic -> the next offset whose effects its changelog has; only where input is
-            repositioned.
-        spread: Input topic -> how its writers spread keys over partitions (``infra.kafka.partitioners``).
+        other: The table that a store is filled from; only for backfills from a table, like ``spread``.
+        held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
+        spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
     """
 
     processor: str
@@ -168,38 +167,38 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def working(self) -> bool:
-        """Whether every slot runs, restored and assigned."""
+        """Whether every slot is in phase ``running``: restored and assigned."""
         return bool(self.instances) and all(each.phase == "running" for each in self.instances)
 
-    def seconds_for(self, stage: str, units: float, assumed_per_s: float) -> tuple[float, bool]:
-        """How long so many units of a stage take, and whether that rests on a measured rate."""
+    def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
+        """Duration of a stage with so many units of work in seconds, and in words the rate that it rests on."""
         rate = self.rates.get(stage)
         if rate is not None and rate.units > 0 and rate.seconds > 0:
-            return units * rate.seconds / rate.units, True
-        return units / assumed_per_s, False
+            return units * rate.seconds / rate.units, "at the measured rate"
+        return units / assumed_per_s, f"no rate measured yet, {assumed_per_s:,.0f} {unit} per second assumed"
 
 
 class FactSource(Protocol):
-    """Where facts come from; nothing here changes anything."""
+    """Where facts come from; read only."""
 
     def now(self) -> float:
         """Seconds since 1970."""
         ...
 
     def deployment(self, processor: str) -> DeploymentFacts | None:
-        """What the processor is meant to be."""
+        """The recorded deployment; None when it was never deployed."""
         ...
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """What runs in these slots."""
+        """The processes in these slots and their status."""
         ...
 
     def members(self, group: str) -> int:
-        """Live members of the group."""
+        """Number of live members of the group."""
         ...
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """The group's offsets, pending transactions waited for."""
+        """The group's offsets, after pending transactions ended."""
         ...
 
     def ping(self) -> int:
@@ -207,15 +206,15 @@ class FactSource(Protocol):
         ...
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """Those topics that exist."""
+        """Topic name -> facts, for existing topics only."""
         ...
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """Per partition."""
+        """Partition -> first existing offset."""
         ...
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """Per partition."""
+        """Partition -> high watermark, or the last stable offset when ``committed``."""
         ...
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
@@ -223,15 +222,15 @@ class FactSource(Protocol):
         ...
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """What a selection holds; None when nobody knows."""
+        """Keys and bytes of a selection; None when neither workers nor local state can count them."""
         ...
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
-        """The transactions that hang on these topics (name -> partitions)."""
+        """Hanging transactions on these topics (name -> number of partitions)."""
         ...
 
     def rates(self, processor: str) -> dict[str, Rate]:
-        """How fast stages were so far, by their tag."""
+        """Stage tag -> measured rate."""
         ...
 
     def released(self, processor: str) -> ReleaseFacts | None:
@@ -239,7 +238,7 @@ class FactSource(Protocol):
         ...
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
-        """The files of the definition, which is this version."""
+        """The files of the definition, whose version is ``code_version``."""
         ...
 
     def store_table(self, processor: str, store: str) -> StoreTable:
@@ -251,11 +250,11 @@ class FactSource(Protocol):
         ...
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """Partition -> input topic -> next offset, as the changelog's last committed meta record says."""
+        """Partition -> input topic -> next offset, from the changelog's last committed meta record."""
         ...
 
     def spread(self, topic: str) -> str:
-        """How a topic's writers spread keys over its partitions."""
+        """The partitioner of a topic's writers."""
         ...
 
 
@@ -268,18 +267,18 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """Read the facts of one processor; those of the warehouse are added by ``with_tables`` and ``with_other_table``.
+    """The facts of one processor; ``with_tables`` and ``with_other_table`` add those of the warehouse.
 
     Args:
-        topology: The processor, as it is defined now.
-        source: Where from.
+        topology: The processor's present definition.
+        source: Where facts are read.
         count: Stores, selection and partitions whose keys are counted; None for no counting.
-        releases: Whether the definition's files and the release that worked last are looked at.
-        hanging: Whether transactions that hang on the changelogs are looked for.
-        also: More topics that are looked at.
+        releases: Whether to read the definition's files and the release that worked last.
+        hanging: Whether to look for hanging transactions on the changelogs.
+        also: Names of further topics to read.
 
     Raises:
-        HoldfastError: Something does not answer.
+        HoldfastError: A service does not answer.
     """
     name = topology.processor
     deployment = source.deployment(name)
@@ -337,7 +336,7 @@ def with_held(facts: Facts, source: FactSource, topology: Topology) -> Facts:
 
 
 def with_other_table(facts: Facts, source: FactSource, table: str, inputs: Sequence[str]) -> Facts:
-    """The facts, with a table that a store is filled from, and how the topics spread their keys."""
+    """The facts, with the table that a store is filled from and the partitioners of its input topics."""
     spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
     return msgspec.structs.replace(facts, other=source.other_table(table), spread=spread)
 
@@ -349,7 +348,7 @@ def _is_whole(
     local: Sequence[LocalTask],
     committed: Mapping[str, Mapping[int, int]],
 ) -> bool:
-    """Whether local state has all that the group has done for a store: else what it holds says too little."""
+    """Whether local state holds all input that the group has committed for a store; else its count is too low."""
     for sub in topology.subtopologies:
         for number in {number for topic in sub.inputs for number in committed.get(topic, {})}:
             if store not in sub.stores or (partitions and number not in partitions):
@@ -365,10 +364,10 @@ def _is_whole(
 
 
 def partition_of(task: str) -> int:
-    """The partition of a task, by its name."""
+    """The partition number in a task's name, ``<subtopology>-<partition>``."""
     return int(task.rpartition("-")[2])
 
 
 def selected(facts: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those of the given facts that are there, by name: part of a plan's basis."""
+    """The entries of ``facts`` with these names, without missing ones: part of a plan's basis."""
     return {name: facts[name] for name in names if name in facts}

@@ -1,13 +1,15 @@
-"""A plan: what a verb would do, decided from facts, shown before it is done, and then done exactly so.
+"""A plan and its hash: what a verb will do, decided from facts, explained, then applied exactly as explained.
 
     facts ──plan (pure)──► Plan ──explain──► text, Markdown, JSON
-                             └────apply────► the same stages, one after the other (``processors.lifecycle.plans.apply``)
+                             └────apply────► the same stages in order (``plans/apply.py``)
+
+How a plan is hashed (``Plan.hash``): request, kind of verdict, stages and basis, as JSON with sorted keys, go through
+SHA-256; the first 12 hexadecimal digits are the hash. Findings, sizes and estimates are left out, because they change
+with every record. ``plans/apply.py`` compares the hash that a user confirmed with the hash of the present plan.
 
 Invariants:
-    - A plan is plain data: it goes through JSON unchanged, so that an apply that was killed goes on with the very plan
-      that was begun.
-    - Its hash covers the request, the facts that it rests on, and the stages. A plan that was shown and one that is
-      decided later have one hash only if the world still says the same.
+    - A plan is plain data: it goes through JSON unchanged, so a killed apply resumes with the same plan.
+    - Two plans have the same hash only if the request, the facts in their basis and their stages are the same.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ HASH_CHARACTERS = 12
 
 
 class NothingToDo(msgspec.Struct, frozen=True, tag="nothing_to_do"):
-    """The world is as it was asked for."""
+    """The requested state already exists."""
 
     sentence: str
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """It can be done."""
+    """The plan can be applied."""
 
     sentence: str
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """It will not be done; ``action`` is what to do instead."""
+    """The plan cannot be applied; ``action`` is what to do instead."""
 
     sentence: str
     action: str
@@ -45,27 +47,27 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 Verdict = NothingToDo | Ready | Refused
 
-#: What becomes of an apply that was killed: it is planned anew from what it left, or goes on with the plan it had.
+#: How a killed apply continues: with a new plan from the present facts, or with its own plan.
 AfterKill = Literal["plan anew", "go on"]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be done.
+    """What a request would do.
 
     Args:
-        request: What was asked for.
-        verdict: Whether it can be done.
-        stages: What is done, in order.
-        findings: What was found, one sentence for each thing looked at.
-        kept: What stays as it is, although one might fear for it.
-        deleted: What is gone afterwards.
-        undo: How to go back.
-        keys: How many keys are touched; None when that is not known or means nothing.
-        size_bytes: How many bytes of state are touched; None likewise.
-        seconds: How long it will take, from measured rates where there are some; None when nothing is known.
+        request: The request.
+        verdict: Whether the plan can be applied, with one sentence.
+        stages: The work, in order.
+        findings: What was found, one sentence for each fact worth knowing.
+        kept: What stays unchanged, although a reader might fear otherwise.
+        deleted: What does not exist afterwards.
+        undo: How to undo the plan.
+        keys: Number of keys touched; None when unknown or meaningless.
+        size_bytes: Bytes of state touched; None when unknown or meaningless.
+        seconds: Expected duration, from measured rates if there are any; None when unknown.
         estimate: What the three numbers rest on.
-        basis: The facts that the plan rests on: when one of them changes, the plan is another.
-        after_kill: What becomes of an apply that was killed.
+        basis: The facts that the plan depends on: part of its hash.
+        after_kill: How a killed apply continues.
     """
 
     request: Request
@@ -89,25 +91,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def processor(self) -> str:
-        """Whose state it is."""
+        """The processor's name."""
         return self.request.processor
 
     @property
     def hash(self) -> str:
-        """What names this plan, and no other."""
+        """The first 12 hexadecimal digits of the SHA-256 of request, kind of verdict, stages and basis."""
         settled = (self.request, type(self.verdict).__name__, self.stages, self.basis)
-        # with text for every key: numbers as keys come back from JSON as text, and would be sorted otherwise
+        # Every key is text: a decoded plan has text where numbers were keys, which would sort in another order.
         encoded = msgspec.json.encode(msgspec.to_builtins(settled, str_keys=True), order="deterministic")
         return hashlib.sha256(encoded).hexdigest()[:HASH_CHARACTERS]
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to do, and it can be done."""
+        """Whether there is work to do and it can be done."""
         return isinstance(self.verdict, Ready)
 
     @property
     def destructive(self) -> bool:
-        """Whether a stage deletes what can't be had again."""
+        """Whether a stage deletes data permanently."""
         return self.changes and any(stage.destructive for stage in self.stages)
 
 
@@ -120,13 +122,13 @@ def decode(text: str) -> Plan:
     """A plan from JSON text.
 
     Raises:
-        msgspec.ValidationError: It was written by a version with other stages.
+        msgspec.ValidationError: Another Holdfast version wrote it, with other stages.
     """
     return msgspec.json.decode(text, type=Plan)
 
 
 def as_document(plan: Plan) -> dict[str, Any]:
-    """A plan as people and programs read it: everything of it, its verb, its hash and whether it destroys."""
+    """A plan as a JSON document: all its fields, and verb, processor, hash, changes and destructive."""
     document: dict[str, Any] = msgspec.to_builtins(plan)
     return {
         "verb": plan.verb,
@@ -139,32 +141,32 @@ def as_document(plan: Plan) -> dict[str, Any]:
 
 
 def what_changed(before: Plan, now: Plan) -> tuple[str, ...]:
-    """What differs between a plan as it was shown and as it would be now, a sentence for each difference."""
-    said = []
+    """The differences between a plan as it was shown and the present one, a sentence for each."""
+    found = []
     if type(before.verdict) is not type(now.verdict):
-        said.append(f"it was: {before.verdict.sentence} Now: {now.verdict.sentence}")
+        found.append(f"the verdict was: {before.verdict.sentence} Now: {now.verdict.sentence}")
     for name in sorted(before.basis.keys() | now.basis.keys()):
-        # one of them came back from JSON, where numbers as keys are text, and tuples are lists
+        # One of the two was decoded from JSON, where number keys are text and tuples are lists.
         old, new = _plain(before.basis.get(name)), _plain(now.basis.get(name))
         if old != new:
-            said.extend(_differences(name.replace("_", " "), old, new))
-    if not said and before.stages != now.stages:
-        said.append("the stages are others")
-    return tuple(said)
+            found.extend(_differences(name.replace("_", " "), old, new))
+    if not found and before.stages != now.stages:
+        found.append("the stages changed")
+    return tuple(found)
 
 
 def _differences(name: str, old: Any, new: Any) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         return [
-            said
+            change
             for key in sorted(old.keys() | new.keys())
             if old.get(key) != new.get(key)
-            for said in _differences(f"{name} {key}", old.get(key), new.get(key))
+            for change in _differences(f"{name} {key}", old.get(key), new.get(key))
         ]
     if isinstance(old, list) and isinstance(new, list):
         gone = [f"{name}: {_short(each)} is gone" for each in old if each not in new]
         return gone + [f"{name}: {_short(each)} is new" for each in new if each not in old]
-    return [f"{name} was {_short(old)}, now it is {_short(new)}"]
+    return [f"{name} was {_short(old)}, now {_short(new)}"]
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What can be asked of the lifecycle: one frozen request for each verb, plain data that goes through JSON unchanged.
+"""The requests of the lifecycle: one frozen struct for each verb, plain data that goes through JSON unchanged.
 
 Invariants:
-    - A request says what is wanted, never how; facts are read later, by whoever plans.
-    - ``Request`` is the closed union of all of them; its tag is the verb's name.
+    - A request names the wanted result, never the way to it; the planner reads facts later.
+    - ``Request`` is the closed union of all requests; the tag of each is its verb's name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
-#: How many keys one request may name; a longer list is several requests.
+#: Maximal number of keys in one request; a longer list needs several requests.
 KEYS_MAX = 10_000
 
 
 class RequestInvalid(HoldfastError):
-    """A request contradicts itself, or names what there can't be."""
+    """A request contradicts itself, or has an impossible value."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -28,28 +28,28 @@ class Everything(msgspec.Struct, frozen=True, tag="everything"):
     """All keys."""
 
     def words(self) -> str:
-        """For people."""
+        """The selection in words."""
         return "all keys"
 
 
 class Keys(msgspec.Struct, frozen=True, tag="keys"):
-    """The keys of messages, as text in UTF-8."""
+    """Message keys, as text in UTF-8."""
 
     keys: tuple[str, ...]
 
     def words(self) -> str:
-        """For people."""
+        """The selection in words; of several keys, the first three."""
         shown = ", ".join(repr(key) for key in self.keys[:3])
         return f"key {shown}" if len(self.keys) == 1 else f"{len(self.keys)} keys ({shown}, …)"
 
 
 class Prefix(msgspec.Struct, frozen=True, tag="prefix"):
-    """The keys of messages that begin so, as text in UTF-8."""
+    """All message keys with this prefix, as text in UTF-8."""
 
     prefix: str
 
     def words(self) -> str:
-        """For people."""
+        """The selection in words."""
         return f"keys that begin with {self.prefix!r}"
 
 
@@ -57,21 +57,21 @@ Selection = Everything | Keys | Prefix
 
 
 def selection_of(keys: Sequence[str], prefix: str | None, *, everything: bool, action: str) -> Selection:
-    """The selection that was named in one of three ways.
+    """The selection from exactly one of keys, a prefix or everything.
 
     Args:
-        keys: Keys; none for not this way.
-        prefix: A prefix; None for not this way.
-        everything: Whether all keys were named.
-        action: What to say to whoever named them otherwise.
+        keys: Keys; empty for none.
+        prefix: A prefix; None for none.
+        everything: Whether all keys are selected.
+        action: The action of the error, in the caller's words.
 
     Raises:
-        RequestInvalid: They were named in no way, or in two.
+        RequestInvalid: None of the three is given, or several are.
     """
     ways = [bool(keys), prefix is not None, everything]
     if sum(ways) != 1:
         raise RequestInvalid(
-            f"The keys to clear are named in {sum(ways)} ways, expected one.",
+            f"The keys to clear are given in {sum(ways)} ways, expected one of keys, prefix and everything.",
             action=action,
             seen=sum(ways),
             expected=1,
@@ -82,19 +82,18 @@ def selection_of(keys: Sequence[str], prefix: str | None, *, everything: bool, a
 
 
 class Provision(msgspec.Struct, frozen=True, tag="provision"):
-    """Create the topics that a processor needs and that are missing, and repair drifted changelogs."""
+    """Create missing topics of a processor, and repair changelogs whose configuration drifted."""
 
     processor: str
 
 
 class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
-    """Bring the defined version of a processor up, and wait until it works on every partition.
+    """Run the defined version of a processor, and wait until it processes every partition.
 
     Args:
         processor: Its name.
-        timeout_s: How long it may take until it works, seconds; then it is rolled back.
-        dropped: Stores whose state is given up on purpose: of the running version, or left by an earlier one. Their
-            changelogs are deleted.
+        timeout_s: Timeout after which it is rolled back, seconds.
+        dropped: Stores of the running or an earlier version whose state may be lost: their changelogs are deleted.
     """
 
     processor: str
@@ -103,33 +102,33 @@ class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Stop a processor gently; recovery leaves it alone until it is deployed again."""
+    """Stop a processor after a last commit; recovery does not restart it until it is deployed again."""
 
     processor: str
 
 
 class Compact(msgspec.Struct, frozen=True, tag="compact"):
-    """Rewrite the local stores of a running processor without what was overwritten or deleted."""
+    """Abort hanging transactions on changelogs, and rewrite local stores without overwritten and deleted entries."""
 
     processor: str
 
 
 class Reposition(msgspec.Struct, frozen=True, tag="reposition"):
-    """Read input on from where the state stands, where the group's offsets were reset, expired, or are gone."""
+    """Set the group's input offsets to those of the state, after they were reset or expired."""
 
     processor: str
 
 
 class Clear(msgspec.Struct, frozen=True, tag="clear"):
-    """Delete state: locally, in the changelog, and so wherever it is restored from.
+    """Delete state in local stores and changelogs, so that no later restore brings it back.
 
     Args:
         processor: Its name.
         stores: The stores; empty for all.
-        selection: Which keys.
-        partitions: Only in these partitions; empty for all.
-        rewind: Where input is read from afterwards: ``stay`` (where it stands) or ``earliest`` (from the beginning, so
-            that state is built anew; only together with all keys of all stores).
+        selection: The keys.
+        partitions: The partitions; empty for all.
+        rewind: The input offsets afterwards: ``stay`` (unchanged) or ``earliest`` (the first ones, so that state is
+            built again; only with all keys of all stores).
         export: Whether the keys are written to a file before they are deleted.
     """
 
@@ -145,37 +144,37 @@ class Clear(msgspec.Struct, frozen=True, tag="clear"):
         whole = isinstance(self.selection, Everything) and not self.stores and not self.partitions
         if self.rewind != "stay" and not whole:
             raise RequestInvalid(
-                f"Input is to be read again from the {self.rewind}, but not all state would be cleared: what stays "
-                "would count twice.",
-                action="Clear everything with it, or leave the input where it is.",
+                f"The input would be read again from the {self.rewind} record, but only a part of the state would be "
+                "cleared: the rest would count input twice.",
+                action="Add `--all` without `--store` and `--partition`, or leave `--rewind` out.",
                 rewind=self.rewind,
             )
         if isinstance(self.selection, Keys) and not 1 <= len(self.selection.keys) <= KEYS_MAX:
             raise RequestInvalid(
-                f"{len(self.selection.keys)} keys are named, expected 1 to {KEYS_MAX}.",
-                action="Name fewer at once, or a prefix.",
+                f"The request has {len(self.selection.keys)} keys, expected 1 to {KEYS_MAX}.",
+                action="Use several requests, or `--prefix`.",
                 seen=len(self.selection.keys),
                 expected=KEYS_MAX,
             )
         if isinstance(self.selection, Prefix) and not self.selection.prefix:
             raise RequestInvalid(
-                "The prefix is empty, which would mean all keys.", action="Say --all if all keys are meant."
+                "The prefix is empty, which would select all keys.", action="To clear all keys, use `--all`."
             )
 
 
 class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
-    """Fill what is missing from what there is.
+    """Fill a store or its changelog from another source.
 
     Args:
         processor: Its name.
         store: The store.
-        source: ``local`` writes the changelog anew from local state; ``topic`` builds the store anew from the source
+        source: ``local`` writes the changelog from local state; ``topic`` builds the store again from its source
             topics beside the running processor, and cuts over; ``table`` fills it from any table of the catalog.
-        from_available: Build it from what the source topics still have, where their beginning is gone: what only older
-            records would give is lost. Of ``topic`` only.
-        table: The table, as ``namespace.table``. Of ``table`` only, as the next two.
+        from_available: Build it from the existing source records, although older ones are gone and their results are
+            lost. Only with ``topic``.
+        table: The table, as ``namespace.table``. Only with ``table``, like the next two.
         key: The column with the message keys.
-        columns: The columns that functions are to see; empty for all.
+        columns: The columns that functions see; empty for all.
     """
 
     processor: str
@@ -190,34 +189,34 @@ class Backfill(msgspec.Struct, frozen=True, tag="backfill"):
         """Refuse contradictions."""
         if self.from_available and self.source != "topic":
             raise RequestInvalid(
-                "What the source topics still have is read by a backfill from the topic only.",
-                action="Say --from topic, or leave --from-available out.",
+                f"`--from-available` needs a backfill from the topic, but this one is from {self.source}.",
+                action="Use `--from topic`, or leave `--from-available` out.",
             )
         if self.source == "table" and not (self.table and self.key):
             raise RequestInvalid(
-                "A backfill from a table needs the table and the column that has the message keys.",
-                action="Say --table namespace.table --key COLUMN.",
+                "A backfill from a table needs the table and the column with the message keys.",
+                action="Add `--table namespace.table --key COLUMN`.",
             )
         if self.source != "table" and (self.table or self.key or self.columns):
             raise RequestInvalid(
-                f"A table is named, but the backfill is from {self.source}.",
-                action="Say --from table, or leave --table, --key and --column out.",
+                f"The request has a table, a key or columns, but the backfill is from {self.source}.",
+                action="Use `--from table`, or leave `--table`, `--key` and `--column` out.",
             )
 
 
 class Restore(msgspec.Struct, frozen=True, tag="restore"):
-    """Rebuild state: local state from checkpoints and changelogs, or, with ``at``, all of it from the warehouse.
+    """Restore local state from checkpoints and changelogs or, with ``at``, state and changelogs from the warehouse.
 
     Args:
         processor: Its name.
         partitions: The tasks' partitions; empty for all.
-        source: ``newest`` takes the newest valid checkpoint and the changelog's tail; ``changelog`` all of it.
-        timeout_s: How long it may take until it works again, seconds.
-        stores: The stores that come from the warehouse; empty for all. Only with ``at``, as the next.
-        at: Which snapshot: a tag, a snapshot's id, a version's number, or ``latest``; None for no snapshot.
-        inputs: Where input is read on from: ``snapshot`` (where the snapshot stood, in the very topics that it was
-            made from), ``copied`` (the same offsets, in copies of these topics), ``earliest`` (all that the topics
-            have is newer than the snapshot), or ``stay`` (where it stands).
+        source: ``newest`` uses the newest valid checkpoint and the changelog's tail; ``changelog`` the whole one.
+        timeout_s: Timeout until the processor runs again, seconds.
+        stores: The stores to restore from the warehouse; empty for all. Only with ``at``, like ``inputs``.
+        at: The snapshot: a tag, a snapshot's id, a version's number, or ``latest``; None for no snapshot.
+        inputs: The input offsets afterwards: ``snapshot`` (those of the snapshot, in the same topics), ``copied``
+            (those of the snapshot, in copies of the topics), ``earliest`` (the first ones, because all records are
+            newer than the snapshot), or ``stay`` (unchanged).
     """
 
     processor: str
@@ -232,13 +231,13 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
         """Refuse contradictions."""
         if self.at is None and (self.stores or self.inputs != "snapshot"):
             raise RequestInvalid(
-                "Stores, and where to read on from, belong to a restore from the warehouse; no snapshot is named.",
-                action="Say --at TAG, --at SNAPSHOT-ID or --at latest; or leave --store and --input out.",
+                "`--store` and `--input` need a restore from the warehouse, but no snapshot is given.",
+                action="Add `--at TAG`, `--at SNAPSHOT-ID` or `--at latest`; or leave `--store` and `--input` out.",
             )
         if self.at is not None and (self.partitions or self.source != "newest" or not self.at.strip()):
             raise RequestInvalid(
-                "A restore from the warehouse is of whole stores, and of a snapshot that is named.",
-                action="Leave --partition and --from out, and name a snapshot after --at.",
+                "A restore from the warehouse needs a snapshot, and restores all partitions of its stores.",
+                action="Leave `--partition` and `--from` out, and name a snapshot after `--at`.",
             )
 
 

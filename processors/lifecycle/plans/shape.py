@@ -14,7 +14,7 @@ from holdfast.processors.engine.topology import Topology
 
 
 class StoreShape(msgspec.Struct, frozen=True):
-    """What a store is made of; ``task_group`` is the first part of its tasks' names, ``changelog`` its topic."""
+    """A store's kind, codec, columns and inputs; ``task_group`` begins its tasks' names, ``changelog`` is its topic."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class StoreShape(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a version is made of; ``inputs`` has each input topic with its number of partitions."""
+    """A version's topics and stores; ``inputs`` maps input topics to their number of partitions."""
 
     code_version: str
     inputs: dict[str, int]
@@ -40,7 +40,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
-    """What a version is made of, its input topics having so many partitions."""
+    """The shape of a topology whose input topics have these numbers of partitions."""
     groups = {store: sub.name for sub in topology.subtopologies for store in sub.stores}
     changelogs = {spec.store: spec.topic.name for spec in topology.changelogs}
     stores = tuple(
@@ -61,15 +61,15 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
 
 
 def as_document(shape: Shape) -> dict[str, Any]:
-    """A shape as JSON has it."""
+    """A shape as a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(shape)
     return document
 
 
 def from_document(document: Mapping[str, Any]) -> Shape:
-    """A shape from JSON.
+    """A shape from a JSON document.
 
     Raises:
-        msgspec.ValidationError: It is none.
+        msgspec.ValidationError: The document is not a shape.
     """
     return msgspec.convert(dict(document), Shape)

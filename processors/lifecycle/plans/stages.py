@@ -1,9 +1,9 @@
-"""The stages that plans are made of: frozen, plain data, each with the sentence that says what it does.
+"""The stages that plans are made of: frozen, plain data; ``says`` is the sentence that ``explain`` prints.
 
 Invariants:
-    - A stage holds everything that carrying it out needs to decide on; what it acts through is given to it.
-    - Carrying a stage out twice does no harm: an apply that was killed begins again with the stage it was at.
-    - ``Stage`` is the closed union of all of them; ``execution`` knows how to carry each out.
+    - A stage holds all parameters of its work; ``execution.Execution`` holds the ports that it acts through.
+    - Carrying a stage out twice does no harm: a resumed apply repeats the stage that was not recorded as done.
+    - ``Stage`` is the closed union of all stages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 
 
 class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
-    """Create a topic that is missing; ``replication`` None leaves it to the cluster."""
+    """Create a missing topic; ``replication`` None uses the cluster's default."""
 
     says: str
     name: str
@@ -36,7 +36,7 @@ class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
 
 
 class DeleteTopic(msgspec.Struct, frozen=True, tag="delete_topic"):
-    """Delete a topic, whose state was given up."""
+    """Delete a changelog whose state is given up or replaced."""
 
     says: str
     name: str
@@ -44,7 +44,7 @@ class DeleteTopic(msgspec.Struct, frozen=True, tag="delete_topic"):
 
 
 class MakeRelease(msgspec.Struct, frozen=True, tag="make_release"):
-    """Keep the code of a version, so that it can be started again whatever becomes of the files."""
+    """Copy and record the code of a version, so that a rollback can start it although the files changed."""
 
     says: str
     release_id: str
@@ -53,19 +53,19 @@ class MakeRelease(msgspec.Struct, frozen=True, tag="make_release"):
 
 
 class RunProcessor(msgspec.Struct, frozen=True, tag="run_processor"):
-    """Have every slot of a processor run, and wait until each input partition is worked on.
+    """Run every slot of a processor, and wait until every input partition is processed.
 
     Args:
         says: The sentence.
         code_version: The version that has to run.
-        timeout_s: How long that may take, seconds.
-        paused: Whether it reads no input.
-        restore_from: Where state comes from that is not there: ``newest`` checkpoint and tail, or ``changelog``.
-        reseed: Stores whose changelog is written anew from local state.
-        begin_empty: Stores that are new, and begin empty at the committed input offsets.
-        release_id: The release that runs; None for the one of the version that is deployed.
-        back_to: The release that is started again when this one does not come to work; None for none.
-        settle_s: For so long it is watched once it works, unless it has committed input sooner, seconds.
+        timeout_s: Timeout, seconds.
+        paused: Whether the workers read no input.
+        restore_from: Source of missing state: ``newest`` checkpoint and tail, or the whole ``changelog``.
+        reseed: Stores whose changelog is written from local state.
+        begin_empty: New stores, which begin empty at the committed input offsets.
+        release_id: The release to run; None for the release of the deployed version.
+        back_to: The release to start again when this one fails to start working; None for no rollback.
+        settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
     """
 
     says: str
@@ -82,7 +82,7 @@ class RunProcessor(msgspec.Struct, frozen=True, tag="run_processor"):
 
 
 class StopProcessor(msgspec.Struct, frozen=True, tag="stop_processor"):
-    """Stop every slot gently; ``for_good`` records that it is meant to be down."""
+    """Stop every slot after a last commit; ``for_good`` records that the processor is meant to be stopped."""
 
     says: str
     for_good: bool
@@ -90,7 +90,7 @@ class StopProcessor(msgspec.Struct, frozen=True, tag="stop_processor"):
 
 
 class AbortTransaction(msgspec.Struct, frozen=True, tag="abort_transaction"):
-    """Write the mark that ends a transaction which hangs: no coordinator knows it any more."""
+    """Abort a hanging transaction, which no coordinator knows, by writing its abort marker."""
 
     says: str
     topic: str
@@ -102,14 +102,14 @@ class AbortTransaction(msgspec.Struct, frozen=True, tag="abort_transaction"):
 
 
 class CompactStores(msgspec.Struct, frozen=True, tag="compact_stores"):
-    """Have the owners rewrite their stores."""
+    """The owners rewrite their local stores without overwritten and deleted entries."""
 
     says: str
     destructive: ClassVar[bool] = False
 
 
 class ExportKeys(msgspec.Struct, frozen=True, tag="export_keys"):
-    """Have the owners write the selected keys of stores to files."""
+    """The owners write the selected keys of stores to files."""
 
     says: str
     stores: tuple[str, ...]
@@ -119,15 +119,15 @@ class ExportKeys(msgspec.Struct, frozen=True, tag="export_keys"):
 
 
 class ClearKeys(msgspec.Struct, frozen=True, tag="clear_keys"):
-    """Have the owners delete the selected keys of stores, in committed transactions.
+    """The owners delete the selected keys of stores, in committed transactions.
 
     Args:
         says: The sentence.
         stores: The stores.
-        selection: Which keys.
-        partitions: Only there; empty for everywhere.
-        positions: Input topic -> partition -> the offset that input is read from afterwards, as of the same commit as
-            the last deletes; empty to leave it where it stands.
+        selection: The keys.
+        partitions: The partitions; empty for all.
+        positions: Input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
+            leave the offsets unchanged.
     """
 
     says: str
@@ -139,7 +139,7 @@ class ClearKeys(msgspec.Struct, frozen=True, tag="clear_keys"):
 
 
 class SetStateAside(msgspec.Struct, frozen=True, tag="set_state_aside"):
-    """Move the local state of tasks out of the way, under a name of its own."""
+    """Rename the local state folders of tasks, so that their workers restore."""
 
     says: str
     tasks: tuple[str, ...]
@@ -148,7 +148,7 @@ class SetStateAside(msgspec.Struct, frozen=True, tag="set_state_aside"):
 
 
 class DeleteStateAside(msgspec.Struct, frozen=True, tag="delete_state_aside"):
-    """Delete what ``SetStateAside`` moved, which was restored meanwhile."""
+    """Delete the folders that ``SetStateAside`` renamed, after the state was restored."""
 
     says: str
     tasks: tuple[str, ...]
@@ -157,7 +157,7 @@ class DeleteStateAside(msgspec.Struct, frozen=True, tag="delete_state_aside"):
 
 
 class StartShadow(msgspec.Struct, frozen=True, tag="start_shadow"):
-    """Have the processor's functions run once more beside it, from the beginning of a store's inputs."""
+    """Start the shadow: the processor's functions in another group, from the first record of a store's inputs."""
 
     says: str
     store: str
@@ -165,7 +165,7 @@ class StartShadow(msgspec.Struct, frozen=True, tag="start_shadow"):
 
 
 class WaitForShadow(msgspec.Struct, frozen=True, tag="wait_for_shadow"):
-    """Wait until the shadow lacks a tail only of what the processor has committed."""
+    """Wait until the shadow has read almost as far as the processor has committed."""
 
     says: str
     store: str
@@ -173,14 +173,14 @@ class WaitForShadow(msgspec.Struct, frozen=True, tag="wait_for_shadow"):
 
 
 class PauseProcessor(msgspec.Struct, frozen=True, tag="pause_processor"):
-    """Have all workers commit, and read nothing until they are resumed."""
+    """All workers commit, and read no input until they are resumed."""
 
     says: str
     destructive: ClassVar[bool] = False
 
 
 class FinishShadow(msgspec.Struct, frozen=True, tag="finish_shadow"):
-    """Have the shadow read up to the offsets that the paused processor has committed, and stop it."""
+    """The shadow reads exactly up to the offsets that the paused processor has committed, and stops."""
 
     says: str
     store: str
@@ -188,7 +188,7 @@ class FinishShadow(msgspec.Struct, frozen=True, tag="finish_shadow"):
 
 
 class AdoptStore(msgspec.Struct, frozen=True, tag="adopt_store"):
-    """Have the owners make their store equal to the shadow's, in committed transactions; positions stay."""
+    """The owners make their store equal to the shadow's, in committed transactions; input offsets stay."""
 
     says: str
     store: str
@@ -196,7 +196,7 @@ class AdoptStore(msgspec.Struct, frozen=True, tag="adopt_store"):
 
 
 class ResumeProcessor(msgspec.Struct, frozen=True, tag="resume_processor"):
-    """Have all workers read their inputs again."""
+    """All workers read their inputs again."""
 
     says: str
     destructive: ClassVar[bool] = False
@@ -211,14 +211,14 @@ class RemoveShadow(msgspec.Struct, frozen=True, tag="remove_shadow"):
 
 
 class CheckTable(msgspec.Struct, frozen=True, tag="check_table"):
-    """Read a snapshot of a store whole, and compare it with its manifest, before anything is changed.
+    """Read a whole snapshot of a store and compare it with its manifest, before anything is changed.
 
     Args:
         says: The sentence.
         store: The store.
         table: Its table.
         version: The table's version.
-        fingerprints: By changelog partition, what the manifest says.
+        fingerprints: Changelog partition -> the manifest's fingerprint.
     """
 
     says: str
@@ -230,14 +230,14 @@ class CheckTable(msgspec.Struct, frozen=True, tag="check_table"):
 
 
 class LoadChangelog(msgspec.Struct, frozen=True, tag="load_changelog"):
-    """Write a snapshot of a store to its changelog, which is new; nobody can start on it before ``SetPositions``.
+    """Write a snapshot of a store to its new changelog; no worker can start on it before ``SetPositions``.
 
     Args:
         says: The sentence.
         store: The store.
         table: Its table.
         version: The table's version.
-        fingerprints: By changelog partition, what the manifest says.
+        fingerprints: Changelog partition -> the manifest's fingerprint.
     """
 
     says: str
@@ -249,12 +249,12 @@ class LoadChangelog(msgspec.Struct, frozen=True, tag="load_changelog"):
 
 
 class SetPositions(msgspec.Struct, frozen=True, tag="set_positions"):
-    """Set where input is read on from, in one transaction with the records that make loaded changelogs whole.
+    """Set the input offsets, in one transaction with the records that complete loaded changelogs.
 
     Args:
         says: The sentence.
-        stores: The stores that were loaded.
-        positions: Input topic -> partition -> offset; empty for what the group has committed.
+        stores: The loaded stores.
+        positions: Input topic -> partition -> offset; empty for the offsets that the group has committed.
     """
 
     says: str
@@ -264,7 +264,7 @@ class SetPositions(msgspec.Struct, frozen=True, tag="set_positions"):
 
 
 class CompareStores(msgspec.Struct, frozen=True, tag="compare_stores"):
-    """Have the paused owners say what they hold, and compare it: ``fingerprints`` by store and partition."""
+    """Compare the state of paused owners with ``fingerprints``: store -> partition -> fingerprint."""
 
     says: str
     fingerprints: dict[str, dict[int, str]]
@@ -272,7 +272,7 @@ class CompareStores(msgspec.Struct, frozen=True, tag="compare_stores"):
 
 
 class LoadTable(msgspec.Struct, frozen=True, tag="load_table"):
-    """Write the rows of a table to a topic that is shaped like a store's changelog, beside it.
+    """Write the rows of a table to a temporary topic in the format of a store's changelog.
 
     Args:
         says: The sentence.
@@ -280,9 +280,9 @@ class LoadTable(msgspec.Struct, frozen=True, tag="load_table"):
         table: The table.
         version: The table's version.
         key: The column with the message keys.
-        columns: The columns that become the value.
-        partitioner: How the store's source topics spread keys over partitions.
-        event_ms: The event time that entries get, ms since 1970: when the table's version was written.
+        columns: The columns of the value.
+        partitioner: The partitioner of the store's source topics.
+        event_ms: The event time of all entries, ms since 1970: when the table's version was written.
     """
 
     says: str
@@ -297,7 +297,7 @@ class LoadTable(msgspec.Struct, frozen=True, tag="load_table"):
 
 
 class AdoptTable(msgspec.Struct, frozen=True, tag="adopt_table"):
-    """Have the paused owners make their store equal to what was loaded, in committed transactions; positions stay."""
+    """The paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay."""
 
     says: str
     store: str

@@ -1,7 +1,7 @@
-"""What the lifecycle needs of the warehouse: the snapshots that stores have there, other tables, and their rows.
+"""Facts of the warehouse: snapshots of stores, other tables, and their rows.
 
 Invariants:
-    - What can't be used says why; it is never left out, so that a refusal can name it.
+    - A table or version that cannot be used has a ``problem``; it is never left out, so that a refusal can name it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROW = "row"
 
 
 class StoreVersion(msgspec.Struct, frozen=True):
-    """One version of a store's table; ``manifest`` None where it is no snapshot of ours, ``problem`` then says why."""
+    """One version of a store's table; ``manifest`` is None when it is not a snapshot, and ``problem`` says why."""
 
     version: int
     tags: tuple[str, ...] = ()
@@ -31,16 +31,16 @@ class StoreVersion(msgspec.Struct, frozen=True):
     problem: str = ""
 
     def answers(self, at: str) -> bool:
-        """Whether this is what ``at`` names: a tag, the id of a snapshot, or the version's own number."""
+        """Whether ``at`` names this version, by a tag, a snapshot's id or the version's number."""
         return at in self.tags or at == str(self.version) or (self.manifest is not None and self.is_snapshot(at))
 
     def is_snapshot(self, at: str) -> bool:
-        """Whether it is the snapshot of this id."""
+        """Whether this version is the snapshot with this id."""
         return self.manifest is not None and self.manifest.snapshot_id == at
 
 
 class StoreTable(msgspec.Struct, frozen=True):
-    """A store's table, versions newest first; ``problem`` and ``action`` where it can't be read."""
+    """A store's table, versions newest first; ``problem`` and ``action`` when it cannot be read."""
 
     table: str
     versions: tuple[StoreVersion, ...] = ()
@@ -49,17 +49,17 @@ class StoreTable(msgspec.Struct, frozen=True):
 
 
 class OtherTable(msgspec.Struct, frozen=True):
-    """Any table of the catalog, as it is now.
+    """The present version of any table of the catalog.
 
     Args:
         table: Its name.
-        version: Its current version; None when nothing was ever written.
-        columns: With their types.
-        rows: How many; None where it does not say.
-        size_bytes: Of its files.
+        version: Its current version; None when it was never written.
+        columns: Column -> type.
+        rows: Number of rows; None when the catalog does not record it.
+        size_bytes: Size of its files.
         written_at: When the version was written, seconds since 1970.
-        problem: Why it can't be read; empty when it can.
-        action: What to do about that.
+        problem: Why it cannot be read; empty when it can.
+        action: What to do about the problem.
     """
 
     table: str
@@ -84,7 +84,7 @@ class Tables(Protocol):
         ...
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """What a version holds of one changelog partition, in batches.
+        """Keys and values of one changelog partition in a version, in batches.
 
         Raises:
             HoldfastError: It can't be read.
@@ -101,22 +101,22 @@ class Tables(Protocol):
 
 
 class NoTables:
-    """A machine without a warehouse."""
+    """``Tables`` of an installation without a warehouse."""
 
     def store_table(self, processor: str, store: str) -> StoreTable:
-        """See ``Tables``."""
+        """A table with the problem that there is no warehouse."""
         return StoreTable(
-            f"{processor}.{store}", problem="There is no warehouse here.", action="Take a snapshot first."
+            f"{processor}.{store}", problem="This installation has no warehouse.", action="Take a snapshot first."
         )
 
     def other_table(self, name: str) -> OtherTable:
-        """See ``Tables``."""
-        return OtherTable(name, problem="There is no warehouse here.", action="Write the table first.")
+        """A table with the problem that there is no warehouse."""
+        return OtherTable(name, problem="This installation has no warehouse.", action="Write the table first.")
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """See ``Tables``."""
+        """No rows."""
         return iter(())
 
     def other_rows(self, name: str, version: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        """See ``Tables``."""
+        """No rows."""
         return iter(())

@@ -1,9 +1,10 @@
-"""Plan ``backfill``: fill a changelog from local state."""
+"""Plan ``backfill --from local``: fill a changelog from local state."""
 
 from __future__ import annotations
 
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, LocalTask, partition_of, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill
@@ -11,12 +12,12 @@ from holdfast.processors.lifecycle.plans.stages import DeleteTopic, RunProcessor
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 
-#: How long writing the changelog and joining may take, seconds.
+#: Timeout of writing the changelog and joining the group, seconds.
 RESEED_S = 3_600.0
 
 
 def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """Decide whether local state can fill the changelog, and refuse where it is not whole or not here."""
+    """The plan that fills a changelog; refused when local state is incomplete or not on this machine."""
     name = topology.changelog_of(request.store)
     changelog = None if name is None else name.name
     basis = {
@@ -33,36 +34,35 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
     cut = any(start > 0 for start in facts.starts.get(changelog, {}).values())
     parted = [each for each in facts.local if cut or _parted(each, request.store, facts, changelog)]
     if not parted:
-        said = f"Changelog {changelog} is the one that local state belongs to, and whole."
-        return Plan(request=request, verdict=NothingToDo(said), basis=basis)
-    made = _made_anew(facts, topology, changelog, cut=cut)
+        verdict = NothingToDo(f"Changelog {changelog} is complete and belongs to the local state.")
+        return Plan(request=request, verdict=verdict, basis=basis)
     says = (
-        f"start {topology.processor} paused, and have it write {request.store} from local state to {changelog}, in "
+        f"start {topology.processor} paused; it writes store `{request.store}` from local state to {changelog}, in "
         "transactions that carry the input offsets"
     )
     stages: list[Stage] = [
-        *made,
+        *_changelog_stages(facts, topology, changelog, cut=cut),
         RunProcessor(says, topology.code_version, RESEED_S, paused=True, reseed=(request.store,)),
     ]
     if facts.deployment is not None and facts.deployment.desired == "stopped":
-        stages.append(StopProcessor(f"stop {topology.processor}, as it was found", for_good=True))
+        stages.append(StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True))
     else:
-        stages.append(RunProcessor(f"let {topology.processor} work again", topology.code_version))
+        stages.append(RunProcessor(f"start {topology.processor} without pause", topology.code_version))
     return Plan(
         request=request,
-        verdict=Ready(f"fill changelog {changelog} from the local state of {len(parted)} task(s)."),
+        verdict=Ready(f"fill changelog {changelog} from the local state of {count_of(len(parted), 'task')}."),
         stages=tuple(stages),
         findings=tuple(_finding(each, request.store, facts, changelog) for each in parted),
         kept=(
-            "Local state and input offsets: nothing is read again, nothing is counted twice. Local state is the only "
-            "whole copy until this is through.",
+            "Local state and input offsets: no input is read again or counted twice. Until this apply ends, local "
+            "state is the only complete copy.",
         ),
         deleted=(
-            f"changelog {changelog} as it is: what lost its beginning can't be made whole"
+            f"changelog {changelog}: its first records are gone, so it is created again"
             if cut
             else f"records of {changelog} that local state does not have, if there are any",
         ),
-        undo="None is needed: the changelog holds what local state holds.",
+        undo="Not needed: the changelog holds the same as local state.",
         size_bytes=sum(each.size_bytes or 0 for each in parted),
         estimate="local state of these tasks, all stores",
         basis=basis,
@@ -70,14 +70,14 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
     )
 
 
-def _made_anew(facts: Facts, topology: Topology, changelog: str, *, cut: bool) -> tuple[Stage, ...]:
-    """What makes the changelog ready to be filled: created where it is absent, replaced where its head is gone."""
+def _changelog_stages(facts: Facts, topology: Topology, changelog: str, *, cut: bool) -> tuple[Stage, ...]:
+    """Stages that create a missing changelog, or replace one whose first records are gone."""
     there = {name: each for name, each in facts.topics.items() if not (cut and name == changelog)}
     stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
     created = tuple(stage for stage in stages if getattr(stage, "name", None) == changelog)
     if not cut:
         return created
-    return (DeleteTopic(f"delete changelog {changelog}, from which nobody could restore any more", changelog), *created)
+    return (DeleteTopic(f"delete changelog {changelog}: it lacks its first records", changelog), *created)
 
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str | None) -> Refused | None:
@@ -85,8 +85,8 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str |
         return bare
     if facts.running or facts.members:
         return Refused(
-            f"{facts.members} member(s) of group {topology.processor} are alive, and have the local state in use.",
-            f"Stop the processor first: holdfast apply stop {topology.processor}.",
+            f"Group {topology.processor} has {count_of(facts.members, 'live member')} that may use the local state.",
+            f"Stop the processor first: `holdfast apply stop {topology.processor}`.",
             {"processor": topology.processor, "members": facts.members},
         )
     if (refused := not_as_deployed(facts, topology)) is not None:
@@ -99,30 +99,32 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str |
         found = here.get(task)
         if found is None:
             return Refused(
-                f"Local state of task {task} is not on this machine: there is nothing to write the changelog from.",
-                "Run this where it is, or build the store from the source: holdfast apply backfill "
-                f"{topology.processor} --store {request.store} --from topic.",
+                f"Local state of task {task} is not on this machine, so the changelog cannot be filled from it.",
+                "Run this on the machine that has it, or build the store from its source topics: `holdfast apply "
+                f"backfill {topology.processor} --store {request.store} --from topic`.",
                 {"task": task},
             )
         if found.restoring:
             return Refused(
-                f"Local state of task {task} is a replay that was broken off: it is not whole.",
-                "Restore it first, while its changelog is there.",
+                f"Local state of task {task} is incomplete: its last restore did not finish.",
+                f"While its changelog exists, restore it first: `holdfast apply restore {topology.processor}`.",
                 {"task": task},
             )
         for topic, held in (found.inputs or {}).items():
             at = facts.committed.get(topic, {}).get(partition_of(task))
             if at != held:
                 return Refused(
-                    f"Local state of task {task} holds {topic} up to {held}, the group has committed {at}.",
-                    "They have to agree: set the group's offsets to what state holds, or build the store anew.",
+                    f"Local state of task {task} holds {topic} up to offset {held}, but the group has committed {at}.",
+                    "Make them equal: set the group's offsets to those of the state, or build the store again from "
+                    f"its source topics: `holdfast apply backfill {topology.processor} --store {request.store} --from "
+                    "topic`.",
                     {"task": task, "topic": topic, "seen": held, "expected": at},
                 )
     return None
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:
-    """Whether a task's changelog is not the whole record of its state."""
+    """Whether a task's changelog lacks records of its state."""
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None or at is None or at[1] != seen.topic_id:
@@ -135,9 +137,9 @@ def _finding(task: LocalTask, store: str, facts: Facts, changelog: str) -> str:
     at = (task.stores or {}).get(store)
     seen = facts.topics.get(changelog)
     if seen is None:
-        return f"{task.task}: {changelog} is not there"
+        return f"{task.task}: {changelog} does not exist"
     if at is None:
-        return f"{task.task}: {store} never had a changelog"
+        return f"{task.task}: store `{store}` never had a changelog"
     if at[1] != seen.topic_id:
-        return f"{task.task}: {changelog} was recreated since ({at[1]} before, {seen.topic_id} now)"
+        return f"{task.task}: {changelog} was recreated (topic id {at[1]} before, {seen.topic_id} now)"
     return f"{task.task}: {changelog} was truncated"

@@ -1,17 +1,18 @@
-"""Plan ``clear``: state is deleted by its owner, in transactions, so that it can't come back from anywhere.
+"""Plan ``clear``: the owner of state deletes it in transactions, so that no later restore brings it back.
 
-    key level, workers run   ──► the running owners do it
-    anything else            ──► nothing may be alive; paused workers are started, do it, and are then as meant to be
+    keys or a prefix, workers run   ──► the running owners delete them
+    everything else                 ──► no worker may be alive; workers start paused, delete, then stop or run as before
 
-Why the owner, and not a deletion of folders and topics: a delete that is committed like every other change reaches
-local state, changelog, standbys, and whatever restores from an older checkpoint and the changelog's tail after it.
+The owner deletes, because a delete that is committed like every other change reaches local state, changelog and
+standbys. It also reaches every restore from an older checkpoint, which replays the changelog's tail. Deleting folders
+and topics would not.
 """
 
 from __future__ import annotations
 
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
+from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, Verdict
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything
@@ -32,14 +33,14 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     unknown_stores,
 )
 
-#: Keys a second that are deleted where nothing was measured yet.
+#: Keys deleted per second while no rate was measured.
 ASSUMED_KEYS_PER_S = 20_000.0
-#: How long the paused workers may take to restore and join, seconds.
+#: Timeout of the paused workers' restore and join, seconds.
 START_S = 600.0
 
 
 def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
-    """Decide what is deleted, and by whom."""
+    """The plan that deletes the selected keys, through running or paused workers."""
     stores = request.stores or tuple(store.name for store in topology.stores)
     basis = _basis(request, facts, topology, stores)
     online = facts.running and not isinstance(request.selection, Everything)
@@ -61,12 +62,12 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     known = [facts.counted[store] for store in stores if store in facts.counted]
     keys = sum(each.keys for each in known) if len(known) == len(stores) else None
     if keys == 0 and not moved:
-        said = f"{', '.join(stores)} has none of {request.selection.words()}{_where(request)}."
+        said = f"Store {quoted(stores)} holds no key of the selection ({request.selection.words()}{_where(request)})."
         return Plan(request=request, verdict=NothingToDo(said), basis=basis)
     what = f"{request.selection.words()} of {', '.join(stores)}{_where(request)}"
     rewound = " and read the input again from its beginning" if positions else ""
     verdict: Verdict = Ready(f"delete {what}{rewound}.")
-    seconds, measured = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S)
+    seconds, rate = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S, "keys")
     return Plan(
         request=request,
         verdict=verdict,
@@ -78,7 +79,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         keys=keys,
         size_bytes=sum(each.size_bytes for each in known) if keys is not None else None,
         seconds=seconds + (0.0 if online else 10.0),
-        estimate=_estimate(known[0].where if known else "", measured=measured),
+        estimate=f"{counted_by(known[0])}; {rate}" if known else rate,
         basis=basis,
         after_kill="go on",
     )
@@ -101,13 +102,13 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
 
 
 def _changelogs_made(facts: Facts, topology: Topology) -> tuple[Stage, ...]:
-    """Creates the changelogs that are not there, or not as wide as their inputs: those go first."""
+    """Stages that create missing changelogs, and replace those with fewer partitions than their inputs."""
     narrow = _narrow(facts, topology)
     there = {name: each for name, each in facts.topics.items() if name not in narrow}
     logs = {spec.topic.name for spec in topology.changelogs} - there.keys()
     stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
     return (
-        *(DeleteTopic(f"delete changelog {name}, in whose place a wider one comes", name) for name in narrow),
+        *(DeleteTopic(f"delete changelog {name}: it has fewer partitions than its inputs", name) for name in narrow),
         *(stage for stage in stages if isinstance(stage, CreateTopic) and stage.name in logs),
     )
 
@@ -124,7 +125,7 @@ def _narrow(facts: Facts, topology: Topology) -> tuple[str, ...]:
 
 
 def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None:
-    """Topics that are not there; where all state is built anew, changelogs are made anew, too."""
+    """Refuses missing topics; a clear that reads input from its beginning creates missing changelogs itself."""
     logs = {spec.topic.name for spec in topology.changelogs}
     absent = {spec.name for spec in topology.topics()} - facts.topics.keys()
     if request.rewind == "earliest" and absent <= logs:
@@ -133,7 +134,7 @@ def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None
 
 
 def _lost(facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """The stores whose changelogs were never written, or are not there: they begin empty."""
+    """The stores that begin empty, because their changelog is missing, too narrow or was never written."""
     narrow = _narrow(facts, topology)
     return tuple(
         spec.store
@@ -148,8 +149,8 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
         if not idle:
             return None
         return Refused(
-            f"Slot {', '.join(idle)} of {topology.processor} has a process, but does not work yet.",
-            "Wait until `holdfast status` shows it running, or stop it.",
+            f"Slot {', '.join(idle)} of {topology.processor} has a process that is not running yet.",
+            f"Wait until `holdfast status` shows it running, or stop it: `holdfast apply stop {topology.processor}`.",
             {"processor": topology.processor, "slot": idle[0]},
         )
     if facts.running or facts.members:
@@ -157,21 +158,21 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
             return Refused(
                 f"No worker of {topology.processor} runs here, but its group has {facts.members} member(s): one died "
                 "and the brokers have not noticed yet, or it runs elsewhere.",
-                "Ask again when its session has timed out, or when recovery has brought it back.",
+                "Retry after the group's session timeout, or after recovery restarted the worker.",
                 {"processor": topology.processor, "members": facts.members},
             )
-        alive = f"{facts.members} member(s) of group {topology.processor} are alive"
         return Refused(
-            f"{alive}: they would go on from the state that is to be cleared.",
-            f"Stop the processor first: holdfast apply stop {topology.processor}. Single keys, and keys by prefix, can "
-            "be cleared while it runs.",
+            f"Group {topology.processor} has {count_of(facts.members, 'live member')}; workers would continue from the "
+            "state that is to be deleted.",
+            f"Stop the processor first: `holdfast apply stop {topology.processor}`. Keys and prefixes can be cleared "
+            "while it runs.",
             {"processor": topology.processor, "members": facts.members},
         )
     return None
 
 
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The first offset of every input partition that the group has an offset of."""
+    """The first offset of every input partition for which the group has committed an offset."""
     return {
         spec.name: {
             number: facts.starts.get(spec.name, {}).get(number, 0) for number in facts.committed.get(spec.name, {})
@@ -192,7 +193,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     stages: list[Stage] = []
     if not online:
-        says = f"start {topology.processor} paused: it restores its state and reads no input"
+        says = f"start {topology.processor} paused; it restores its state and reads no input"
         empty = _lost(facts, topology) if positions else ()
         stages += _changelogs_made(facts, topology) if positions else ()
         stages.append(RunProcessor(says, topology.code_version, START_S, paused=True, begin_empty=empty))
@@ -209,7 +210,7 @@ def _stages(
         says = f"delete {what} from state and changelog, in committed transactions"
         if firsts:
             partitions = sum(len(each) for each in firsts.values())
-            says += f"; with the last of them, set the input offsets of {partitions} partition(s) to the beginning"
+            says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to the start"
         stages.append(ClearKeys(says, group, request.selection, request.partitions, firsts))
     if not online:
         stages.append(_as_meant(facts, topology))
@@ -217,10 +218,10 @@ def _stages(
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
-    """What was stopped stays so; what had died, but is meant to be up, works again."""
+    """Stops a processor that was stopped before; starts one that is meant to run, also if it had died."""
     if facts.deployment is None or facts.deployment.desired == "stopped":
-        return StopProcessor(f"stop {topology.processor}, as it was found", for_good=True)
-    return RunProcessor(f"let {topology.processor} work again, as it is meant to", topology.code_version)
+        return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
+    return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)
 
 
 def _findings(
@@ -230,18 +231,18 @@ def _findings(
     for store in stores:
         counted = facts.counted.get(store)
         if counted is None:
-            found.append(f"{store}: how much it holds is known once the workers have restored it")
+            found.append(f"store `{store}`: its number of keys is known after the workers have restored it")
         else:
-            amount = f"{count_of(counted.keys, 'such key')}, {in_bytes(counted.size_bytes)}"
-            found.append(f"{store} holds {amount} ({counted.where})")
+            amount = f"{count_of(counted.keys, 'key')}, {in_bytes(counted.size_bytes)}"
+            found.append(f"store `{store}`: {amount} ({counted_by(counted)})")
     for topic, offsets in positions.items():
         again = sum(facts.committed.get(topic, {}).get(number, at) - at for number, at in offsets.items())
-        found.append(f"{again:,} records of {topic} are read again")
+        found.append(f"{count_of(again, 'record')} of {topic} will be read again")
         gone = [number for number, at in offsets.items() if at > 0]
         if gone:
             found.append(
-                f"{topic} no longer begins at offset 0 in {len(gone)} partition(s): state from older records can't be "
-                "built anew"
+                f"{topic} no longer begins at offset 0 in {count_of(len(gone), 'partition')}: state from its deleted "
+                "records cannot be built again"
             )
     return tuple(found)
 
@@ -250,35 +251,28 @@ def _kept(request: Clear, topology: Topology, stores: tuple[str, ...]) -> tuple[
     kept = []
     others = [store.name for store in topology.stores if store.name not in stores]
     if others:
-        kept.append(f"store {', '.join(others)}")
+        kept.append(f"store {quoted(others)}")
     if request.rewind == "stay":
-        kept.append("the input offsets: what was read is not read again")
-    kept.append("snapshots in the warehouse, and outputs that were sent")
+        kept.append("the input offsets: no input is read again")
+    kept.append("snapshots in the warehouse, and published outputs")
     return tuple(kept)
 
 
 def _deleted(facts: Facts, store: str, request: Clear) -> str:
     counted = facts.counted.get(store)
-    amount = "" if counted is None else f", {count_of(counted.keys, 'key')}"
-    return f"{store}: {request.selection.words()}{_where(request)}{amount}, locally, in the changelog and for standbys"
+    amount = "" if counted is None else f" ({count_of(counted.keys, 'key')})"
+    return (
+        f"store `{store}`: {request.selection.words()}{_where(request)}{amount}, in local state, changelog and standbys"
+    )
 
 
 def _undo(request: Clear) -> str:
     if request.rewind == "earliest":
-        return "The input is read again and builds state anew; outputs of what is read again are sent again."
+        return "Not needed: state is built again from the input. Outputs of this input are published again."
     if request.export:
-        return "The exported file has every key and value; a warehouse snapshot from before has them, too."
-    return "Nothing brings the keys back but a warehouse snapshot from before."
+        return "The exported file holds every deleted key and value; so does an earlier warehouse snapshot."
+    return "Only an earlier warehouse snapshot holds the deleted keys."
 
 
 def _where(request: Clear) -> str:
     return "" if not request.partitions else f" in partition {', '.join(map(str, request.partitions))}"
-
-
-def _estimate(where: str, *, measured: bool) -> str:
-    rate = (
-        "at the measured rate"
-        if measured
-        else f"no rate was measured yet: {ASSUMED_KEYS_PER_S:,.0f} keys a second assumed"
-    )
-    return f"counted in {where}; {rate}" if where else rate

@@ -1,11 +1,11 @@
-"""Whether a version of a processor can go on with the state that another one left: a pure decision, store by store.
+"""Whether a new version of a processor can use the state of the former one: a pure decision for each store.
 
-Two shapes are compared: of the version that worked last, as it was recorded when it was deployed, and of the one that
-is to be deployed. Nothing is looked at that has to be stopped for it.
+It compares the shape of the version that worked last, recorded at its deployment, with the shape of the new version.
+Nothing has to be stopped for it.
 
 Invariants:
-    - The union is closed: every store of either version gets one verdict, and each says itself in one sentence.
-    - What would lose state, part it from its keys, or read it as something else is refused, with what to do instead.
+    - The union is closed: every store of either version gets one verdict with one sentence.
+    - A change that would lose state, separate it from its keys or misread it is refused; the action says what to do.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from typing import ClassVar
 
 import msgspec
 
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape
 
-#: For so long a store that is no longer used should be kept, in case the former version is wanted back, seconds.
+#: How long an unused store should be kept, in case the former version is deployed again, seconds.
 GRACE_S = 7 * 86_400.0
 #: Whether workers can write a changelog from local state.
 CAN_RESEED = True
 
 
 class Same(msgspec.Struct, frozen=True, tag="same"):
-    """The store goes on as it is."""
+    """The store is unchanged."""
 
     store: str
     refused: ClassVar[bool] = False
 
     @property
     def sentence(self) -> str:
-        """For people."""
-        return f"store {self.store} goes on with its state"
+        """The verdict in words, without a full stop."""
+        return f"store `{self.store}` keeps its state"
 
 
 class Regrouped(msgspec.Struct, frozen=True, tag="regrouped"):
-    """The store's tasks have another name: local state is not found, and restored whole."""
+    """The store's tasks have another name: local state is not found under it, so all of it is restored."""
 
     store: str
     was: str
@@ -50,20 +51,22 @@ class Regrouped(msgspec.Struct, frozen=True, tag="regrouped"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         how = (
-            "has no changelog to be restored from" if self.changelog is None else "is restored whole from its changelog"
+            "cannot be restored, because it has no changelog"
+            if self.changelog is None
+            else "is restored from its changelog"
         )
-        return f"tasks of store {self.store} were called {self.was}, now {self.now}: it {how}"
+        return f"tasks of store `{self.store}` were called {self.was}, now {self.now}: the store {how}"
 
     @property
     def action(self) -> str:
         """What to do instead."""
-        return "Keep the streams that share stores as they were, or turn changelogs on and fill them first."
+        return "Keep the streams that share stores unchanged, or turn changelogs on and deploy that version first."
 
 
 class New(msgspec.Struct, frozen=True, tag="new"):
-    """A store that the running version does not have; ``left`` is how many records its changelog holds already."""
+    """A store that the running version does not have; ``left`` is the number of records in its existing changelog."""
 
     processor: str
     store: str
@@ -73,31 +76,31 @@ class New(msgspec.Struct, frozen=True, tag="new"):
 
     @property
     def refused(self) -> bool:
-        """State that an earlier version left does not fit the inputs any more."""
+        """State of an earlier version lacks the input that was read since."""
         return self.left > 0 and not self.dropped
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         if self.left and not self.dropped:
             return (
-                f"store {self.store} is new to the running version, but its changelog {self.changelog} holds "
-                f"up to {self.left} record(s) of an earlier one, which does not know the input read since"
+                f"store `{self.store}` is new to the running version, but its changelog {self.changelog} holds "
+                f"up to {count_of(self.left, 'record')} of an earlier version and lacks the input read since"
             )
-        began = f"; what {self.changelog} held is deleted" if self.left else ""
-        return f"store {self.store} is new and begins empty at the present input offsets{began}"
+        deleted = f"; the records of {self.changelog} are deleted" if self.left else ""
+        return f"store `{self.store}` is new and begins empty at the present input offsets{deleted}"
 
     @property
     def action(self) -> str:
         """What to do instead."""
         return (
-            f"To begin it empty, give up what is there: holdfast apply deploy {self.processor} --drop {self.store}. To "
-            f"fill it from the source topics then: {self.backfill}."
+            f"Delete its old state and begin empty: `holdfast apply deploy {self.processor} --drop {self.store}`. "
+            f"Then fill it from the source topics: `{self.backfill}`."
         )
 
     @property
     def backfill(self) -> str:
-        """The command that builds it from the source."""
+        """The command that builds the store from its source topics."""
         return f"holdfast apply backfill {self.processor} --store {self.store} --from topic"
 
 
@@ -113,13 +116,14 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         if self.dropped:
-            return f"store {self.store} is given up: its changelog {self.changelog} is deleted"
+            return f"store `{self.store}` is dropped: its changelog {self.changelog} is deleted"
         return (
-            f"store {self.store} is no longer used: its changelog {self.changelog} and its local state are kept, "
-            f"{GRACE_S / 86_400:.0f} days at least, for whoever wants the former version back; nothing deletes them by "
-            f"itself. To give them up: --drop {self.store}"
+            f"store `{self.store}` is no longer used. Its changelog {self.changelog} and its local state are kept for "
+            "the former version; nothing deletes them automatically. Keep them for at least "
+            f"{GRACE_S / 86_400:.0f} days. To delete the changelog: `holdfast apply deploy {self.processor} --drop "
+            f"{self.store}`"
         )
 
 
@@ -133,24 +137,23 @@ class LooksRenamed(msgspec.Struct, frozen=True, tag="looks_renamed"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         return (
-            f"store {self.was} is gone and store {self.store} is new, with the same kind and inputs: if it is the same "
-            "under another name, its state would be left behind"
+            f"store `{self.was}` is gone, and store `{self.store}` is new with the same kind and inputs: if the store "
+            "was renamed, its state would be left behind"
         )
 
     @property
     def action(self) -> str:
         """What to do instead."""
         return (
-            f"To keep its state, say so in the definition: Application(renamed_stores={{'{self.store}': "
-            f"'{self.was}'}}). To begin empty and give the old one up: holdfast apply deploy {self.processor} --drop "
-            f"{self.was}."
+            f"If it was renamed, declare it: `Application(renamed_stores={{'{self.store}': '{self.was}'}})`. If not, "
+            f"delete the old store and begin empty: `holdfast apply deploy {self.processor} --drop {self.was}`."
         )
 
 
 class Changed(msgspec.Struct, frozen=True, tag="changed"):
-    """A store whose values the new version would read as something else; ``what`` has name, old and new value."""
+    """A store whose values the new version would misread; ``what`` has name, old and new value of each difference."""
 
     processor: str
     store: str
@@ -159,22 +162,22 @@ class Changed(msgspec.Struct, frozen=True, tag="changed"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
-        said = "; ".join(f"{name} was {was}, now {now}" for name, was, now in self.what)
-        return f"store {self.store} is another one under the same name ({said}): its state can't be read on"
+        """The verdict in words, without a full stop."""
+        differences = "; ".join(f"{name} was {was}, now {now}" for name, was, now in self.what)
+        return f"store `{self.store}` changed ({differences}): the new version cannot read its state"
 
     @property
     def action(self) -> str:
         """What to do instead."""
         return (
-            f"Give the changed store a name of its own (say {self.store}-2), deploy, and fill it from the source: "
-            f"holdfast apply backfill {self.processor} --store {self.store}-2 --from topic. What {self.store} holds "
-            "is kept meanwhile."
+            f"Give the changed store a new name (for example {self.store}-2), deploy, and fill it from the source: "
+            f"`holdfast apply backfill {self.processor} --store {self.store}-2 --from topic`. The state of "
+            f"`{self.store}` is kept."
         )
 
 
 class InputsChanged(msgspec.Struct, frozen=True, tag="inputs_changed"):
-    """A store that is fed by other topics than before."""
+    """A store that reads other input topics than before."""
 
     processor: str
     store: str
@@ -184,19 +187,18 @@ class InputsChanged(msgspec.Struct, frozen=True, tag="inputs_changed"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         return (
-            f"store {self.store} was fed by {', '.join(self.was)}, now by {', '.join(self.now)}: its state says "
-            "nothing of the new topic's offsets, and it would hold what nobody can tell from where"
+            f"the inputs of store `{self.store}` were {', '.join(self.was)}, now {', '.join(self.now)}: its state "
+            "holds no offsets of a new input, and would mix the results of both input sets"
         )
 
     @property
     def action(self) -> str:
         """What to do instead."""
         return (
-            f"Give the store a name of its own (say {self.store}-2) and fill it: "
-            f"holdfast apply backfill {self.processor} --store {self.store}-2 --from topic. Or leave its streams as "
-            "they were."
+            f"Give the store a new name (for example {self.store}-2), deploy, and fill it: `holdfast apply backfill "
+            f"{self.processor} --store {self.store}-2 --from topic`. Or keep its inputs."
         )
 
 
@@ -211,9 +213,9 @@ class Repartitioned(msgspec.Struct, frozen=True, tag="repartitioned"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         return (
-            f"input {self.topic} of store {self.store} had {self.was} partitions, now {self.now}: keys go to other "
+            f"input {self.topic} of store `{self.store}` had {self.was} partitions, now {self.now}: keys go to other "
             "partitions than their state"
         )
 
@@ -221,8 +223,8 @@ class Repartitioned(msgspec.Struct, frozen=True, tag="repartitioned"):
     def action(self) -> str:
         """What to do instead."""
         return (
-            f"Make a topic with {self.was} partitions for it, or build the state anew under another consumer_group. "
-            "Nothing is lost meanwhile: the running version works on."
+            f"Use an input topic with {self.was} partitions, or build the state again under another `consumer_group`. "
+            "Nothing is lost meanwhile: the running version is not touched."
         )
 
 
@@ -235,16 +237,16 @@ class ChangelogOff(msgspec.Struct, frozen=True, tag="changelog_off"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The verdict in words, without a full stop."""
         return (
-            f"store {self.store} would no longer be kept in {self.changelog}: its state would be lost with the disk, "
-            "and the changelog would hold an older one for whoever turns it on again"
+            f"store `{self.store}` would no longer write to {self.changelog}: its state would be lost with the disk, "
+            "and the changelog would become outdated"
         )
 
     @property
     def action(self) -> str:
         """What to do instead."""
-        return "Leave use_changelog_topics=True, or run it without under a consumer_group of its own."
+        return "Keep `use_changelog_topics=True`, or run without changelogs under another `consumer_group`."
 
 
 class ChangelogMoved(msgspec.Struct, frozen=True, tag="changelog_moved"):
@@ -257,17 +259,17 @@ class ChangelogMoved(msgspec.Struct, frozen=True, tag="changelog_moved"):
 
     @property
     def sentence(self) -> str:
-        """For people."""
-        return f"the changelog of store {self.store} was {self.was}, now {self.now}: its state would be left behind"
+        """The verdict in words, without a full stop."""
+        return f"the changelog of store `{self.store}` was {self.was}, now {self.now}: its state would be left behind"
 
     @property
     def action(self) -> str:
         """What to do instead."""
-        return "Keep the name of the group and of the store; a renamed store is declared with renamed_stores."
+        return "Keep the names of group and store; declare a renamed store with `renamed_stores`."
 
 
 class ChangelogOn(msgspec.Struct, frozen=True, tag="changelog_on"):
-    """A store of local state alone, whose changelog is turned on; ``fillable`` whether it can be filled from that."""
+    """A store whose changelog is turned on; ``fillable`` whether workers can fill it from local state."""
 
     store: str
     changelog: str
@@ -275,23 +277,23 @@ class ChangelogOn(msgspec.Struct, frozen=True, tag="changelog_on"):
 
     @property
     def refused(self) -> bool:
-        """A changelog that lacks what local state holds would be taken for all of it."""
+        """A changelog that lacks records of local state would be restored as if it were complete."""
         return not self.fillable
 
     @property
     def sentence(self) -> str:
-        """For people."""
-        said = f"store {self.store} gets changelog {self.changelog}"
+        """The verdict in words, without a full stop."""
+        said = f"store `{self.store}` gets changelog {self.changelog}"
         if self.fillable:
-            return f"{said}, which is filled from its local state first"
-        return f"{said}, which would lack what is in local state already"
+            return f"{said}, which is filled from local state first"
+        return f"{said}, which would lack the present local state"
 
     @property
     def action(self) -> str:
         """What to do instead."""
         return (
-            "Leave changelogs off; or run the processor with them under a consumer_group of its own, which builds its "
-            "state anew from the source."
+            "Leave changelogs off. Or turn them on under another `consumer_group`, which builds its state from the "
+            "source topics."
         )
 
 
@@ -319,14 +321,14 @@ def compare(
     left: Mapping[str, int],
     now: float,
 ) -> tuple[Verdict, ...]:
-    """A verdict for each store of either version, in the order of the new one, those that are gone last.
+    """A verdict for each store of either version: stores of the new version in their order, then removed stores.
 
     Args:
-        processor: Whose.
+        processor: The processor's name.
         before: The version that worked last.
         after: The version that is to be deployed.
-        dropped: Stores whose state is given up on purpose.
-        left: Changelog topic -> how many records it holds.
+        dropped: Stores whose state may be deleted.
+        left: Changelog topic -> number of records it holds.
         now: Seconds since 1970.
     """
     gone = [store for store in before.stores if after.store(store.name) is None]
@@ -350,9 +352,9 @@ def compare(
 
 
 def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, after: Shape) -> Verdict:
-    """The gravest thing that differs in a store of both versions."""
+    """The verdict on a store of both versions; of several differences, the most serious one."""
     what = tuple(
-        (name, _said(old), _said(new))
+        (name, _text(old), _text(new))
         for name, old, new in (
             ("kind", was.kind, now.kind),
             ("codec", was.codec, now.codec),
@@ -390,5 +392,5 @@ def _alike(old: StoreShape, new: StoreShape) -> bool:
     )
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""Plan ``deploy``: bring the defined version up, if the state that is there can go on with it; go back if it fails."""
+"""Plan ``deploy``: run the defined version if it can use the existing state; roll back if it fails."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
@@ -16,14 +17,14 @@ from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease,
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import ChangelogOn, New, Removed, Same, Verdict, compare
 
-#: For so long a version is watched once it works, unless it has committed its input sooner, seconds.
+#: How long a new version is watched once all instances run, unless it commits input of every partition sooner, seconds.
 SETTLE_S = 10.0
-#: How long filling a changelog from local state may take, seconds.
+#: Timeout of filling a changelog from local state, seconds.
 RESEED_S = 3_600.0
 
 
 def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
-    """Decide whether the version fits the state that is there, and what is started or replaced."""
+    """The plan that starts or replaces a version; refused when the version cannot use the existing state."""
     verdicts = _verdicts(request, facts, topology)
     given_up = _given_up(request, facts, verdicts)
     begun_anew = {each.changelog for each in verdicts if isinstance(each, New) and each.changelog in given_up}
@@ -41,15 +42,15 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)
     if not created and not given_up and _as_wanted(facts, topology):
-        said = NothingToDo(f"Version {topology.code_version} works in every slot.")
-        return Plan(request=request, verdict=said, findings=findings, basis=basis)
+        verdict = NothingToDo(f"Version {topology.code_version} already runs in all slots.")
+        return Plan(request=request, verdict=verdict, findings=findings, basis=basis)
     change = _change(facts, topology)
     return Plan(
         request=request,
         verdict=Ready(f"run {change}."),
         stages=_stages(request, facts, topology, verdicts, created, given_up),
         findings=findings,
-        kept=("Input offsets, and the state and changelog of every store that is not named as deleted.",),
+        kept=("Input offsets, and state and changelog of every store that is not listed under Deleted.",),
         deleted=tuple(_deleted(name, facts) for name in given_up),
         undo=_undo(facts, topology, verdicts),
         basis=basis,
@@ -57,7 +58,7 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
 
 
 def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdict, ...]:
-    """What becomes of each store; nothing when no version is known to have worked."""
+    """The verdict on each store; empty when no former version is recorded."""
     if facts.released is None:
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
@@ -66,35 +67,35 @@ def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdic
 
 
 def _given_up(request: Deploy, facts: Facts, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """The changelogs that are deleted: of dropped stores, where they are there."""
+    """The existing changelogs of dropped stores."""
     in_use = {each.store for each in verdicts if not isinstance(each, New | Removed)}
     named = [changelog_topic(request.processor, store) for store in request.dropped if store not in in_use]
     return tuple(dict.fromkeys(name for name in named if name in facts.topics))
 
 
 def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """A store is given up that the new version goes on with, or that there never was."""
+    """Refuses ``--drop`` of a store that the new version uses, or that never existed."""
     used = {store.name for store in topology.stores} - {each.store for each in verdicts if isinstance(each, New)}
     for store in request.dropped:
         if store in used:
             return Refused(
-                f"Store {store} is in use by version {topology.code_version}: it can't be given up by deploying it.",
-                f"Take it out of the definition, or empty it: holdfast apply clear {topology.processor} --store "
-                f"{store} --all.",
+                f"Version {topology.code_version} uses store `{store}`, so a deployment cannot drop it.",
+                "Remove it from the definition, or delete its keys: `holdfast apply clear "
+                f"{topology.processor} --store {store} --all`.",
                 {"store": store},
             )
         known = any(each.store == store for each in verdicts)
         if not known and changelog_topic(topology.processor, store) not in facts.topics:
             return Refused(
-                f"There is no store {store} to give up: neither version has it, and it has no changelog.",
-                "Correct the name after --drop, or leave it out.",
+                f"Store `{store}` does not exist: neither version has it, and it has no changelog.",
+                "Correct the name after `--drop`, or leave it out.",
                 {"store": store},
             )
     return None
 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
-    """A changelog is gone that has held state: what would be created in its place is empty, and state never fits it."""
+    """Refuses to create an empty changelog in place of one that held state and is missing."""
     fresh = {each.store for each in verdicts if isinstance(each, New | ChangelogOn)}
     for spec in topology.changelogs:
         inputs = next(store.inputs for store in topology.stores if store.name == spec.store)
@@ -102,24 +103,23 @@ def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict
         known = facts.released is not None and spec.store not in fresh
         if known and read and spec.topic.name not in facts.topics:
             return Refused(
-                f"Changelog {spec.topic.name} of store {spec.store} is gone, although input was processed: an empty "
-                "one in its place would not be its state.",
-                f"If local state is there: holdfast apply backfill {topology.processor} --store {spec.store} --from "
-                f"local. If not, and a snapshot of it is in the warehouse: holdfast apply restore {topology.processor} "
-                "--at latest. If there is none, build all state anew: holdfast apply clear "
-                f"{topology.processor} --all --rewind earliest.",
+                f"Changelog {spec.topic.name} of store `{spec.store}` is missing, although input was processed. A new "
+                "changelog would be empty and would lack its state.",
+                f"With local state: `holdfast apply backfill {topology.processor} --store {spec.store} --from local`. "
+                f"Else, with a warehouse snapshot: `holdfast apply restore {topology.processor} --at latest`. Else "
+                f"build all state again: `holdfast apply clear {topology.processor} --all --rewind earliest`.",
                 {"store": spec.store, "topic": spec.topic.name},
             )
     return None
 
 
 def _refusal(verdict: Verdict) -> Refused:
-    """A verdict as what stands against the plan."""
+    """The refusal of a plan because of one store's verdict."""
     return Refused(_sentence(verdict), str(getattr(verdict, "action", "")), {"store": verdict.store})
 
 
 def _as_wanted(facts: Facts, topology: Topology) -> bool:
-    """Whether this very release works in every slot, and is meant to."""
+    """Whether this release already runs in all slots and is recorded as deployed."""
     version = topology.code_version
     right = facts.working and all(each.code_version == version and not each.paused for each in facts.instances)
     meant = facts.deployment is not None and facts.deployment.desired == "deployed"
@@ -143,18 +143,19 @@ def _stages(
     stages: list[Stage] = [_delete(name) for name in given_up if name in anew]
     stages += created
     if code is not None and release is not None:
-        how = f"not copied: {code.why_not}" if code.why_not else "copied, so that it can be started again"
-        stages.append(MakeRelease(f"record release {release}; its code is {how}", release, version))
+        how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
+        stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     filled = tuple(each.store for each in verdicts if isinstance(each, ChangelogOn))
     if filled:
-        says = f"start it paused, and have it fill the changelog of {', '.join(filled)} from local state"
+        says = f"start it paused; it fills the changelog of store {quoted(filled)} from local state"
         stages.append(
             RunProcessor(
                 says, version, RESEED_S, paused=True, reseed=filled, begin_empty=empty, release_id=release, back_to=back
             )
         )
-    fails = "" if back is None or facts.released is None else f"; if it fails, go back to {facts.released.code_version}"
-    says = f"run {_change(facts, topology)}, wait until it works on every input partition and gets on{fails}"
+    says = f"run {_change(facts, topology)}, and wait until it processes every input partition"
+    if back is not None and facts.released is not None:
+        says += f"; if it fails, roll back to {facts.released.code_version}"
     stages.append(
         RunProcessor(
             says,
@@ -170,11 +171,11 @@ def _stages(
 
 
 def _delete(topic: str) -> DeleteTopic:
-    return DeleteTopic(f"delete changelog {topic}, whose state is given up", topic)
+    return DeleteTopic(f"delete changelog {topic} of a dropped store", topic)
 
 
 def _back_to(facts: Facts) -> str | None:
-    """The release to go back to; none where it is the same, or its code was not copied."""
+    """The release to roll back to; None when it is the same, or its code was not copied."""
     former = facts.released
     if former is None or not former.copied or (facts.code is not None and facts.code.release_id == former.release_id):
         return None
@@ -186,7 +187,7 @@ def _change(facts: Facts, topology: Topology) -> str:
     before = facts.released.code_version if facts.released is not None else None
     if before is None and facts.deployment is not None:
         before = facts.deployment.code_version
-    return f"version {version}" if before in (None, version) else f"version {version} in the place of {before}"
+    return f"version {version}" if before in (None, version) else f"version {version} in place of {before}"
 
 
 def _of_instances(facts: Facts) -> tuple[str, ...]:
@@ -194,29 +195,27 @@ def _of_instances(facts: Facts) -> tuple[str, ...]:
         f"slot {each.slot} is {'paused' if each.paused else each.phase or 'silent'}, version "
         f"{each.code_version or 'unknown'}"
         if each.alive
-        else f"slot {each.slot} does not run"
+        else f"slot {each.slot} has no process"
         for each in facts.instances
     )
 
 
 def _of_code(facts: Facts) -> tuple[str, ...]:
-    """What is known of the code of both versions."""
-    said = []
+    """Findings on missing records or copies of either version's code."""
+    found = []
     if facts.released is None and facts.deployment is not None:
-        said.append(
-            f"what version {facts.deployment.code_version} is made of was not recorded when it was deployed: the "
-            "stores of both versions can't be compared"
+        found.append(
+            f"the stores of version {facts.deployment.code_version} were not recorded at its deployment, so the two "
+            "versions cannot be compared"
         )
     if facts.code is not None and facts.code.why_not:
-        said.append(
-            f"its code is not copied ({facts.code.why_not}): once it is replaced, this version can't be started again"
-        )
+        found.append(f"the code is not copied ({facts.code.why_not}): a later rollback to this version is not possible")
     if facts.released is not None and not facts.released.copied:
-        said.append(
-            f"the code of version {facts.released.code_version} was not copied: if the new version fails, there is no "
-            "going back by itself"
+        found.append(
+            f"the code of version {facts.released.code_version} was not copied: if the new version fails, it is not "
+            "rolled back automatically"
         )
-    return tuple(said)
+    return tuple(found)
 
 
 def _sentences(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
@@ -227,7 +226,7 @@ def _sentence(verdict: Verdict) -> str:
     text = verdict.sentence
     said = f"{text[0].upper()}{text[1:]}."
     if isinstance(verdict, New) and not verdict.refused:
-        said += f" To fill it from the source topics afterwards: {verdict.backfill}"
+        said += f" To fill it from the source topics afterwards: `{verdict.backfill}`"
     return said
 
 
@@ -237,29 +236,29 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
         return _down(topology)
     if former.code_version == topology.code_version:
         version = former.code_version
-        return f"None is needed: {version} is the version before, too. To have it down: {_down(topology)}"
+        return f"Not needed: the former version is {version}, too. To stop it: {_down(topology)}"
     gone = [each.store for each in verdicts if isinstance(each, Removed)]
     lost = (
-        f" Once {topology.code_version} has committed input, store {', '.join(gone)} of version {former.code_version} "
-        "lacks it, and has to be built anew then."
+        f" The input that {topology.code_version} commits is missing in store {quoted(gone)} of version "
+        f"{former.code_version}, which then has to be built again."
         if gone
         else ""
     )
-    return f"Bring the code of version {former.code_version} back and deploy it.{lost}"
+    return f"Check out the code of version {former.code_version} and deploy it.{lost}"
 
 
 def _down(topology: Topology) -> str:
-    return f"holdfast apply stop {topology.processor}"
+    return f"`holdfast apply stop {topology.processor}`"
 
 
 def _records(topic: str, facts: Facts) -> int:
-    """At most so many records are in a topic."""
+    """Upper bound of the number of records in a topic; compaction leaves fewer."""
     starts, ends = facts.starts.get(topic, {}), facts.ends.get(topic, {})
     return sum(max(0, end - starts.get(number, 0)) for number, end in ends.items())
 
 
 def _deleted(topic: str, facts: Facts) -> str:
-    return f"changelog {topic} with up to {_records(topic, facts):,} record(s), and so the state of its store"
+    return f"changelog {topic} with up to {count_of(_records(topic, facts), 'record')}: the state of its store"
 
 
 def _basis(facts: Facts, topology: Topology) -> dict[str, Any]:

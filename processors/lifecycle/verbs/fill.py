@@ -1,7 +1,7 @@
-"""Plan ``backfill`` from a table: a store gets the rows of any table of the catalog, by message key.
+"""Plan ``backfill --from table``: a store gets the rows of any table of the catalog, by message key.
 
-The rows are written beside the store first, as its changelog has entries; then the paused owners make the store equal
-to them, in ordinary transactions. Input offsets stay, and the processor works but for the exchange.
+The rows are first written to a topic in the format of the store's changelog. Then the paused owners make the store
+equal to that topic, in ordinary transactions. Input offsets stay, and the processor is paused only for the exchange.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.verbs.refusals import (
+    UNDO_EXCHANGE,
     missing_topics,
     not_as_deployed,
     not_working,
@@ -33,14 +34,14 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     without_changelog,
 )
 
-#: Rows a second where nothing was measured yet.
+#: Rows written per second while no rate was measured.
 ASSUMED_ROWS_PER_S = 30_000.0
 #: Types of columns whose values are message keys.
 KEY_TYPES = ("string", "int", "long", "binary")
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """Decide whether a table's rows can be a store's content, and how they are spread over its partitions."""
+    """The plan that fills a store from a table; refused when rows cannot be assigned to the store's partitions."""
     inputs = next((store.inputs for store in topology.stores if store.name == request.store), ())
     log = topology.changelog_of(request.store)
     basis = {
@@ -55,9 +56,11 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
         "keys_spread_by": dict(facts.spread),
     }
     refused = (
-        unknown_stores(topology, [request.store]) or _unfit(request, facts, topology) or _unreadable(request, facts)
+        unknown_stores(topology, [request.store])
+        or _unfit(request, facts, topology)
+        or _unreadable(request, facts)
+        or _unknown_partitioner(request, facts)
     )
-    refused = refused or _spread_otherwise(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
     table = facts.other
@@ -66,8 +69,8 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     columns = request.columns or tuple(table.columns)
     partitioner = next((each for each in facts.spread.values() if each != UNKNOWN), MURMUR2)
     load = LoadTable(
-        f"write version {table.version} of {table.table} to a topic beside {request.store}, keyed by {request.key} and "
-        f"spread as {', '.join(inputs)} is ({partitioner}); {topology.processor} works on",
+        f"write version {table.version} of {table.table} to a temporary topic, keyed by {request.key} and partitioned "
+        f"like {', '.join(inputs)} ({partitioner}), while {topology.processor} runs",
         request.store,
         table.table,
         table.version,
@@ -76,19 +79,19 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
         partitioner,
         int(table.written_at * 1000),
     )
-    seconds, measured = facts.seconds_for("load_table", table.rows or 0, ASSUMED_ROWS_PER_S)
+    seconds, rate = facts.seconds_for("load_table", table.rows or 0, ASSUMED_ROWS_PER_S, "rows")
     return Plan(
         request=request,
-        verdict=Ready(f"fill {request.store} from {table.table}, one entry for each {request.key}."),
+        verdict=Ready(f"fill {request.store} from {table.table}, one entry per {request.key}."),
         stages=_stages(request, topology, load),
         findings=_findings(request, facts, columns, partitioner),
-        kept=("Input offsets, outputs and all other stores: nothing is read again.",),
-        deleted=(f"the present content of {request.store}, where it differs from the table",),
-        undo="Until the exchange: holdfast apply abandon. Afterwards the exported file has every key as it was.",
+        kept=("Input offsets, outputs and all other stores: no input is read again.",),
+        deleted=(f"entries of store `{request.store}` that differ from the table",),
+        undo=UNDO_EXCHANGE,
         keys=table.rows,
         size_bytes=table.size_bytes,
         seconds=None if table.rows is None else 2 * seconds + 5.0,
-        estimate="rows and bytes of the table; " + ("at the measured rate" if measured else "no rate was measured"),
+        estimate=f"rows and bytes of the table; {rate}",
         basis=basis,
         after_kill="go on",
     )
@@ -97,13 +100,13 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
 def _stages(request: Backfill, topology: Topology, load: LoadTable) -> tuple[Stage, ...]:
     name, store = topology.processor, request.store
     return (
-        RemoveLoaded(f"remove what an earlier try may have left beside {store}", store),
+        RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}, if there is one", store),
         load,
         ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
         PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        AdoptTable(f"make {store} equal to the table, in committed transactions of its owners", store),
-        ResumeProcessor(f"let {name} work again, from the very offsets that it was paused at"),
-        RemoveLoaded(f"remove the topic beside {store}", store),
+        AdoptTable(f"its owners make {store} equal to the table, in committed transactions", store),
+        ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
+        RemoveLoaded(f"remove the temporary topic of {store}", store),
     )
 
 
@@ -112,13 +115,13 @@ def _findings(request: Backfill, facts: Facts, columns: tuple[str, ...], partiti
     rows = "an unknown number of" if facts.other.rows is None else f"{facts.other.rows:,}"
     found = [
         f"{facts.other.table} has {rows} rows",
-        f'functions see a row as state.get("{ROW}"): a dict with {", ".join(columns)}',
+        f'functions read a row with `state.get("{ROW}")`: a dict with {", ".join(columns)}',
     ]
     for topic, spread in facts.spread.items():
         if spread == UNKNOWN:
-            found.append(f"{topic} has no record to judge by how its writers spread keys: {partitioner} is taken")
+            found.append(f"the partitioner of {topic} is unknown, because it has no records: {partitioner} is assumed")
         else:
-            found.append(f"{topic} spreads its keys by {spread}, as its newest records show")
+            found.append(f"{topic} is partitioned by {spread}, as its newest records show")
     return tuple(found)
 
 
@@ -128,16 +131,12 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology) -> Refused | Non
         return bare
     if store.columns:
         return Refused(
-            f"Store {request.store} is that of a built-in aggregation, which alone makes its entries.",
-            "Fill a store that functions use by state.get().",
+            f"Store `{request.store}` belongs to a built-in aggregation, which cannot read rows of a table.",
+            "Fill a store that functions read with `state.get()`.",
             {"store": request.store},
         )
-    then = " A new store begins empty then, and is filled afterwards."
-    refused = (
-        missing_topics(facts, topology)
-        or not_as_deployed(facts, topology)
-        or not_working(facts, topology, "the rows", then)
-    )
+    then = " A new store begins empty; then repeat this backfill."
+    refused = missing_topics(facts, topology) or not_as_deployed(facts, topology) or not_working(facts, topology, then)
     if refused is not None:
         return refused
     try:
@@ -152,7 +151,7 @@ def _unreadable(request: Backfill, facts: Facts) -> Refused | None:
     assert table is not None
     if table.problem or table.version is None:
         return Refused(
-            table.problem or f"Table {table.table} was never written: it has no rows.",
+            table.problem or f"Table {table.table} has no rows: it was never written.",
             table.action or "Write the table first.",
             {"table": table.table},
         )
@@ -162,34 +161,34 @@ def _unreadable(request: Backfill, facts: Facts) -> Refused | None:
             hint = f" Did you mean {near[0]}?" if near else ""
             return Refused(
                 f"{table.table} has no column {column!r}; it has {', '.join(table.columns)}.",
-                f"Name one of its columns.{hint}",
+                f"Name one of its columns after `--key` or `--column`.{hint}",
                 {"table": table.table, "column": column},
             )
     if table.columns[request.key] not in KEY_TYPES:
         return Refused(
-            f"Column {request.key} of {table.table} is {table.columns[request.key]}: message keys are text, whole "
-            "numbers or bytes.",
-            "Name another column, or write the table with the key as text.",
+            f"Column {request.key} of {table.table} has type {table.columns[request.key]}; message keys are text, "
+            "whole numbers or bytes.",
+            "Name another column after `--key`, or write the table with the key as text.",
             {"table": table.table, "column": request.key},
         )
     return None
 
 
-def _spread_otherwise(request: Backfill, facts: Facts) -> Refused | None:
+def _unknown_partitioner(request: Backfill, facts: Facts) -> Refused | None:
     known = {topic: each for topic, each in facts.spread.items() if each != UNKNOWN}
     odd = next((topic for topic, each in known.items() if each == NEITHER), None)
     if odd is not None:
         return Refused(
-            f"The keys of {odd} lie in other partitions than Kafka's own hashes (murmur2, crc32) put them in: where a "
-            "key's row has to be can't be known.",
-            "Have its writers use one of these partitioners, or write the store by a function.",
+            f"The keys of {odd} lie in other partitions than murmur2 or crc32 would choose, so the partition of a "
+            "table's row is unknown.",
+            "Use one of these partitioners in the writers of the topic, or fill the store by a function.",
             {"topic": odd, "store": request.store},
         )
     if len(set(known.values())) > 1:
-        said = ", ".join(f"{topic} by {each}" for topic, each in known.items())
+        ways = ", ".join(f"{topic} by {each}" for topic, each in known.items())
         return Refused(
-            f"The inputs of {request.store} spread their keys in different ways: {said}.",
-            "Have their writers use one partitioner.",
+            f"The inputs of store `{request.store}` are partitioned differently: {ways}.",
+            "Use one partitioner in the writers of these topics.",
             {"store": request.store},
         )
     return None

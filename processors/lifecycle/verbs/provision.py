@@ -1,9 +1,10 @@
-"""Plan ``provision``: the topics that are missing, and the changelogs whose configuration drifted."""
+"""Plan ``provision``: create missing topics, and repair changelogs whose configuration drifted."""
 
 from __future__ import annotations
 
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Provision
@@ -11,11 +12,11 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
-    """Decide what to create and repair; nothing is deleted or shrunk."""
+    """The plan that creates and repairs topics; it deletes no topic and shortens no retention."""
     decided = required_topics.plan(topology, facts.topics, facts.brokers)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
-    findings = tuple(f"{name} is there, as it should be" for name in names if name in _untouched(facts, stages))
+    findings = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
     basis = {"topics": selected(facts.topics, names), "brokers": facts.brokers}
     if decided.refusals:
         first = decided.refusals[0]
@@ -23,29 +24,28 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
         verdict: Refused | Ready | NothingToDo = Refused(first.sentence, first.action, {"topic": first.topic})
         return Plan(request=request, verdict=verdict, findings=(*rest, *findings), basis=basis)
     if not stages:
-        verdict = NothingToDo(f"All {len(names)} topics are there, as state needs them.")
+        verdict = NothingToDo(f"All {count_of(len(names), 'topic')} exist with the right settings.")
         return Plan(request=request, verdict=verdict, findings=findings, basis=basis)
     created = sum(isinstance(stage, CreateTopic) for stage in stages)
     repaired = len(stages) - created
-    parts = [f"{created} topic(s) to create"] * bool(created) + [f"{repaired} configuration(s) to repair"] * bool(
-        repaired
-    )
+    parts = [f"create {count_of(created, 'topic')}"] if created else []
+    parts += [f"repair the configuration of {count_of(repaired, 'topic')}"] if repaired else []
     return Plan(
         request=request,
-        verdict=Ready(f"{', '.join(parts)}."),
+        verdict=Ready(f"{' and '.join(parts)}."),
         stages=stages,
         findings=findings,
         kept=(
-            "Every record: nothing is deleted, no retention is shrunk, no partition count is changed.",
+            "All records: no topic is deleted, no retention is shortened, no partition count is changed.",
             *decided.kept,
         ),
-        undo="Delete the created topics while they are empty; set repaired entries back to what is found above.",
+        undo="Delete the created topics while they are empty; set repaired entries back to the former values above.",
         basis=basis,
     )
 
 
 def stages_of(decided: required_topics.ProvisionPlan) -> tuple[Stage, ...]:
-    """Provisioning's own stages as stages of a plan."""
+    """The stages of a plan that carry out these topic changes."""
     stages: list[Stage] = []
     for stage in decided.stages:
         match stage:

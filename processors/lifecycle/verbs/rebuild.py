@@ -1,6 +1,7 @@
-"""Plan ``backfill`` from the topic: a store is built anew beside its running processor, which then takes it over.
+"""Plan ``backfill --from topic``: a shadow program builds a store again, and the running processor adopts it.
 
-The processor's output stops from the pause to the resume only: for as long as the tail, and the store's exchange, take.
+The processor's output stops only from the pause to the resume, while the shadow reads the tail and the store is
+exchanged.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.names import changelog_topic, shadow_group
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
@@ -23,6 +25,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     WaitForShadow,
 )
 from holdfast.processors.lifecycle.verbs.refusals import (
+    UNDO_EXCHANGE,
     missing_topics,
     not_as_deployed,
     not_working,
@@ -30,12 +33,12 @@ from holdfast.processors.lifecycle.verbs.refusals import (
     without_changelog,
 )
 
-#: Source records a second where nothing was measured yet.
+#: Source records read per second while no rate was measured.
 ASSUMED_RECORDS_PER_S = 20_000.0
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """Decide whether the source can build the store anew, and refuse where it is not whole, or nobody could take it."""
+    """The plan that builds a store again from its source; refused when source records or running owners are missing."""
     inputs = _inputs(topology, request.store)
     basis = {
         "topic_id": {name: facts.topics[name].topic_id for name in selected(facts.topics, inputs)},
@@ -51,30 +54,31 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
         for name in inputs
         for number, at in facts.committed.get(name, {}).items()
     )
-    seconds, measured = facts.seconds_for("wait_for_shadow", records, ASSUMED_RECORDS_PER_S)
+    seconds, rate = facts.seconds_for("wait_for_shadow", records, ASSUMED_RECORDS_PER_S, "records")
     lost = [
-        f"what records of {name}[{number}] before offset {start} gave {request.store}: the topic has them no more"
+        f"the part of store `{request.store}` that came from records of {name}[{number}] before offset {start}: the "
+        "topic no longer has them"
         for name, number, start in _truncated(facts, inputs)
     ]
     group, topics = shadow_group(topology.processor, request.store), ", ".join(inputs)
     return Plan(
         request=request,
-        verdict=Ready(f"build {request.store} anew from {topics} beside {topology.processor}, and cut over."),
+        verdict=Ready(f"build {request.store} again from {topics} beside {topology.processor}, and cut over."),
         stages=_stages(request, topology, group),
         findings=(
-            f"{records:,} records of {topics} are read again, from the first that is there",
-            f"the functions of {topology.processor} run twice for them: what they do outside of their stores, they do "
-            "again; what they read from the clock or from elsewhere may come out differently",
-            f"{group} needs the rights that {topology.processor} has, under its own name, and as much memory and disk",
+            f"{count_of(records, 'record')} of {topics} will be read again, from the first existing one",
+            f"the functions of {topology.processor} run again for these records: they repeat their effects outside of "
+            "stores, and may compute other results from the clock or other systems",
+            f"{group} needs the same access rights as {topology.processor}, and as much memory and disk",
         ),
         kept=(
-            "Input offsets and all other stores; nothing is counted twice: both stand at the same offsets.",
-            "Outputs: none is sent again, and none is taken back.",
+            "Input offsets and all other stores; no record counts twice, because the exchange happens at one offset.",
+            "Outputs: none is published again or withdrawn.",
         ),
-        deleted=(f"the present content of {request.store}, where it differs from what its source gives", *lost),
-        undo="Until the exchange: holdfast apply abandon. Afterwards its file has every key as it was.",
+        deleted=(f"entries of store `{request.store}` that differ from those built from the source", *lost),
+        undo=UNDO_EXCHANGE,
         seconds=seconds,
-        estimate="at the measured rate" if measured else f"{ASSUMED_RECORDS_PER_S:,.0f} records a second assumed",
+        estimate=rate,
         basis=basis,
         after_kill="go on",
     )
@@ -83,20 +87,20 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
 def _stages(request: Backfill, topology: Topology, group: str) -> tuple[Stage, ...]:
     name, store = topology.processor, request.store
     return (
-        RemoveShadow(f"remove what an earlier try may have left of {group}", store),
-        StartShadow(f"run {name}'s functions once more as {group}, from the beginning, sending nothing", store),
-        WaitForShadow(f"wait until {group} has read what {name} has, but for a small tail; {name} works on", store),
+        RemoveShadow(f"remove {group} of an earlier attempt, if there is one", store),
+        StartShadow(f"run the functions of {name} as {group}, from the first record, without outputs", store),
+        WaitForShadow(f"wait until {group} has read almost as far as {name} has committed; {name} runs", store),
         ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
         PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        FinishShadow(f"have {group} read exactly up to the offsets that {name} has committed then, and stop it", store),
-        AdoptStore(f"make {store} equal to what {group} has, in committed transactions of its owners", store),
-        ResumeProcessor(f"let {name} work again, from the very offsets that it was paused at"),
+        FinishShadow(f"{group} reads exactly up to the committed offsets of {name}, and stops", store),
+        AdoptStore(f"the owners make {store} equal to the store of {group}, in committed transactions", store),
+        ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
         RemoveShadow(f"remove {group}: its program, topics, offsets and local state", store),
     )
 
 
 def _inputs(topology: Topology, store: str) -> tuple[str, ...]:
-    """The topics whose records the store's tasks see."""
+    """The input topics of the store's tasks."""
     return next((sub.inputs for sub in topology.subtopologies if store in sub.stores), ())
 
 
@@ -115,7 +119,7 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
         without_changelog(topology, request.store)
         or missing_topics(facts, topology)
         or not_as_deployed(facts, topology)
-        or not_working(facts, topology, "the store")
+        or not_working(facts, topology)
     )
     if refused is not None:
         return refused
@@ -128,12 +132,13 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     truncated = [] if request.from_available else _truncated(facts, inputs)
     if truncated:
         topic, number, start = truncated[0]
-        more = f" (and {len(truncated) - 1} more partition(s) like it)" if len(truncated) > 1 else ""
+        more = f" (and so do {count_of(len(truncated) - 1, 'more partition')})" if len(truncated) > 1 else ""
         return Refused(
-            f"{topic}[{number}] begins at offset {start}{more}: older records are gone, and {request.store} would lack "
-            "what they gave.",
-            "Take it from a snapshot in the warehouse, or from its changelog: holdfast apply restore "
-            f"{name} --from changelog. To build it from what is there all the same, say --from-available.",
+            f"{topic}[{number}] begins at offset {start}, not 0{more}: older records are gone, and store "
+            f"`{request.store}` would lack their results.",
+            f"Restore it from a snapshot in the warehouse (`holdfast apply restore {name} --at latest`) or from its "
+            f"changelog (`holdfast apply restore {name} --from changelog`). To build it without the older records, add "
+            "`--from-available`.",
             {"topic": topic, "partition": number, "seen": start, "expected": 0},
         )
     return None

@@ -1,4 +1,4 @@
-"""Why a verb is refused, where several verbs refuse for the same reason."""
+"""Refusals that several verbs share: unknown names, missing topics, another version deployed, no running owners."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
 
+#: How to undo a backfill that exchanges a store's entries.
+UNDO_EXCHANGE = (
+    "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: the exported "
+    "file holds every former key."
+)
+
 
 def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
-    """A store that the processor does not have."""
+    """Refuses a store that the processor does not have."""
     known = [store.name for store in topology.stores]
     unknown = next((store for store in stores if store not in known), None)
     if unknown is None:
@@ -26,7 +32,7 @@ def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
 
 
 def unknown_partitions(topology: Topology, facts: Facts, partitions: Sequence[int]) -> Refused | None:
-    """A partition that no input has."""
+    """Refuses a partition that no input has."""
     count = max(
         (facts.topics[spec.name].partitions for spec in topology.inputs if spec.name in facts.topics), default=0
     )
@@ -35,54 +41,56 @@ def unknown_partitions(topology: Topology, facts: Facts, partitions: Sequence[in
         return None
     return Refused(
         f"{topology.processor} has no partition {unknown}; its inputs have {count}.",
-        f"Name partitions from 0 to {count - 1}." if count else "Create its topics first: provision.",
+        f"Name partitions from 0 to {count - 1}."
+        if count
+        else f"Create its topics first: `holdfast apply provision {topology.processor}`.",
         {"partition": unknown, "partitions": count},
     )
 
 
 def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
-    """The definition is not the one that was deployed: starting its workers would be a deployment."""
+    """Refuses a definition other than the deployed one: to start its workers would be a deployment."""
     deployed = None if facts.deployment is None else facts.deployment.code_version
     if deployed is None or deployed == topology.code_version:
         return None
     return Refused(
-        f"{topology.processor} is defined as version {topology.code_version}, but version {deployed} is deployed: "
-        "what is asked for would start another version than the state was made by.",
-        f"Deploy first: holdfast apply deploy {topology.processor}.",
+        f"{topology.processor} is defined as version {topology.code_version}, but version {deployed} is deployed: this "
+        "verb would start a version that did not build the state.",
+        f"Deploy the defined version first: `holdfast apply deploy {topology.processor}`.",
         {"defined": topology.code_version, "deployed": deployed},
     )
 
 
 def missing_topics(facts: Facts, topology: Topology) -> Refused | None:
-    """A topic that the processor needs is not there."""
+    """Refuses when a topic that the processor needs does not exist."""
     absent = [spec.name for spec in topology.topics() if spec.name not in facts.topics]
     if not absent:
         return None
     return Refused(
         f"Topics are missing: {', '.join(absent)}.",
-        f"Create what is missing: holdfast apply provision {topology.processor}.",
+        f"Create them: `holdfast apply provision {topology.processor}`.",
         {"topic": absent[0]},
     )
 
 
 def without_changelog(topology: Topology, store: str) -> Refused | None:
-    """A store whose definition keeps no changelog: there is nothing to fill it through."""
+    """Refuses a store without changelog, which such a verb needs."""
     if topology.changelog_of(store) is not None:
         return None
     return Refused(
-        f"Store {store} has no changelog in the definition.",
-        "Turn changelogs on (use_changelog_topics=True), deploy, then ask again.",
+        f"Store `{store}` has no changelog in the definition.",
+        f"Set `use_changelog_topics=True`, deploy (`holdfast apply deploy {topology.processor}`), then retry.",
         {"store": store},
     )
 
 
-def not_working(facts: Facts, topology: Topology, what: str, then: str = "") -> Refused | None:
-    """Not every slot works: nobody could take ``what`` over; ``then`` is said of what follows once it is up."""
+def not_working(facts: Facts, topology: Topology, then: str = "") -> Refused | None:
+    """Refuses unless every slot runs unpaused: only running owners can adopt entries. ``then`` ends the action."""
     if facts.working and not any(each.paused for each in facts.instances):
         return None
     name = topology.processor
     return Refused(
-        f"{name} does not work in every slot: nobody could take {what} over.",
-        f"Bring it up: holdfast apply deploy {name}.{then}",
+        f"{name} does not run in all slots, so its workers cannot adopt the new entries.",
+        f"Deploy it first: `holdfast apply deploy {name}`.{then}",
         {"processor": name},
     )

@@ -1,7 +1,7 @@
-"""Plan ``reposition``: input is read on from where the state stands, where the group's offsets say something else.
+"""Plan ``reposition``: set the group's input offsets to those that the state holds, when the two differ.
 
-offsets were reset or expired   ──► back to what the state holds: nothing is lost, nothing counted twice
-input is gone unread            ──► on to where the topic begins now; what is gone is lost, and told as a number
+offsets were reset or expired        ──► set to the offsets of the state: no input is lost or counted twice
+unread input was deleted by Kafka    ──► set to the topic's first offset; the plan names how many records are lost
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Places = dict[str, dict[int, int]]
 
 
 def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
-    """Decide where input is read on, and refuse where no changelog says it."""
+    """The plan that sets input offsets to those of the state; refused when no changelog holds them."""
     held = _held(facts, topology)
     basis = {
         "committed": facts.committed,
@@ -43,19 +43,20 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
         if facts.committed.get(topic, {}).get(number) != at
     ]
     if not moved:
-        said = "The group's offsets are where the state stands, and the input is there."
+        said = "The group's offsets equal those of the state, and the topics still have the next records."
         return Plan(request=request, verdict=NothingToDo(said), basis=basis)
     lost = sum(at - held[topic][number] for topic, each in positions.items() for number, at in each.items())
-    told = [f"{topic}[{number}]: from {'none' if was is None else was} to {at}" for topic, number, was, at in moved]
-    skipped = f" {count_of(lost, 'record')} that nothing has processed and that the topic no longer has are skipped."
+    moves = [f"{topic}[{number}]: from {'none' if was is None else was} to {at}" for topic, number, was, at in moved]
+    skipped = f" Skip {count_of(lost, 'record')} that Kafka deleted before the processor read them."
+    where = count_of(len(moved), "partition")
     return Plan(
         request=request,
-        verdict=Ready(f"read on from where the state stands in {len(moved)} partition(s).{skipped if lost else ''}"),
+        verdict=Ready(f"set the input offsets of {where} to those of the state.{skipped if lost else ''}"),
         stages=_stages(facts, topology, positions),
-        findings=tuple(told),
-        kept=("State and changelogs; what the state holds is not processed again, and outputs are not sent again.",),
-        deleted=(f"nothing, but {count_of(lost, 'record')} of input never take effect",) if lost else (),
-        undo="The offsets that are replaced are named above; they did not belong to the state.",
+        findings=tuple(moves),
+        kept=("State and changelogs; no record is processed twice, and no output is published twice.",),
+        deleted=(f"nothing, but {count_of(lost, 'record')} of input are never processed",) if lost else (),
+        undo="Not needed: the former offsets, listed under Found, did not belong to the state.",
         seconds=10.0,
         estimate="a restart of the processor",
         basis=basis,
@@ -64,8 +65,9 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
 
 
 def _held(facts: Facts, topology: Topology) -> Places:
-    """Where the state stands: topic -> partition -> next offset. Stores of one task stand at one place, or none is
-    taken for right.
+    """The input offsets of the state: topic -> partition -> next offset.
+
+    A partition is left out when the stores of its task hold different offsets.
     """
     found: Places = {}
     for sub in topology.subtopologies:
@@ -83,14 +85,16 @@ def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:
     name = topology.processor
     if facts.deployment is None or len(topology.changelogs) < len(topology.stores) or not topology.stores:
         return Refused(
-            f"{name} was never deployed, or keeps state without changelogs, or none: nothing says where input belongs.",
-            f"Set the offsets of group {name} with Kafka's own tools, if they are wrong.",
+            f"{name} was never deployed, or has a store without changelog, or has no store: no changelog holds its "
+            "input offsets.",
+            f"If the offsets of group {name} are wrong, set them with `kafka-consumer-groups.sh --reset-offsets`.",
             {"processor": name},
         )
     if facts.running:
         return Refused(
-            f"{name} works: input is read on where its state stands.",
-            f"Nothing is to be done. If it is to be repositioned all the same: holdfast apply stop {name}.",
+            f"{name} has a live worker, so its input offsets cannot be set.",
+            "If it works, leave it: it reads from the offsets of its state. Else stop it: "
+            f"`holdfast apply stop {name}`.",
             {"processor": name},
         )
     for topic in dict.fromkeys(topic for sub in topology.subtopologies for topic in sub.inputs if sub.stores):
@@ -99,30 +103,31 @@ def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:
             fields: dict[str, str | int | float | bool | None] = {"topic": topic, "partition": number}
             if at is None and (facts.committed.get(topic, {}).get(number) is not None or _written(facts, number)):
                 return Refused(
-                    f"No changelog says how far {topic}[{number}] was processed, or they don't agree.",
-                    f"Take all state from the warehouse (holdfast apply restore {name} --at latest), or build it anew: "
-                    f"holdfast apply clear {name} --all --rewind earliest.",
+                    f"The changelogs hold no offset of {topic}[{number}], or different ones.",
+                    f"Restore all state from the warehouse: `holdfast apply restore {name} --at latest`. Without a "
+                    f"snapshot, build it again: `holdfast apply clear {name} --all --rewind earliest`.",
                     fields,
                 )
             if at is not None and at > end:
                 return Refused(
-                    f"State holds {topic}[{number}] up to {at}, but that topic ends at {end}: it is another topic.",
-                    f"Build the state anew from it: holdfast apply clear {name} --all --rewind earliest.",
+                    f"State holds {topic}[{number}] up to offset {at}, but the topic ends at {end}: the topic was "
+                    "recreated or truncated.",
+                    f"Build the state again from it: `holdfast apply clear {name} --all --rewind earliest`.",
                     {**fields, "seen": end, "expected": at},
                 )
     return None
 
 
 def _written(facts: Facts, number: int) -> bool:
-    """Whether any changelog holds something of this partition."""
+    """Whether any changelog has a record of this partition."""
     return any(number in each for each in facts.held.values())
 
 
 def _stages(facts: Facts, topology: Topology, positions: Places) -> tuple[Stage, ...]:
     stores = tuple(spec.store for spec in topology.changelogs)
-    count = sum(map(len, positions.values()))
-    says = f"set the input offsets of {count} partition(s), in one transaction with the changelogs that they belong to"
+    count = count_of(sum(map(len, positions.values())), "partition")
+    says = f"set the input offsets of {count}, in one transaction with their changelogs"
     stages: list[Stage] = [SetPositions(says, stores, positions)]
     if facts.deployment is not None and facts.deployment.desired != "stopped":
-        stages.append(RunProcessor(f"let {topology.processor} work again", topology.code_version))
+        stages.append(RunProcessor(f"start {topology.processor}", topology.code_version))
     return tuple(stages)

@@ -1,10 +1,10 @@
-"""Plan ``restore --at``: a processor's state comes back from snapshots in the warehouse, by way of its changelogs.
+"""Plan ``restore --at``: restore a processor's state from snapshots in the warehouse, through its changelogs.
 
-    read and compare the snapshots ─► stop ─► new changelogs, loaded ─► positions, with the records that make them whole
-    ─► workers restore, paused ─► what they hold is compared ─► work again
+    check the snapshots ─► stop ─► create and load changelogs ─► set positions, with the records that complete the
+    changelogs ─► workers restore, paused ─► compare their state with the snapshots ─► run
 
-One way for all cases: a new cluster, lost changelogs, a point in time. The changelogs are made anew, and the workers
-restore from them as ever, the coherence guard included: until positions are set, no worker can start on them.
+One way serves a new cluster, lost changelogs and a point in time. Workers restore from the new changelogs as usual,
+including the coherence guard: no worker can start on them before positions are set.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Subtopology, Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, partition_of, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Restore
@@ -32,7 +33,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     StopProcessor,
 )
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores
+from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 from holdfast.processors.lifecycle.verbs.table_choice import (
     Chosen,
     Vector,
@@ -44,13 +45,12 @@ from holdfast.processors.lifecycle.verbs.table_choice import (
     vector_of,
 )
 
-#: Rows a second that are read and written where nothing was measured yet.
+#: Rows read and written per second while no rate was measured.
 ASSUMED_ROWS_PER_S = 60_000.0
 
 
 def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
-    """The stores that are brought back: those that are named, and, unless input stays where it is, all that are built
-    from the same inputs."""
+    """The stores to restore: the named ones and, unless input offsets stay, all others built from the same inputs."""
     known = [store.name for store in topology.stores]
     named = [store for store in request.stores or known if store in known]
     if request.inputs == "stay":
@@ -59,7 +59,7 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
-    """Decide which snapshots are brought back, and refuse where state and inputs would not belong together."""
+    """The plan that restores snapshots; refused when state and inputs would not belong together."""
     assert request.at is not None
     stores = affected(request, topology)
     subs = _subtopologies(stores, topology)
@@ -88,16 +88,16 @@ def _ready(
     request: Restore, facts: Facts, topology: Topology, chosen: Chosen, positions: Vector, basis: dict[str, Any]
 ) -> Plan:
     rows = sum(each.manifest.rows for each in chosen.values() if each.manifest is not None)
-    seconds, measured = facts.seconds_for("load_changelog", rows, ASSUMED_ROWS_PER_S)
+    seconds, rate = facts.seconds_for("load_changelog", rows, ASSUMED_ROWS_PER_S, "rows")
     named = ", ".join(f"{store} from snapshot {name_of(each)}" for store, each in chosen.items())
     where = {
-        "stay": "read on where the input stands",
-        "earliest": "read all that the inputs have",
-    }.get(request.inputs, "read the input on from where the snapshot stood")
+        "stay": "leave the input offsets unchanged",
+        "earliest": "read the inputs from their first records",
+    }.get(request.inputs, "read the inputs from the offsets of the snapshot")
     stages = _stages(request, facts, topology, chosen, positions)
     return Plan(
         request=request,
-        verdict=Ready(f"bring {named} back, and {where}."),
+        verdict=Ready(f"restore {named}, and {where}."),
         stages=stages,
         findings=_findings(request, facts, topology, chosen, positions),
         kept=_kept(topology, chosen),
@@ -106,7 +106,7 @@ def _ready(
         keys=rows,
         size_bytes=_bytes(chosen),
         seconds=2 * seconds + 10.0,
-        estimate="keys and bytes of the snapshots; " + ("at the measured rate" if measured else "no rate was measured"),
+        estimate=f"keys and bytes of the snapshots; {rate}",
         basis=basis,
         after_kill="go on",
     )
@@ -128,23 +128,21 @@ def _basis(facts: Facts, topology: Topology, subs: Sequence[Subtopology]) -> dic
     }
 
 
-# -- what stands against it --------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequence[Subtopology]) -> Refused | None:
-    bare = next((store for store in stores if topology.changelog_of(store) is None), None)
-    if bare is not None or not stores:
-        return Refused(
-            f"Store {bare} has no changelog in the definition." if bare else f"{facts.processor} has no stores.",
-            "Turn changelogs on (use_changelog_topics=True), deploy, then ask again.",
-            {"store": bare},
-        )
+    if not stores:
+        return Refused(f"{facts.processor} has no stores.", "Name a processor that keeps state.", {"store": None})
+    bare = next((refused for store in stores if (refused := without_changelog(topology, store)) is not None), None)
+    if bare is not None:
+        return bare
     absent = [name for sub in subs for name in sub.inputs if name not in facts.topics]
     if absent:
         return Refused(
-            f"Input topic {absent[0]} is not there: where to read on from can't be checked, nor how many partitions "
-            "state has.",
-            "Bring the input back first; with other offsets than it had, say --input earliest or --input stay then.",
+            f"Input topic {absent[0]} does not exist, so its offsets and its partition count cannot be checked.",
+            "Create the input topic with its records first. If its offsets differ from the former ones, add `--input "
+            "earliest` or `--input stay`.",
             {"topic": absent[0]},
         )
     decided = required_topics.plan(topology, _without(facts, topology, stores), facts.brokers)
@@ -152,9 +150,9 @@ def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequen
         return Refused(decided.refusals[0].sentence, decided.refusals[0].action, {"topic": decided.refusals[0].topic})
     if facts.members and not facts.running:
         return Refused(
-            f"No worker of {facts.processor} runs here, but its group has {facts.members} member(s): one died and the "
-            "brokers have not noticed yet, or it runs elsewhere.",
-            "Ask again when its session has timed out; stop what runs elsewhere.",
+            f"No worker of {facts.processor} runs here, but its group has {count_of(facts.members, 'live member')}: "
+            "either a worker died and its session has not timed out, or one runs elsewhere.",
+            "Stop workers on other machines; else retry after the group's session timeout.",
             {"processor": facts.processor, "members": facts.members},
         )
     return not_as_deployed(facts, topology)
@@ -166,10 +164,10 @@ def _other_partitions(facts: Facts, topology: Topology, chosen: Chosen) -> Refus
         now, then = _width(facts, topology, store), len(version.manifest.partitions)
         if now != then:
             return Refused(
-                f"Snapshot {name_of(version)} of {store} has {then} partition(s), its inputs have {now}: keys and "
-                "their state would part.",
-                "Give the inputs the partition count that they had, or build the store anew from them: holdfast apply "
-                f"backfill {facts.processor} --store {store} --from topic.",
+                f"Snapshot {name_of(version)} of store `{store}` has {count_of(then, 'partition')}, its inputs have "
+                f"{now}: keys would go to other partitions than their state.",
+                f"Create the inputs with {count_of(then, 'partition')}, or build the store again from its inputs: "
+                f"`holdfast apply backfill {facts.processor} --store {store} --from topic`.",
                 {"store": store, "seen": now, "expected": then},
             )
     return None
@@ -181,7 +179,7 @@ def _width(facts: Facts, topology: Topology, store: str) -> int:
 
 
 def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Vector:
-    """Where input is read on from; nothing where it stays."""
+    """The input offsets to set: topic -> partition -> offset; empty when they stay."""
     positions: Vector = {}
     for sub in subs if request.inputs != "stay" else ():
         version = next(chosen[store] for store in sub.stores if store in chosen)
@@ -190,7 +188,7 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
         for topic in sub.inputs:
             for number in range(facts.topics[topic].partitions):
                 first = facts.starts.get(topic, {}).get(number, 0)
-                held = vector.get(topic, {}).get(number, 0)  # what was never read is read from its beginning
+                held = vector.get(topic, {}).get(number, 0)  # a partition that was never read begins at 0
                 positions.setdefault(topic, {})[number] = first if request.inputs == "earliest" else held
     return positions
 
@@ -198,9 +196,9 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
 def _input_gone(
     request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen, positions: Vector
 ) -> Refused | None:
-    """Where the input is not any more what the snapshot continues with."""
+    """Refuses when the input topics no longer continue the snapshot: other topics, or missing records."""
     if request.inputs == "stay":
-        return _nowhere(facts, subs)
+        return _uncommitted(facts, subs)
     if request.inputs == "snapshot":
         other = _other_inputs(facts, subs, chosen)
         if other is not None:
@@ -212,31 +210,31 @@ def _input_gone(
             if offset < first:
                 return Refused(
                     f"The snapshot continues with {topic}[{number}] at offset {offset}, but that topic begins at "
-                    f"{first}: {first - offset:,} records are gone, and with them what they gave.",
-                    f"Name a newer snapshot. {_newer(facts, chosen)} Or go on without these records: --input earliest "
-                    "reads all that is there.",
+                    f"{first}: {first - offset:,} records are gone and would be missing in the state.",
+                    f"Name a newer snapshot after `--at`. {_newer(facts, chosen)} To continue without these records, "
+                    "add `--input earliest`.",
                     {**fields, "seen": first, "expected": offset},
                 )
             if offset > end:
                 return Refused(
                     f"The snapshot continues with {topic}[{number}] at offset {offset}, but that topic ends at {end}: "
-                    "it was cut, or is another topic.",
-                    "Bring the input back with the offsets that it had; or, if all that it has is newer than the "
-                    "snapshot, say --input earliest.",
+                    "it was truncated or recreated.",
+                    "Restore the input topic with its former offsets. Or, if all its records are newer than the "
+                    "snapshot, add `--input earliest`.",
                     {**fields, "seen": end, "expected": offset},
                 )
     return None
 
 
-def _nowhere(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
+def _uncommitted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
     for sub in subs:
         for topic in sub.inputs:
             for number in range(facts.topics[topic].partitions):
                 if number not in facts.committed.get(topic, {}):
                     return Refused(
-                        f"Group {facts.processor} has no committed offset of {topic}[{number}]: there is no place "
-                        "where the input stands.",
-                        "Say --input snapshot, or, on a new cluster, --input copied or --input earliest.",
+                        f"Group {facts.processor} has no committed offset of {topic}[{number}], so `--input stay` has "
+                        "no offset to keep.",
+                        "Use `--input snapshot`; on a new cluster, `--input copied` or `--input earliest`.",
                         {"topic": topic, "partition": number},
                     )
     return None
@@ -251,32 +249,31 @@ def _other_inputs(facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> 
             now, then = facts.topics[topic].topic_id, known.get(topic, set())
             if then == {now}:
                 continue
-            was = f"was made from another one ({', '.join(sorted(then))})" if then else "does not say which it was"
+            was = f"was taken from another one ({', '.join(sorted(then))})" if then else "does not record its topic id"
             return Refused(
-                f"{topic} is topic {now}, and snapshot {name_of(version)} {was}: whether its offsets mean the same "
-                "records can't be known from here.",
-                "On a new cluster, or after a topic was made anew, say what holds: --input copied (each record has the "
-                "offset that it had; checked is only that the offsets are there), --input earliest (all that the topic "
-                "has is newer than the snapshot), or --input stay (only content comes back).",
+                f"{topic} has topic id {now}, and snapshot {name_of(version)} {was}: whether its offsets mean the same "
+                "records is unknown.",
+                "On a new cluster, or after the topic was recreated, choose what is true: `--input copied` (each "
+                "record has its former offset; only the existence of the offsets is checked), `--input earliest` (all "
+                "records of the topic are newer than the snapshot), or `--input stay` (restore state only).",
                 {"topic": topic, "seen": now, "expected": ", ".join(sorted(then)) or None},
             )
     return None
 
 
 def _newer(facts: Facts, chosen: Chosen) -> str:
-    said = []
     for store, version in chosen.items():
         found = newest(facts.tables[store])
         if found is not None and found.version != version.version:
-            said.append(f"The newest of {store} is {name_of(found)}.")
-    return " ".join(said[:1]) or "There is none."
+            return f"The newest of store `{store}` is {name_of(found)}."
+    return "There is none."
 
 
-# -- what is done ------------------------------------------------------------------------------------------------------
+# -- stages ------------------------------------------------------------------------------------------------------------
 
 
 def _without(facts: Facts, topology: Topology, stores: Sequence[str]) -> dict[str, Any]:
-    """The topics that are there, but for the changelogs of these stores."""
+    """The existing topics without the changelogs of these stores."""
     gone = {spec.topic.name for spec in topology.changelogs if spec.store in stores}
     return {name: each for name, each in facts.topics.items() if name not in gone}
 
@@ -297,7 +294,7 @@ def _stages(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, 
     name, tables = topology.processor, facts.tables
     stages: list[Stage] = [
         CheckTable(
-            f"read snapshot {name_of(each)} of {store} whole, and compare it with its manifest; nothing is changed yet",
+            f"read all of snapshot {name_of(each)} of {store} and compare it with its manifest; change nothing yet",
             store,
             tables[store].table,
             each.version,
@@ -306,13 +303,13 @@ def _stages(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, 
         for store, each in chosen.items()
     ]
     if facts.running:
-        stages.append(StopProcessor(f"stop {name} for the time of the exchange", for_good=False))
+        stages.append(StopProcessor(f"stop {name} until its changelogs are loaded", for_good=False))
     tasks = _tasks(facts, topology, chosen)
     aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
-    stages.append(SetStateAside(f"set the local state of {len(tasks)} task(s) aside", tasks, aside))
+    stages.append(SetStateAside(f"set the local state of {count_of(len(tasks), 'task')} aside", tasks, aside))
     logs = {store: spec.name for store in chosen if (spec := topology.changelog_of(store)) is not None}
     stages += [
-        DeleteTopic(f"delete changelog {log}, in whose place a new one comes", log)
+        DeleteTopic(f"delete changelog {log}; a new one replaces it", log)
         for log in logs.values()
         if log in facts.topics
     ]
@@ -320,7 +317,7 @@ def _stages(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, 
     stages += [stage for stage in provision.stages_of(decided) if isinstance(stage, CreateTopic)]
     stages += [
         LoadChangelog(
-            f"write the snapshot of {store} to {logs[store]}, on which no worker can start yet",
+            f"write the snapshot of {store} to {logs[store]}; no worker can start on it yet",
             store,
             tables[store].table,
             each.version,
@@ -328,14 +325,10 @@ def _stages(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, 
         )
         for store, each in chosen.items()
     ]
-    to = "as they stand" if not positions else f"of {sum(map(len, positions.values()))} partition(s)"
-    stages.append(
-        SetPositions(
-            f"set the input offsets {to}, in one transaction with what makes these changelogs whole",
-            tuple(chosen),
-            positions,
-        )
-    )
+    changed = f"set the input offsets of {count_of(sum(map(len, positions.values())), 'partition')}"
+    says = changed if positions else "commit the present input offsets"
+    says += ", in one transaction with the records that complete these changelogs"
+    stages.append(SetPositions(says, tuple(chosen), positions))
     return (*stages, *_run_again(request, facts, topology, chosen, (tasks, aside)))
 
 
@@ -347,24 +340,24 @@ def _run_again(
     stages: list[Stage] = []
     if code is not None and release is not None:
         stages.append(MakeRelease(f"record release {release}: {name} was never deployed here", release, version))
-    says = f"start {name} paused: it restores from the new changelogs, and reads no input"
+    says = f"start {name} paused; it restores from the new changelogs and reads no input"
     paused = RunProcessor(says, version, request.timeout_s, paused=True, restore_from="changelog", release_id=release)
     stages.append(paused)
     stages.append(
         CompareStores(
-            f"have its owners say what they hold of {', '.join(chosen)}, and compare it with the manifests",
+            f"compare the restored content of {', '.join(chosen)} with the manifests",
             {store: _prints(chosen, store) for store in chosen},
         )
     )
     if facts.deployment is not None and facts.deployment.desired == "stopped":
-        stages.append(StopProcessor(f"stop {name}, as it was found", for_good=True))
+        stages.append(StopProcessor(f"stop {name}: it was stopped before", for_good=True))
     else:
-        stages.append(RunProcessor(f"let {name} work", version, request.timeout_s, release_id=release))
+        stages.append(RunProcessor(f"start {name} without pause", version, request.timeout_s, release_id=release))
     stages.append(DeleteStateAside("delete the local state that was set aside", *aside))
     return stages
 
 
-# -- what is said of it ------------------------------------------------------------------------------------------------
+# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def _findings(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, positions: Vector) -> tuple[str, ...]:
@@ -372,11 +365,12 @@ def _findings(request: Restore, facts: Facts, topology: Topology, chosen: Chosen
     for store, each in chosen.items():
         assert each.manifest is not None
         tags = ", ".join(each.tags) or "no tag"
-        said.append(f"{store}: snapshot {name_of(each)} ({tags}) has {each.manifest.rows:,} keys")
+        rows = count_of(each.manifest.rows, "key")
+        said.append(f"store `{store}`: snapshot {name_of(each)} ({tags}) has {rows}")
         if each.manifest.code_version != topology.code_version:
             said.append(
-                f"{store} was written by version {each.manifest.code_version}, and {topology.code_version} goes on "
-                "with it: its functions have to understand what the other wrote"
+                f"store `{store}` was written by version {each.manifest.code_version}: the functions of version "
+                f"{topology.code_version} must be able to read its values"
             )
     outputs = ", ".join(spec.name for spec in topology.outputs)
     for topic, each_at in positions.items():
@@ -384,28 +378,28 @@ def _findings(request: Restore, facts: Facts, topology: Topology, chosen: Chosen
         again = sum(max(0, done.get(number, at) - at) for number, at in each_at.items())
         skipped = sum(max(0, at - done.get(number, at)) for number, at in each_at.items())
         left = sum(max(0, facts.ends.get(topic, {}).get(number, at) - at) for number, at in each_at.items())
-        sent = f", and what they give is sent again to {outputs}" if outputs and again else ""
-        said.append(f"{topic}: {left:,} offsets are to be read; {again:,} of them were processed before{sent}")
+        sent = f", and their outputs are published again to {outputs}" if outputs and again else ""
+        said.append(f"{topic}: {count_of(left, 'offset')} to read; {again:,} of them were processed before{sent}")
         if skipped:
-            said.append(f"{topic}: {skipped:,} offsets between the group's and the snapshot's are skipped")
+            said.append(f"{topic}: {count_of(skipped, 'offset')} between the group's and the snapshot's are skipped")
     if request.inputs == "stay":
-        said.append(
-            "what the inputs gave between the snapshot and the offsets where they stand is not in the state afterwards"
-        )
+        said.append("the state will lack the input between the snapshot and the present input offsets")
     if request.inputs == "copied":
         said.append(
-            "that each record of the inputs has the offset that it had is taken on your word; checked is that these "
-            "offsets are there, and the partition counts"
+            "you assert that each record of the inputs has its former offset; only the existence of these offsets and "
+            "the partition counts are checked"
         )
     if request.inputs == "earliest":
-        said.append("that all the inputs have is newer than the snapshot is taken on your word; else it counts twice")
+        said.append(
+            "you assert that all records of the inputs are newer than the snapshot; older records would count twice"
+        )
     return tuple(said)
 
 
 def _kept(topology: Topology, chosen: Chosen) -> tuple[str, ...]:
     others = [store.name for store in topology.stores if store.name not in chosen]
-    kept = ["snapshots in the warehouse, checkpoints, and outputs that were sent; the inputs themselves"]
-    return (f"store {', '.join(others)}", *kept) if others else tuple(kept)
+    kept = ["snapshots in the warehouse, checkpoints, inputs and published outputs"]
+    return (f"store {quoted(others)}", *kept) if others else tuple(kept)
 
 
 def _deleted(facts: Facts, topology: Topology, chosen: Chosen) -> tuple[str, ...]:
@@ -413,25 +407,25 @@ def _deleted(facts: Facts, topology: Topology, chosen: Chosen) -> tuple[str, ...
     for store in chosen:
         log = topology.changelog_of(store)
         if log is not None and log.name in facts.topics:
-            said.append(f"changelog {log.name} as it is, and so the present content of {store}, here and for standbys")
+            said.append(f"changelog {log.name}: the present content of store `{store}`, also in standbys")
     return tuple(said)
 
 
 def _undo(facts: Facts, topology: Topology, chosen: Chosen) -> str:
     name = topology.processor
     before = (
-        f"Until the changelogs are deleted: holdfast apply abandon, then holdfast apply deploy {name}. While it is "
-        "under way, the former local state lies aside."
+        "Until the changelogs are deleted: `holdfast apply abandon N --reason WHY`, with the apply's number, then "
+        f"`holdfast apply deploy {name}`. While the apply runs, the former local state is kept aside."
     )
     found = newest(facts.tables[next(iter(chosen))])
     if found is None or found.version == chosen[next(iter(chosen))].version:
         return (
-            f"{before} Afterwards only a newer snapshot leads back, and there is none: to have one, materialise the "
-            "snapshots before this is applied."
+            f"{before} Afterwards only a newer snapshot can undo it, and there is none: to have one, materialise the "
+            "snapshots before you apply this plan."
         )
     return (
-        f"{before} Afterwards: holdfast apply restore {name} --at latest. The newest snapshot is {name_of(found)}, and "
-        "what came after it is read again."
+        f"{before} Afterwards: `holdfast apply restore {name} --at latest`. The newest snapshot is {name_of(found)}; "
+        "later input is read again."
     )
 
 

@@ -1,4 +1,4 @@
-"""From a request to its plan: which facts a verb needs, and who decides."""
+"""From a request to its plan: reads the facts that the request's verb needs, and calls its planner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from holdfast.processors.lifecycle.verbs import (
 
 
 def plan_for(request: Request, source: FactSource, topology: Topology) -> Plan:
-    """Read the facts that the request needs, and decide.
+    """The plan for a request, from facts that are read now.
 
     Raises:
         HoldfastError: Facts can't be read.
@@ -64,7 +64,7 @@ def plan_for(request: Request, source: FactSource, topology: Topology) -> Plan:
 
 
 def decide(request: Request, facts: Facts, topology: Topology) -> Plan:
-    """The plan for a request, from facts alone."""
+    """The plan for a request, from facts alone: a pure function."""
     match request:
         case Provision():
             return provision.plan(request, facts, topology)

@@ -1,7 +1,7 @@
-"""What the end of a changelog says: the input offsets that its state holds, by the last committed meta record.
+"""Reads the input offsets that a changelog's state holds, from its last committed meta record.
 
 Invariants:
-    - Reading only, and no more than the end of each partition: a transaction writes its meta record last.
+    - Read only, and only the end of each partition: a transaction writes its meta record last.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 
-#: So many offsets are read first; eight times as many each time that no meta record was among them.
+#: Number of offsets read first; eight times as many in each further step without a meta record.
 FIRST_LOOK = 2_000
 
 
 def held_inputs(topics: Topics, changelog: str) -> dict[int, dict[str, int]]:
-    """Partition -> input topic -> next offset, of those partitions that were ever written.
+    """Partition -> input topic -> next offset, for partitions with a meta record.
 
     Raises:
         holdfast.infra.kafka.errors.KafkaFailed: It can't be read.

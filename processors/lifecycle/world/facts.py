@@ -1,7 +1,7 @@
-"""The facts of the real world (``facts.FactSource``): Kafka, the deployer, the workers' own answers, the state folders.
+"""Reads facts from Kafka, the deployer, the workers' status and the state folders (``plans.facts.FactSource``).
 
 Invariants:
-    - Reading only. A worker that does not answer is told as silent, never left out.
+    - Read only. A worker that does not answer is reported without status, never left out.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from holdfast.processors.lifecycle.world.changelog_ends import held_inputs
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 
-#: A worker that was killed is a member of its group for as long as its session lasts, seconds (45 by default).
+#: Longest wait for members whose process died, seconds; they stay in the group for the session timeout (45 by default).
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
 
 
 class Counting(Protocol):
-    """The workers, asked how much they hold."""
+    """Asks workers for the number of their keys."""
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """What a selection holds; None when they don't say."""
+        """Keys and bytes of a selection; None when a worker does not answer."""
         ...
 
 
@@ -52,12 +52,12 @@ class WorldFacts:
     Args:
         topics: Kafka.
         world: Deployer, workers, registry, clock.
-        journal: The memory of applies, for measured rates.
-        folders: A processor's state folders on this machine.
-        owners: The workers, asked how much they hold.
-        code: The files of a processor's definition.
-        transactions: Those that hang on changelogs.
-        tables: The warehouse; None where there is none.
+        journal: Records of applies, for measured rates.
+        folders: Processor -> its state folders on this machine.
+        owners: Counts keys in running workers.
+        code: Processor -> the files of its definition.
+        transactions: Finds hanging transactions.
+        tables: The warehouse; None without one.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
@@ -71,7 +71,7 @@ class WorldFacts:
         transactions: HangingTransactions,
         tables: Tables | None = None,
     ) -> None:
-        #: How long members of the group are waited for that have died; 0 where time is simulated.
+        #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
         self.ghosts_s = GHOSTS_S
         self._tables = tables or NoTables()
         self._topics = topics
@@ -100,7 +100,7 @@ class WorldFacts:
         return tuple(self._instance(processor, slot) for slot in slots)
 
     def members(self, group: str) -> int:
-        """See ``FactSource.members``; workers of ours that died are waited for, as long as their session lasts."""
+        """See ``FactSource.members``; waits until the sessions of workers that died have timed out."""
         found = 0
 
         def settled() -> bool:
@@ -112,7 +112,7 @@ class WorldFacts:
         return found
 
     def _died(self, processor: str) -> bool:
-        """Whether it is meant to be up, and has no process: nobody told the group that its workers are gone."""
+        """Whether it is meant to run and has no process: its members then remain until their session timeout."""
         deployment = self.deployment(processor)
         if deployment is None or deployment.desired != "deployed":
             return False
@@ -143,9 +143,9 @@ class WorldFacts:
         return self._folders(processor).local_tasks()
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """See ``FactSource.count``: the workers know best, else the folders that they left."""
-        told = self._owners.count(processor, store, selection, partitions)
-        return told if told is not None else self._folders(processor).count(store, selection, partitions)
+        """See ``FactSource.count``: asks the workers, else reads local state."""
+        counted = self._owners.count(processor, store, selection, partitions)
+        return counted if counted is not None else self._folders(processor).count(store, selection, partitions)
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
         """See ``FactSource.hanging``."""
@@ -181,7 +181,7 @@ class WorldFacts:
         return held_inputs(self._topics, changelog)
 
     def spread(self, topic: str) -> str:
-        """See ``FactSource.spread``: told by the keys that lie at the topic's ends."""
+        """See ``FactSource.spread``: found from the newest keys of the topic."""
         return spread_in(self._topics, topic)
 
     def _instance(self, processor: str, slot: str) -> InstanceFacts:

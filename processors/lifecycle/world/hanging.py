@@ -1,4 +1,4 @@
-"""Transactions that hang on changelogs: looked for, and ended by name, through a client of its own."""
+"""Finds and aborts hanging transactions on changelogs, through an admin client of a second Kafka library."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.processors.lifecycle.plans.stages import AbortTransaction
 
 
 class HangingTransactions:
-    """Of one cluster.
+    """Hanging transactions of one cluster.
 
     Args:
         bootstrap: Kafka's bootstrap servers.
         client_config: The installation's librdkafka settings.
 
     Raises (from both methods):
-        ClientSettingsInvalid: A setting has no counterpart in the second library; nothing was asked.
-        BrokerUnreachable: Nobody answered.
+        ClientSettingsInvalid: A setting has no counterpart in the second library; nothing was sent.
+        BrokerUnreachable: No broker answered.
         AccessRefused: A right is missing; the error names the rule to add.
     """
 
@@ -28,7 +28,7 @@ class HangingTransactions:
         self._config = dict(client_config)
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
-        """The transactions that hang on these topics (name -> partitions)."""
+        """Hanging transactions on these topics (name -> number of partitions)."""
         if not partitions:
             return ()
         with Inspector(self._bootstrap, self._config) as inspector:

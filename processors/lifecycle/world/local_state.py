@@ -1,8 +1,8 @@
-"""The state folders of a processor on this machine, looked at and moved while no process has them.
+"""Reads, renames and deletes the state folders of a processor on this machine while no process uses them.
 
 Invariants:
-    - Whoever moves state holds the slot's lock meanwhile: a live process keeps everybody out, and is kept out. Who only
-      looks keeps nobody out (``peeking``).
+    - Folders are renamed only under the slot's lock, which excludes live workers in both directions.
+    - Reading takes no lock (``reading_beside``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class LocalFolders:
     """The local state of one processor.
 
     Args:
-        databases: Where databases live.
-        state_dir: The root of all state.
+        databases: The databases.
+        state_dir: The root folder of all state.
         processor: Its name.
-        tasks: The names of its tasks, as the topology and the partition counts say.
-        peek: How it is looked at; None for RocksDB's own way of reading beside others.
+        tasks: The names of its tasks, from the topology and the partition counts.
+        peek: How state is read; None for RocksDB in read-only mode.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LocalFolders:
         self._tasks = tuple(tasks)
 
     def local_tasks(self) -> tuple[LocalTask, ...]:
-        """The state that is there; of a slot that a live process has, and of what can't be read, the names only."""
+        """The existing local state; names only for slots that a live process uses and for unreadable state."""
         found = []
         for slot in self._slots():
             if self._peek.in_use(self._folder(slot)):
@@ -57,8 +57,10 @@ class LocalFolders:
         return tuple(found)
 
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """What a selection holds in local state, in the furthest copy of each task where several slots have one; None
-        when a live process has it, or there is none."""
+        """Keys and bytes of a selection in local state, from the most advanced copy of each task.
+
+        None when a live process uses a slot, state cannot be read, or there is none.
+        """
         copies: dict[str, tuple[tuple[int, int], int, int]] = {}
         for slot in self._slots():
             if self._peek.in_use(self._folder(slot)):
@@ -75,7 +77,7 @@ class LocalFolders:
         return Counted(sum(keys for _, keys, _ in copies.values()), sum(size for *_, size in copies.values()), LOCAL)
 
     def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
-        """How far a copy is, in its changelog and in its inputs; its keys, and their size."""
+        """Offsets of a copy (in its changelog; sum of its inputs), its number of keys and their bytes."""
         keys: set[bytes] = set()
         size = 0
         with opened(self._peek, path) as state:
@@ -87,10 +89,10 @@ class LocalFolders:
         return (0 if at is None else at.offset, sum(meta.inputs.values())), len(keys), size
 
     def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Move the state of these tasks out of the way; how many were moved by this call.
+        """Rename the state folders of these tasks; returns how many this call renamed.
 
         Raises:
-            StateFolderTaken: A live process has it.
+            StateFolderTaken: A live process uses the slot.
         """
         moved = 0
         for slot in self._slots():
@@ -103,7 +105,7 @@ class LocalFolders:
         return moved
 
     def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
-        """Delete what was moved; how many there were. The slot may be in use: what is aside is nobody's."""
+        """Delete the renamed folders; returns how many. The slot may be in use, because no worker opens them."""
         gone = 0
         for slot in self._slots():
             for task in tasks:
@@ -145,7 +147,7 @@ class LocalFolders:
 
 
 def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
-    """Those changelog keys and values whose message key a selection takes."""
+    """The changelog keys and values whose message key is in the selection."""
     match selection:
         case Keys(keys=keys):
             wanted = {key.encode() for key in keys}

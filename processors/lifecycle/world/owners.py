@@ -1,8 +1,8 @@
-"""The workers of a processor, asked over HTTP to change the state that they own (``execution.Owners``).
+"""Asks the workers of a processor over HTTP to change the state that they own (``execution.Owners``).
 
 Invariants:
-    - Each worker is asked about the partitions that it owns now; one that is wanted and that nobody owns is an error,
-      before anything is done.
+    - Each worker is asked for the partitions that it owns now. A wanted partition without owner is an error, before
+      anything is changed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
 
 
 class NobodyOwns(HoldfastError):
-    """A partition that is wanted is with no worker that runs. Fields: processor, partitions."""
+    """No running worker owns a wanted partition. Fields: processor, partitions."""
 
 
 class WorkingOwners:
-    """Owners that run.
+    """Running owners.
 
     Args:
-        client: How to talk to the worker of a processor in a slot.
-        slots: The slots of a processor.
-        width: How many partitions a processor's tasks have: where none are named, all of them are wanted, also those
-            that nobody has just now.
+        client: Processor, slot -> client of that worker.
+        slots: Processor -> its slots.
+        width: Processor -> its number of partitions. A command without partitions needs owners of all of them.
     """
 
     def __init__(
@@ -44,12 +43,12 @@ class WorkingOwners:
         self._width = width
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """How much a selection holds, as the owners say; None when not all of them are there to say it."""
+        """Keys and bytes of a selection, counted by its owners; None when an owner is missing or does not answer."""
         keys = size = 0
         try:
             for client, owned in self._owners(processor, partitions):
-                told = client.count(store, partitions=_asked(owned, partitions), **_named(selection))
-                keys, size = keys + int(told["keys"]), size + int(told["bytes"])
+                answer = client.count(store, partitions=_asked(owned, partitions), **_named(selection))
+                keys, size = keys + int(answer["keys"]), size + int(answer["bytes"])
         except (NobodyOwns, ProcessorSilent, CommandRefused):
             return None
         return Counted(keys, size, "the running workers")
@@ -59,24 +58,25 @@ class WorkingOwners:
         paths: list[str] = []
         keys = 0
         for client, owned in self._owners(processor, stage.partitions):
-            tell(f"slot {client.slot} writes")
-            told = client.export(stage.stores, partitions=_asked(owned, stage.partitions), **_named(stage.selection))
-            paths += [str(file["path"]) for file in told.get("files", ())]
-            keys += int(told["keys"])
+            tell(f"slot {client.slot} writes the keys to a file")
+            answer = client.export(stage.stores, partitions=_asked(owned, stage.partitions), **_named(stage.selection))
+            paths += [str(file["path"]) for file in answer.get("files", ())]
+            keys += int(answer["keys"])
         return tuple(paths), keys
 
     def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
         """See ``execution.Owners.clear``."""
         keys = 0
         for client, owned in self._owners(processor, stage.partitions):
-            tell(f"slot {client.slot} deletes")
+            tell(f"slot {client.slot} deletes the keys")
             positions = {
                 topic: {number: at for number, at in each.items() if number in owned}
                 for topic, each in stage.positions.items()
             }
             asked = _asked(owned, stage.partitions)
-            told = client.clear(stage.stores, partitions=asked, positions=positions or None, **_named(stage.selection))
-            keys += int(told["keys"])
+            named = _named(stage.selection)
+            answer = client.clear(stage.stores, partitions=asked, positions=positions or None, **named)
+            keys += int(answer["keys"])
         return keys
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
@@ -84,8 +84,8 @@ class WorkingOwners:
         before = after = 0
         for slot in self._slots(processor):
             tell(f"slot {slot} rewrites its stores")
-            told = self._client(processor, slot).compact()
-            before, after = before + int(told["bytes_before"]), after + int(told["bytes_after"])
+            answer = self._client(processor, slot).compact()
+            before, after = before + int(answer["bytes_before"]), after + int(answer["bytes_after"])
         return before, after
 
     def _owners(self, processor: str, partitions: tuple[int, ...]) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
@@ -98,7 +98,7 @@ class WorkingOwners:
             if status is None:
                 raise ProcessorSilent(
                     f"Processor {processor} (slot {slot}) does not answer.",
-                    action=f"Look at `holdfast status` and at the log of {processor}.",
+                    action=f"Read `holdfast status` and `holdfast logs {processor}`, then retry.",
                     processor=processor,
                     slot=slot,
                 )
@@ -110,8 +110,8 @@ class WorkingOwners:
         if missing or not found:
             listed = ", ".join(map(str, sorted(missing))) or "none is owned"
             raise NobodyOwns(
-                f"No worker of {processor} that runs owns partition {listed}.",
-                action="Wait until `holdfast status` shows all partitions assigned, then ask again.",
+                f"No running worker of {processor} owns partition {listed}.",
+                action="Wait until `holdfast status` shows all partitions assigned, then retry.",
                 processor=processor,
                 partitions=listed,
             )
@@ -119,7 +119,7 @@ class WorkingOwners:
 
 
 def _asked(owned: tuple[int, ...], partitions: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Which partitions to name to a worker: none where all are meant, since stores may have fewer than it owns."""
+    """The partitions to send to a worker; None for all, because a store may have fewer than the worker owns."""
     return owned if partitions else None
 
 

@@ -1,8 +1,8 @@
-"""How local state is looked at that no process has: without keeping anybody from it.
+"""Reads local state without a lock.
 
 Invariants:
-    - Looking takes no lock of the slot and none of RocksDB: a worker that starts meanwhile is not in the way, and has
-      nobody in its way; what it changes under our eyes is told as state in use.
+    - Reading takes neither the slot's lock nor RocksDB's: a worker may start meanwhile. State that it changes during
+      the read counts as in use.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Readable(Protocol):
 
 
 class Peek(Protocol):
-    """A way to look at local state."""
+    """Reads local state without a lock."""
 
     def in_use(self, slot: Path) -> bool:
-        """Whether a live process has the state of this slot."""
+        """Whether a live process uses the state of this slot."""
         ...
 
     def exists(self, path: Path) -> bool:
@@ -50,20 +50,20 @@ class Peek(Protocol):
         """Open a task's state; the caller closes it.
 
         Raises:
-            StateFailed: It can't be read: it is damaged, or somebody changes it just now.
+            StateFailed: It is damaged, or a process is changing it.
         """
         ...
 
     def close(self, readable: Readable) -> None:
-        """Close it."""
+        """Close a task's state."""
         ...
 
 
 class ReadOnly:
-    """RocksDB's own way of reading beside others."""
+    """RocksDB in read-only mode."""
 
     def in_use(self, slot: Path) -> bool:
-        """See ``Peek.in_use``: the lock's file has the process that took it last."""
+        """See ``Peek.in_use``: the lock file holds the pid of the process that took the lock last."""
         try:
             holder = int((slot / "lock").read_text().strip() or "0")
             if holder <= 0:
@@ -74,7 +74,7 @@ class ReadOnly:
         return True
 
     def exists(self, path: Path) -> bool:
-        """See ``Peek.exists``: what has no CURRENT yet is being made."""
+        """See ``Peek.exists``: a folder without the file CURRENT is still being created."""
         return (path / "CURRENT").exists()
 
     def open(self, path: Path) -> Readable:
@@ -89,10 +89,10 @@ class ReadOnly:
 
 @contextmanager
 def opened(peek: Peek, path: Path) -> Iterator[Readable]:
-    """A task's state for as long as the block lasts.
+    """A task's state, open for the duration of the block.
 
     Raises:
-        StateFailed: It can't be read; whatever the library calls it, and whenever it is found.
+        StateFailed: It cannot be read, at opening or later; every error of the library becomes this one.
     """
     readable = peek.open(path)
     try:
@@ -101,8 +101,9 @@ def opened(peek: Peek, path: Path) -> Iterator[Readable]:
         raise
     except Exception as failure:
         raise StateFailed(
-            f"Local state {path} can't be read: {str(failure)[:200]}.",
-            action="If a worker starts just now, ask again; else restore the processor: damaged state is set aside.",
+            f"Local state {path} cannot be read: {str(failure)[:200]}.",
+            action="If a worker is starting, retry; else `holdfast apply restore PROCESSOR`, which sets damaged state "
+            "aside.",
             path=str(path),
         ) from failure
     finally:

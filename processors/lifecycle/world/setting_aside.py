@@ -1,8 +1,8 @@
-"""Broken local state is set aside, never deleted: what is restored instead may be compared with it.
+"""Sets broken local state aside instead of deleting it, so that it can be compared with the restored state.
 
 Invariants:
-    - Nothing is moved while a live process holds the slot, nor what does not lie below a slot of this processor.
-    - A folder that is set aside lies beside its old place, with the moment in its name.
+    - No folder is moved while a live process holds its slot, and none outside of the processor's slots.
+    - A folder that is set aside stays beside its old place, with the time in its name.
 """
 
 from __future__ import annotations
@@ -17,41 +17,42 @@ ASIDE = ".aside-"
 
 
 class SetAsideFailed(HoldfastError):
-    """Local state can't be set aside."""
+    """Local state cannot be set aside."""
 
 
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
-    """Set a task's folder aside, or all of a slot; what was done, for people. Nothing there is nothing to do.
+    """Set a task's folder or all of a slot aside; returns in words what was done. A missing folder is no error.
 
     Args:
-        state_dir: The root of all state, where the broken folder names no other.
+        state_dir: The root folder of all state.
         processor: The processor.
         slot: The slot, which has no live process.
-        path: The broken folder as the worker named it; empty for all of the slot.
-        now: For the new name.
+        path: The broken folder as the worker named it, possibly below another root; empty for all of the slot.
+        now: The time for the new name.
 
     Raises:
-        SetAsideFailed: The folder is none of this slot's, or can't be moved.
+        SetAsideFailed: The folder does not belong to this slot, or cannot be moved.
         StateFolderTaken: A live process holds the slot.
     """
     folder = Path(path) if path else state_dir / processor / slot
     slot_folder = next((each for each in (folder, folder.parent) if each.parts[-2:] == (processor, slot)), None)
     if slot_folder is None:
         raise SetAsideFailed(
-            f"{folder} is no state folder of slot {slot} of {processor}: it is left where it is.",
-            action="Look at the worker's log; move the broken folder away by hand, then restart.",
+            f"{folder} is not a state folder of slot {slot} of {processor}, so it was not moved.",
+            action=f"Read `holdfast logs {processor}`, move the broken folder away by hand, then `holdfast apply "
+            f"deploy {processor}`.",
             path=str(folder),
         )
     if not folder.is_dir():
-        return f"{folder} is not there: nothing is to be set aside"
+        return f"{folder} does not exist: nothing was set aside"
     held = StateFolder(slot_folder.parent.parent, processor, slot)
     try:
         to = folder.with_name(f"{folder.name}{ASIDE}{now:%Y%m%dT%H%M%SZ}")
         folder.rename(to)
     except OSError as failure:
         raise SetAsideFailed(
-            f"{folder} can't be set aside: {failure.strerror}.",
-            action="Look at the disk and at the rights of this folder.",
+            f"{folder} cannot be set aside: {failure.strerror}.",
+            action="Check the disk and the rights of this folder, then retry.",
             path=str(folder),
         ) from failure
     finally:

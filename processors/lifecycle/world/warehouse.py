@@ -1,4 +1,4 @@
-"""The warehouse of this installation, as the lifecycle reads it (``tables.Tables``)."""
+"""Reads facts from the warehouse of this installation (``warehouse_facts.Tables``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WarehouseTables:
     """Tables of the catalog.
 
     Args:
-        opens: Gives the catalog; called when a table is first looked at, since what reads tables takes long to load.
+        opens: Opens the catalog; called at the first read, because the table library takes long to import.
     """
 
     def __init__(self, opens: Callable[[], StoredTables]) -> None:
@@ -71,7 +71,7 @@ def store_version(version: TableVersion) -> StoreVersion:
     manifest, problem = None, ""
     raw = version.summary.get(MANIFEST_PROPERTY)
     if raw is None:
-        problem = "it carries no manifest: something else than a snapshot wrote it"
+        problem = "it has no manifest, so another program than a snapshot wrote it"
     else:
         try:
             manifest = SnapshotManifest.decode(raw)
@@ -83,14 +83,14 @@ def store_version(version: TableVersion) -> StoreVersion:
 
 
 def _place(table: str) -> tuple[str, str]:
-    """Namespace and table, of a name with or without the catalog's."""
+    """Namespace and table of a name with or without the catalog's prefix."""
     words = table.split(".")
     if len(words) == 3 and words[0] == CATALOG:
         words = words[1:]
     if len(words) != 2 or not all(words):
         raise HoldfastError(
-            f"{table!r} is no table's name.",
-            action=f"Name it as namespace.table, or {CATALOG}.namespace.table.",
+            f"{table!r} is not a table name.",
+            action=f"Use `namespace.table` or `{CATALOG}.namespace.table`.",
             table=table,
         )
     return words[0], words[1]

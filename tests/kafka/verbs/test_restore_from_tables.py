@@ -121,7 +121,7 @@ def test_a_lost_changelog_comes_back_although_local_state_is_there(operated: Ope
 def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
     taken = begun(operated)
     done = restored(operated, at=taken.snapshot_id, stores=("counts",), inputs="stay")
-    assert "is not in the state afterwards" in operated.verbs.explain(done.plan)
+    assert "will lack the input between" in operated.verbs.explain(done.plan)
     assert operated.logged() == counted(20)
     operated.feed(KEYS, 1)
     operated.processed(KEYS * 26)
@@ -262,10 +262,10 @@ def test_input_that_is_gone_or_another_topic_is_refused_saying_from_where_on(ope
     assert "records are gone" in said.sentence
     operated.do(Stop(operated.group))
     operated.topics.delete(topic)
-    assert f"Input topic {topic} is not there" in refusal(operated).sentence
+    assert f"Input topic {topic} does not exist" in refusal(operated).sentence
     operated.topics.create(TopicSpec(topic, PARTITIONS, 1))
     said = refusal(operated)
-    assert "was made from another one" in said.sentence
+    assert "was taken from another one" in said.sentence
     assert "--input copied" in said.action
     assert "that topic ends at 0" in refusal(operated, inputs="copied").sentence
     operated.feed(KEYS, 3)
@@ -294,11 +294,11 @@ def test_on_a_new_broker_with_the_inputs_copied_it_goes_on_as_if_nothing_had_hap
         with open_verbs(settings, who="a test") as verbs:
             there = Operated(operated.group, settings, verbs, Topics(bootstrap))
             said = refusal(there)
-            assert "can't be known from here" in said.sentence
+            assert "is unknown" in said.sentence
             plan = verbs.plan(Restore(there.group, at="latest", inputs="copied"))
             assert isinstance(plan.verdict, Ready)
             assert any(isinstance(stage, MakeRelease) for stage in plan.stages)
-            assert "is taken on your word" in verbs.explain(plan)
+            assert "you assert that" in verbs.explain(plan)
             verbs.apply(plan, confirmed=plan.hash)
             counts_on(there)
             assert isinstance(verbs.plan(Deploy(there.group)).verdict, NothingToDo)

@@ -83,7 +83,7 @@ def test_a_new_store_whose_changelog_holds_former_state_is_refused_until_that_is
     before, after = shape(topology("a")), shape(topology("a", "b"))
     _, new = verdicts(before, after, left=12)
     assert new.refused
-    assert "up to 12 record(s)" in new.sentence
+    assert "up to 12 records" in new.sentence
     assert isinstance(new, New)
     assert "--drop b" in new.action
     assert not verdicts(before, after, left=12, dropped=("b",))[1].refused

@@ -73,7 +73,7 @@ def test_another_version_is_recorded_run_watched_and_goes_back_when_it_fails() -
         (),
     )
     assert stage.settle_s > 0
-    assert f"if it fails, go back to {FORMER.code_version}" in explain(plan)
+    assert f"if it fails, roll back to {FORMER.code_version}" in explain(plan)
     assert not plan.destructive
 
 
@@ -101,12 +101,12 @@ def test_a_new_store_over_former_state_deletes_only_what_is_dropped() -> None:
     }
     refused = plan_of(topology, **there)
     assert isinstance(refused.verdict, Refused)
-    assert "up to 7 record(s)" in refused.verdict.sentence
+    assert "up to 7 records" in refused.verdict.sentence
     assert not refused.stages
     plan = plan_of(topology, dropped=("late",), **there)
     assert [type(stage) for stage in plan.stages] == [DeleteTopic, CreateTopic, MakeRelease, RunProcessor]
     assert plan.destructive
-    assert plan.deleted == (f"changelog {name} with up to 7 record(s), and so the state of its store",)
+    assert plan.deleted == (f"changelog {name} with up to 7 records: the state of its store",)
 
 
 def test_a_dropped_store_is_deleted_once_the_new_version_works() -> None:
@@ -117,11 +117,11 @@ def test_a_dropped_store_is_deleted_once_the_new_version_works() -> None:
     assert [type(stage) for stage in plan.stages] == [MakeRelease, RunProcessor, DeleteTopic]
     kept = plan_of(topology, **there)
     assert not kept.destructive
-    assert "store seen of version" in kept.undo
+    assert "store `seen` of version" in kept.undo
 
 
 def test_what_can_not_be_dropped_is_told() -> None:
-    for store, words in (("totals", "is in use"), ("never-was", "neither version has it")):
+    for store, words in (("totals", "uses store `totals`"), ("never-was", "neither version has it")):
         verdict = plan_of(orders("totals", "seen"), dropped=(store,)).verdict
         assert isinstance(verdict, Refused)
         assert words in verdict.sentence
@@ -132,14 +132,14 @@ def test_without_a_copy_there_is_no_going_back_and_the_plan_says_so() -> None:
     bare = msgspec.structs.replace(COPIED, copied=False)
     plan = plan_of(topology, released=bare, code=CodeFacts(topology.code_version, "o:a", "o is a part of Holdfast"))
     assert running(plan).back_to is None
-    assert any("there is no going back by itself" in each for each in plan.findings)
+    assert any("not rolled back automatically" in each for each in plan.findings)
     assert any("o is a part of Holdfast" in each for each in plan.findings)
 
 
 def test_a_version_of_which_nothing_was_recorded_is_replaced_with_a_warning() -> None:
     plan = plan_of(orders("other"), released=None)
     assert isinstance(plan.verdict, Ready)
-    assert any("was not recorded" in each for each in plan.findings)
+    assert any("were not recorded" in each for each in plan.findings)
 
 
 def test_a_refused_plan_changes_with_nothing_but_the_facts() -> None:

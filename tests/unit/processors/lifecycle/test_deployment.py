@@ -103,7 +103,7 @@ def test_the_last_words_of_a_process_are_told_and_older_ones_are_not(stage: Any,
 
 def test_what_is_not_ready_in_time_is_named(stage: Any) -> None:
     stage.acts({"partitions": {"0": [0], "1": [2, 3]}})
-    with pytest.raises(DeploymentFailed, match=r"not worked on: flights\[1\] after"):
+    with pytest.raises(DeploymentFailed, match=r"not processed: flights\[1\] after"):
         deploy(stage.rollout, stage.world, timeout_s=2)
 
 
@@ -115,7 +115,7 @@ def test_a_processor_that_waits_for_a_moment_when_it_was_watched_long_enough_is_
 
 
 def test_a_process_of_another_version_fails_the_deployment(stage: Any) -> None:
-    with pytest.raises(DeploymentFailed, match="runs version v1; v2 was to be deployed"):
+    with pytest.raises(DeploymentFailed, match="runs version v1, expected v2"):
         deploy(stage.version("v2"), stage.world, timeout_s=30)
 
 

@@ -139,7 +139,7 @@ def test_the_tables_are_read_before_anything_is_changed_and_positions_come_with_
 def test_it_is_said_what_is_read_and_sent_again_what_is_lost_and_how_to_go_back() -> None:
     said = explain(plan_of(msgspec.structs.replace(LATEST, at="t1")))
     assert "140 of them were processed before" in said
-    assert "changelog orders-totals-changelog as it is" in said
+    assert "changelog orders-totals-changelog: the present content" in said
     assert "holdfast apply restore orders --at latest" in said
     assert "28 keys" in said
     assert "was written by version old" in said
@@ -171,7 +171,7 @@ def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
     tables["seen"] = table_of("seen", "something else wrote it", manifest_of("seen", "s1", 30))
     assert positions(plan_of(facts=facts_with(tables=tables))) == {"placed": {0: 30, 1: 30}}
     said = refusal(Restore("orders", at="t2"), facts_with(tables=tables))
-    assert "Store seen has no snapshot at the input offsets" in said.sentence
+    assert "Store `seen` has no snapshot at the input offsets" in said.sentence
     assert "--store totals --input stay" in said.action
     alone = plan_of(Restore("orders", at="t2", stores=("totals",), inputs="stay"), facts_with(tables=tables))
     assert isinstance(alone.verdict, Ready)
@@ -182,9 +182,12 @@ def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
 def test_what_is_no_snapshot_of_this_store_is_refused() -> None:
     assert "there is no snapshot, tag or version 'nonsense'" in refusal(Restore("orders", at="nonsense")).sentence
     for changes, said in (
-        ({"processor": "others"}, "is a snapshot of store totals of processor others, not of totals of orders"),
-        ({"state_format": "9.9.9"}, "has keys and values of format 9.9.9"),
-        ({"partitions": manifest_of("totals", "t2").partitions[:1]}, "1 partition(s), its inputs have 2"),
+        (
+            {"processor": "others"},
+            "is a snapshot of store `totals` of processor others, not of store `totals` of orders",
+        ),
+        ({"state_format": "9.9.9"}, "has state format 9.9.9"),
+        ({"partitions": manifest_of("totals", "t2").partitions[:1]}, "1 partition, its inputs have 2"),
         ({"partitions": manifest_of("totals", "t2").partitions[1:]}, "some are missing"),
     ):
         tables = {**both(**changes)}
@@ -202,15 +205,15 @@ def test_input_that_is_another_topic_is_read_on_from_only_when_that_is_asked_for
     topics = {**world_of(TOPOLOGY).topics, "placed": TopicFacts("placed", "another", PARTITIONS, 1, {})}
     facts = facts_with(stopped(TOPOLOGY, topics=topics))
     said = refusal(facts=facts)
-    assert "was made from another one (id-of-placed)" in said.sentence
+    assert "was taken from another one (id-of-placed)" in said.sentence
     assert all(way in said.action for way in ("--input copied", "--input earliest", "--input stay"))
     copied = plan_of(Restore("orders", at="latest", inputs="copied"), facts)
     assert positions(copied) == {"placed": {0: 60, 1: 60}}
-    assert "is taken on your word" in explain(copied)
+    assert "you assert that" in explain(copied)
     earliest = plan_of(Restore("orders", at="latest", inputs="earliest"), facts)
     assert positions(earliest) == {"placed": {0: 0, 1: 0}}
     silent = both(partitions=tuple(replace(each, sources={}) for each in manifest_of("totals", "t2").partitions))
-    assert "does not say which it was" in refusal(facts=facts_with(tables=silent)).sentence
+    assert "does not record its topic id" in refusal(facts=facts_with(tables=silent)).sentence
 
 
 def test_input_that_is_gone_is_refused_saying_from_where_on_it_is_there() -> None:
@@ -220,13 +223,13 @@ def test_input_that_is_gone_is_refused_saying_from_where_on_it_is_there() -> Non
     short = {**world_of(TOPOLOGY).ends, "placed": {0: 100, 1: 50}}
     assert "placed[1] at offset 60, but that topic ends at 50" in refusal(facts=facts_with(ends=short)).sentence
     gone = {name: each for name, each in world_of(TOPOLOGY).topics.items() if name != "placed"}
-    assert "Input topic placed is not there" in refusal(facts=facts_with(topics=gone)).sentence
+    assert "Input topic placed does not exist" in refusal(facts=facts_with(topics=gone)).sentence
     nowhere = Restore("orders", at="latest", inputs="stay")
     assert "no committed offset of placed[0]" in refusal(nowhere, facts_with(committed={})).sentence
 
 
 def test_who_is_alive_elsewhere_or_is_another_version_is_not_restored_under() -> None:
-    assert "1 member(s)" in refusal(facts=facts_with(stopped(TOPOLOGY, members=1))).sentence
+    assert "1 live member" in refusal(facts=facts_with(stopped(TOPOLOGY, members=1))).sentence
     other = DeploymentFacts("another", ("0",), "deployed", 3)
     assert "version another is deployed" in refusal(facts=facts_with(deployment=other)).sentence
     assert "no store 'totls'" in refusal(Restore("orders", at="latest", stores=("totls",))).sentence
