@@ -19,7 +19,7 @@ GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryM
 @pytest.fixture(scope="session")
 def tier_configuration(pytestconfig: pytest.Config) -> dict[str, str]:
     """The properties of this run. ``--thorough`` generates code, as the product does."""
-    return COMPILED_ONCE if pytestconfig.getoption("--thorough") else COMPILED_ONCE | INTERPRETED
+    return COMPILED_ONCE if pytestconfig.getoption("--tier") == "thorough" else COMPILED_ONCE | INTERPRETED
 
 
 @pytest.fixture
