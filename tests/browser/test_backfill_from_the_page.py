@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dagster as dg
@@ -71,9 +72,12 @@ def then(tuned_jvms: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.fixture
 def url(operated: Operated) -> Iterator[str]:
     """The webserver's; with the daemon, and one Spark for all runs."""
-    start_server(operated.settings)
-    local.start_daemon(operated.settings)
-    yield local.start_webserver(operated.settings)
+    with ThreadPoolExecutor(1) as meanwhile:
+        spark = meanwhile.submit(start_server, operated.settings)
+        local.start_daemon(operated.settings)
+        webserver = local.start_webserver(operated.settings)
+        spark.result()
+    yield webserver
     local.stop_webserver(operated.settings)
     local.stop_daemon(operated.settings)
     stop_server(operated.settings)

@@ -29,7 +29,7 @@ def url(operated: Operated) -> Iterator[str]:
 
 
 @pytest.mark.thorough
-def test_a_killed_processor_is_red_then_green_with_its_story(operated: Operated, url: str, page: Page) -> None:
+def test_a_killed_processor_is_red_then_green_with_its_story(page: Page, operated: Operated, url: str) -> None:
     operated.bring_up()
     operated.feed(keys=5, each=2)
     operated.processed(10)

@@ -122,6 +122,7 @@ def test_a_variable_that_is_missing_is_named(settings: Settings, monkeypatch: py
         check_dagster_config(settings.paths.dagster, local.PROJECT / "workspace.yaml")
 
 
+@pytest.mark.thorough
 def test_a_database_that_is_away_is_told_without_its_password(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
