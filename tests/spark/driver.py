@@ -128,20 +128,30 @@ def _do(changelog: Any, plans: dict[str, Any], request: dict[str, Any]) -> Any:
         case {"do": "shell", "command": command}:
             return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout
         case {"do": "workers"}:
-            frame = changelog.spark.range(4, numPartitions=2).mapInArrow(_where, "pid long, home string")
-            return sorted({(row["pid"], row["home"]) for row in frame.collect()})
+            frame = changelog.spark.range(4, numPartitions=2).mapInArrow(_where, "pid long, home string, strays string")
+            return sorted({(row["pid"], row["home"], row["strays"]) for row in frame.collect()})
     raise ValueError(f"no such request: {request}")
 
 
 def _where(batches: Iterator[Any]) -> Iterator[Any]:
-    """In an executor's Python: our code is there, and so is what it needs."""
+    """In an executor's Python: the file of one module of ours, and modules of ours under a second name."""
     import pyarrow
 
     from holdfast.processors.engine.state import fingerprint
 
+    ours = Path(fingerprint.__file__).resolve().parents[3]
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    strays = " ".join(
+        name
+        for name, file in sorted(files.items())
+        if file
+        and any(Path(file).resolve().is_relative_to(ours / folder) for folder in ("infra", "processors", "assets"))
+        and not name.startswith("holdfast.")
+    )
     for batch in batches:
         count = batch.num_rows
-        yield pyarrow.RecordBatch.from_pydict({"pid": [os.getpid()] * count, "home": [fingerprint.__file__] * count})
+        found = {"pid": [os.getpid()] * count, "home": [fingerprint.__file__] * count, "strays": [strays] * count}
+        yield pyarrow.RecordBatch.from_pydict(found)
 
 
 def _say(what: Any) -> None:

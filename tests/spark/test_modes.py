@@ -111,7 +111,8 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
     assert driver.do("table", tag=f"snap-{first['answer']['id']}")["answer"] == {"a": "1", "b": "2"}
     assert sorted(read_table(settings, processor, "s")["message_key"].to_pylist()) == ["b", "c"]
     workers = driver.do("workers")["answer"]
-    assert {home.partition("/holdfast/")[0] for _, home in workers} == {str(Path.cwd())}
+    assert {home.partition("/holdfast/")[0] for _, home, _ in workers} == {str(Path.cwd())}
+    assert {strays for _, _, strays in workers} == {""}, "a module of ours has two names"
     assert len(jvms_of(driver.pid)) == drivers_jvms
     missing = driver.do("table", tag="nothing")["error"]
     assert "nothing" in missing["message"]
