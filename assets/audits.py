@@ -1,9 +1,9 @@
-"""The check of each snapshot, that its three copies are equal; and any audit as a check's result: a heat map of
-partitions and buckets, the keys that differ, and the repair plan.
+"""The check `copies_equal` of each snapshot, and the check result of any audit: a heat map, the keys that differ, and
+the repair plan.
 
 Invariants:
-    - A snapshot is audited by other code than wrote it: Python, without Spark.
-    - RocksDB and the warehouse are imported by a run that needs them, never by loading definitions.
+    - Python code without Spark audits a snapshot, because Spark code wrote it.
+    - Only a run imports RocksDB and the warehouse; loading definitions does not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,9 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
 from holdfast.assets.heat_map import heat_map
+from holdfast.assets.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.processors.audits.comparison import SHOWN, Side
 from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoint_manifests
@@ -25,7 +27,7 @@ COPIES_EQUAL = "copies_equal"
 
 
 def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """A check of each table against store and changelog: with every snapshot, where it blocks, and on demand."""
+    """The check of each table against store and changelog; it blocks a snapshot's dependents and runs on demand."""
     changelogs = {spec.store: spec.topic.name for spec in definition.topology.changelogs}
     by_key = {keys.snapshot_key(definition.name, store): store for store in changelogs}
 
@@ -36,8 +38,8 @@ def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
                 COPIES_EQUAL,
                 asset=key,
                 blocking=True,
-                description="Table, changelog and the owner's checkpoint hold the same keys and values, at the "
-                "snapshot's offsets; if not, which keys differ, and what mends it.",
+                description="Table, changelog and checkpoint hold the same keys and values at the snapshot's offsets. "
+                "A failure names the keys that differ and the repair.",
             )
             for key in by_key
         ],
@@ -58,13 +60,13 @@ def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
 def audit_results(
     processor: str, changelogs: Mapping[str, str], cluster: Cluster, lifecycle: Lifecycle
 ) -> Iterator[dg.AssetCheckResult]:
-    """Audit the tables of stores, at their own offsets, with the checkpoints that are still kept.
+    """The check `copies_equal` of each store's table, at the table's offsets.
 
     Args:
-        processor: Whose stores.
+        processor: The processor's name.
         changelogs: Store -> its changelog.
         cluster: Kafka.
-        lifecycle: Where checkpoints and the warehouse are.
+        lifecycle: The folders of checkpoints and of the warehouse.
     """
     from holdfast.infra.warehouse.catalog import TableUnknown
 
@@ -73,43 +75,35 @@ def audit_results(
     for store, changelog in changelogs.items():
         key = keys.snapshot_key(processor, store)
         try:
-            table = tabled(lifecycle.paths, processor, store)
+            published = tabled(lifecycle.paths, processor, store)
         except (TableUnknown, SnapshotUnknown) as absent:
-            yield dg.AssetCheckResult(
-                asset_key=key,
-                check_name=COPIES_EQUAL,
-                passed=False,
-                severity=dg.AssetCheckSeverity.WARN,
-                description=str(absent),
-            )
+            yield CheckResult(key, COPIES_EQUAL, False, absent.message, action=absent.action, warns=True).result()
             continue
         audit = audit_store(
-            subject_of(processor, store, changelog), (), topics, cluster.client_config, tabled=table, kept=kept
+            subject_of(processor, store, changelog), (), topics, cluster.client_config, tabled=published, kept=kept
         )
         yield judge_audit(key, COPIES_EQUAL, audit)
 
 
-def judge_audit(
-    key: dg.AssetKey,
-    check_name: str,
-    audit: StoreAudit,
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
-) -> dg.AssetCheckResult:
-    """What an audit means for an asset."""
-    said = list(audit.differences)
+def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> dg.AssetCheckResult:
+    """An audit as a check result; it fails when a key differs or a partition could not be proved."""
+    metadata = describe_audit(audit)
+    differences = list(audit.differences)
     notes = [*audit.warnings, *([UNJUDGED.format(audit.unjudged)] if audit.unjudged else [])]
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=check_name,
-        passed=not said,
-        severity=severity,
-        description=f"{'; '.join(said)}. {' '.join(audit.repair)}" if said else " ".join(notes),
-        metadata=describe_audit(audit),
-    )
+    equal = f"The copies hold the same {metadata['live_keys']:,} keys in {metadata['partitions_compared']} partitions."
+    return CheckResult(
+        key,
+        check_name,
+        not differences,
+        f"{'; '.join(differences)}." if differences else " ".join([equal, *notes]),
+        "all copies hold the same keys and values",
+        " ".join(audit.repair),
+        metadata=metadata,
+    ).result()
 
 
 def describe_audit(audit: StoreAudit) -> dict[str, Any]:
-    """The figures, the heat map, the keys that differ and the repair plan, as metadata."""
+    """Metadata of an audit: figures, heat map, the first keys that differ, and the repair plan."""
     wholes = {side: _whole(audit, side) for side in Side}
     metadata: dict[str, Any] = {
         "partitions_compared": len(audit.moments),
@@ -118,19 +112,15 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
         "keys_differing": sum(moment.differing for moment in audit.moments),
         "keys_unjudged": audit.unjudged,
         "records_stray": sum(each.stray.records for each in audit.partitions if each.stray is not None),
-        **{f"{side.value}_fingerprint": found.hex for side, found in wholes.items() if found is not None},
+        **{f"{side.value}_fingerprint": whole.hex for side, whole in wholes.items() if whole is not None},
     }
     if audit.moments:
         metadata["heat_map"] = dg.MetadataValue.md(heat_map(audit.moments))
     rows = [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN]
     if rows:
-        kinds = {name: "int" if name == "partition" else "string" for name in rows[0]}
-        records = [
-            dg.TableRecord({**{name: str(value) for name, value in row.items()}, "partition": row["partition"]})
-            for row in rows
-        ]
-        columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
-        metadata["differing_keys"] = dg.MetadataValue.table(records, schema=dg.TableSchema(columns))
+        metadata["differing_keys"] = table(
+            [{name: value if name == "partition" else str(value) for name, value in row.items()} for row in rows]
+        )
     if audit.warnings:
         metadata["warnings"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in audit.warnings))
     if audit.repair:
@@ -140,11 +130,10 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy over all partitions; None where it was not compared in all of them."""
-    found = [moment.wholes.get(side) for moment in audit.moments]
+    """The fingerprint of one copy over all partitions; None unless each partition was compared, once."""
     numbers = {moment.partition for moment in audit.moments}
-    there = [each for each in found if each is not None]
-    return sum(there, Fingerprint()) if len(there) == len(found) == len(numbers) else None
+    known = [whole for moment in audit.moments if (whole := moment.wholes.get(side)) is not None]
+    return sum(known, Fingerprint()) if len(known) == len(audit.moments) == len(numbers) else None
 
 
 def _first(prints: Any) -> Side:

@@ -1,8 +1,4 @@
-"""Checks that several assets share, and those that run apart from materialisations.
-
-Invariants:
-    - Each result says what was seen and what was expected, as metadata and as a sentence.
-"""
+"""The checks `compaction_healthy` and `importable`, and the config check that changelog assets share."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +8,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult, worded
 from holdfast.assets.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rehearsals import measured_rate
@@ -28,12 +25,12 @@ from holdfast.processors.registration import BrokenDefinition, ProcessorDefiniti
 COMPACTION = "compaction_healthy"
 IMPORTABLE = "importable"
 MIB = 1024 * 1024
-#: A topic that was just made is known to every broker after so many seconds at most.
+#: Seconds until every broker knows a topic that was just created.
 SETTLE_S = 15.0
 
 
 def settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
-    """The facts of a processor's topics once all are known; what is missing after a while is left out."""
+    """The facts of a processor's topics by name; waits up to ``SETTLE_S`` until all exist, then omits the missing."""
     names = [spec.name for spec in topology.topics()]
     deadline = time.monotonic() + SETTLE_S
     while True:
@@ -45,35 +42,33 @@ def settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
 
 def config_result(key: dg.AssetKey, name: str, expected: TopicSpec, seen: TopicFacts | None) -> dg.AssetCheckResult:
     """Whether a changelog has the config entries that state needs."""
+    action = "Materialise this asset; that creates the topic or corrects its config."
     if seen is None:
-        return dg.AssetCheckResult(
-            asset_key=key,
-            check_name=name,
-            passed=False,
-            description=f"Topic {expected.name} is not there; materialise this asset to create it.",
-            metadata={"drifted_entries": len(expected.config)},
-        )
+        sentence = f"Topic {expected.name} is missing."
+        metadata: dict[str, int | str] = {"drifted_entries": len(expected.config)}
+        return CheckResult(key, name, False, sentence, "the topic exists", action, metadata=metadata).result()
     drifted = {
         entry: (seen.config.get(entry, "unset"), value) for entry, value in drift(expected.config, seen.config).items()
     }
     text = "; ".join(f"{entry} is {found}, expected {value}" for entry, (found, value) in drifted.items())
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=name,
-        passed=not drifted,
-        description=f"{text}. Materialise this asset to repair it." if drifted else "",
+    return CheckResult(
+        key,
+        name,
+        not drifted,
+        f"Topic {expected.name}: {text}." if drifted else f"Topic {expected.name} has the config that state needs.",
+        action=action,
         metadata={"drifted_entries": len(drifted), **{entry: found for entry, (found, _) in drifted.items()}},
-    )
+    ).result()
 
 
 def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheckKey]:
-    """The checks that `compaction_check` makes."""
+    """The keys of the checks that ``compaction_check`` defines."""
     stores = [changelog.store for changelog in definition.topology.changelogs]
     return [dg.AssetCheckKey(keys.changelog_key(definition.name, store), COMPACTION) for store in stores]
 
 
 def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """A check of each changelog's compaction settings and size, run by schedule."""
+    """The check of each changelog's compaction, config and size; a schedule runs it."""
     topology = definition.topology
     by_key = {keys.changelog_key(definition.name, spec.store): spec for spec in topology.changelogs}
 
@@ -83,8 +78,8 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
             dg.AssetCheckSpec(
                 COMPACTION,
                 asset=key,
-                description="It is compacted and stays so, its config has not drifted, no transaction hangs, and a "
-                "restore of all of it takes no longer than the target.",
+                description="Kafka compacts the changelog, its config has not drifted, no transaction hangs, and a "
+                "full restore takes no longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
             )
             for key in by_key
         ],
@@ -96,14 +91,14 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
         lifecycle: dg.ResourceParam[Lifecycle],
     ) -> Iterable[dg.AssetCheckResult]:
         chosen = [by_key[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
-        for result in compaction_results(definition.name, chosen, cluster, lifecycle, warn=context.log.warning):
-            yield _with_picture(result, context.instance)
+        for found in compaction_results(definition.name, chosen, cluster, lifecycle, warn=context.log.warning):
+            yield _with_picture(found.result(), context.instance)
 
     return compaction_checks
 
 
 def _with_picture(result: dg.AssetCheckResult, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """The result with what this and the last checks saw, drawn."""
+    """The result with a picture of this check and the former ones."""
     assert result.asset_key is not None
     key = dg.AssetCheckKey(result.asset_key, COMPACTION)
     seen = _compaction_seen(result.metadata, datetime.now(UTC), passed=result.passed)
@@ -120,7 +115,6 @@ def _with_picture(result: dg.AssetCheckResult, instance: dg.DagsterInstance) -> 
 
 
 def _compaction_seen(metadata: Mapping[str, dg.MetadataValue], at: datetime, *, passed: bool) -> CompactionSeen | None:
-    """What one check's metadata says."""
     span, live = (metadata[name].value if name in metadata else None for name in ("offset_span", "live_keys"))
     if not isinstance(span, int):
         return None
@@ -134,10 +128,8 @@ def compaction_results(
     lifecycle: Lifecycle,
     *,
     warn: Callable[[str], None],
-) -> Iterator[dg.AssetCheckResult]:
-    """Look at changelogs, one after the other, and say of each how its compaction does; ``warn`` is told what is
-    not known.
-    """
+) -> Iterator[CheckResult]:
+    """The check `compaction_healthy` of each changelog; ``warn`` logs each fact that could not be read."""
     topics, workers = cluster.topics(), _tasks_of(processor, lifecycle)
     for changelog in changelogs:
         spec = changelog.topic
@@ -154,7 +146,7 @@ def compaction_results(
 
 
 def _tasks_of(processor: str, lifecycle: Lifecycle) -> list[tuple[TaskStatus, ...]]:
-    """What each worker that runs tells of its tasks."""
+    """The tasks of each worker that answers."""
     deployed = lifecycle.world.registry.deployment(processor)
     slots = ("0",) if deployed is None else deployed.slots
     statuses = [ProcessorClient(processor, slot, lifecycle.paths).status() for slot in slots]
@@ -168,8 +160,8 @@ def compaction_result(
     *,
     processor: str = "",
     target_s: float = RESTORE_TARGET_S,
-) -> dg.AssetCheckResult:
-    """What `judge_compaction` says of a changelog, as a warning: nothing waits for it."""
+) -> CheckResult:
+    """The outcome of ``judge_compaction`` as a warning: nothing stops because of it."""
     problems = judge_compaction(expected, facts, processor=processor, restore_target_s=target_s)
     commands = dict.fromkeys(problem.command for problem in problems if problem.command)
     metadata: dict[str, dg.MetadataValue] = {
@@ -184,18 +176,17 @@ def compaction_result(
         metadata["remedy"] = dg.MetadataValue.md("\n".join(f"    {command}" for command in commands))
     if facts.unknown:
         metadata["unknown"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in facts.unknown))
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=COMPACTION,
-        passed=not problems,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="\n".join(problem.text for problem in problems),
-        metadata=metadata,
-    )
+    lines = [
+        worded(each.sentence, action=each.action + (f" Remedy: `{each.command}`" if each.command else ""))
+        for each in problems
+    ]
+    seconds = "unknown" if facts.restore_s is None else f"{facts.restore_s:.0f} s"
+    well = f"{facts.topic} has {facts.span:,} offsets; a full restore takes {seconds}, the target is {target_s:.0f} s."
+    return CheckResult(key, COMPACTION, not problems, "\n".join(lines) or well, warns=True, metadata=metadata)
 
 
 def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
-    """The numbers that are worth a line over time; None for those that are not known."""
+    """The figures that Dagster plots over time; None where a figure is not known."""
     keys_known = [part.keys for part in facts.partitions if part.keys is not None]
     return {
         "offset_span": facts.span,
@@ -215,7 +206,7 @@ def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
 
 
 def broken_definition(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """What stands in the graph for a definition that can't be imported: its error, and a check that fails."""
+    """The asset of a definition that can't be imported, which shows the error, and its check, which fails."""
     key = keys.broken_key(broken.target)
     lines = broken.error.strip().splitlines() or ["no reason was given"]
     spec = dg.AssetSpec(
@@ -227,12 +218,15 @@ def broken_definition(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetC
         metadata={"target": broken.target, "error": dg.MetadataValue.md(f"```\n{broken.error.strip()}\n```")},
     )
 
-    @dg.asset_check(asset=key, name=IMPORTABLE, description="The definition can be imported.")
+    @dg.asset_check(asset=key, name=IMPORTABLE, description="Python can import the definition.")
     def importable() -> dg.AssetCheckResult:
-        return dg.AssetCheckResult(
-            passed=False,
-            description=f"{lines[-1]} Correct {broken.target} or the setting HOLDFAST_PROCESSORS, then reload.",
+        return CheckResult(
+            key,
+            IMPORTABLE,
+            False,
+            f"{broken.target} can't be imported: {lines[-1]}",
+            action=f"Correct {broken.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions.",
             metadata={"target": broken.target},
-        )
+        ).result()
 
     return spec, importable
