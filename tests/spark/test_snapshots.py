@@ -307,7 +307,7 @@ def test_what_was_written_wrongly_is_not_published(changelog, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(current, "merge", merge_and_lose)
-        with pytest.raises(steps.SnapshotAuditFailed, match="is not what was read: partition 0"):
+        with pytest.raises(steps.SnapshotAuditFailed, match="differs from the records that were read: partition 0"):
             changelog.snapshot()
     assert changelog.table() == {"a": "1", "b": "1"}
     assert changelog.snapshot().committed

@@ -246,7 +246,7 @@ def test_a_table_follows_its_model_and_older_versions_read_as_they_were(spark, t
     assert publish(spark, table, None, [value])[0] == 3
     assert "home" not in spark.table(quoted(table)).columns
     comments = {row["col_name"]: row["comment"] for row in spark.sql(f"DESCRIBE {quoted(table)}").collect()}
-    assert comments["json"] == "the value, when it is JSON"
+    assert comments["json"] == "the value as text, when it is JSON"
 
 
 class Incompatible(BaseModel):
@@ -260,8 +260,8 @@ def test_an_incompatible_change_is_refused_and_the_table_stays_as_it_was(spark, 
     with pytest.raises(SchemaChangeRefused) as refused, short_errors("evolve"):
         evolve_table(spark, table, schema_of(Incompatible))
     assert f"Column flights of {table} is bigint, the store's model says string" in str(refused.value)
-    assert "1 more columns are concerned" in str(refused.value)
-    assert "give it a new name: flights then stays in versions that have it" in str(refused.value)
+    assert "The same holds for 1 more columns." in str(refused.value)
+    assert "give it a new name; flights then stays in the versions that have it" in str(refused.value)
     assert spark.table(quoted(table)).schema == before
 
 
