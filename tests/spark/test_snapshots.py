@@ -172,7 +172,7 @@ def test_a_changelog_made_anew_begins_another_generation(changelog):
     changelog.write(0, [(b"a", 1), (b"c", 3)])
     result = changelog.snapshot()
     assert result.manifest.source == "changelog"
-    assert "made anew" in result.manifest.why
+    assert "recreated" in result.manifest.why
     assert (result.manifest.generation, result.corrections) == (2, 1)
     assert changelog.history().where("op = 'base_delete'").select("message_key").collect()[0][0] == "b"
     assert_history_tells_the_table(changelog)
