@@ -15,7 +15,7 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine import required_topics as provision
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
@@ -136,7 +136,7 @@ def _judge(
     definition: ProcessorDefinition, changelog: ChangelogSpec, facts: Mapping[str, TopicFacts]
 ) -> Iterator[dg.AssetCheckResult]:
     key = keys.changelog_key(definition.name, changelog.store)
-    _, expected = provision.resolve(definition.topology, facts)[changelog.topic.name]
+    _, expected = required_topics.resolve(definition.topology, facts)[changelog.topic.name]
     seen = facts.get(changelog.topic.name)
     yield checks.config_result(key, CONFIG_MATCHES, expected, seen)
     found = 0 if seen is None else seen.partitions

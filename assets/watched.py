@@ -17,22 +17,22 @@ from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector, OpenTr
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.health import topics as watching
+from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
 from holdfast.processors.lifecycle.recovery import rediscovery
 from holdfast.processors.registration import ProcessorDefinition
 
 #: The checks of a source topic, with their descriptions.
 OF_TOPICS = {
-    watching.OFFSETS_WITHIN_LOG: "The topic still has every record that its processors have not processed.",
-    watching.PARTITION_COUNT: "The topic has as many partitions as the state that was built from it.",
+    topic_health.OFFSETS_WITHIN_LOG: "The topic still has every record that its processors have not processed.",
+    topic_health.PARTITION_COUNT: "The topic has as many partitions as the state that was built from it.",
 }
 #: The sentence of each check that passes.
 PASSED = {
     CONFIG_MATCHES: "Changelog {topic} exists and has the config that state needs.",
-    watching.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
-    watching.OFFSETS_WITHIN_LOG: "All committed offsets are within the log of topic {topic}.",
-    watching.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; no state built from it has another number.",
+    topic_health.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
+    topic_health.OFFSETS_WITHIN_LOG: "All committed offsets are within the log of topic {topic}.",
+    topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; no state built from it has another number.",
 }
 #: Actions that are searched for adoptions: a new registry records its adoptions first.
 ACTIONS_MAX = 1000
@@ -154,8 +154,8 @@ def _topic_check(topic: str, readers: Sequence[Topology]) -> dg.AssetChecksDefin
         look = look_at(readers, cluster.topics(), cluster.client_config, lifecycle.world.clock().timestamp())
         wanted = {each.name for each in context.selected_asset_check_keys}
         for finding in (
-            watching.judge_offsets(topic, [each.processor for each in readers], look, None),
-            watching.judge_partitions(topic, readers, look.topics),
+            topic_health.judge_offsets(topic, [each.processor for each in readers], look, None),
+            topic_health.judge_partitions(topic, readers, look.topics),
         ):
             if finding.check in wanted:
                 yield _result(finding).result()
@@ -169,7 +169,7 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
     @dg.multi_asset_check(
         name=f"{keys.safe(definition.name)}_transaction_checks",
         specs=[
-            dg.AssetCheckSpec(watching.NO_HANGING_TRANSACTION, asset=key, description=HANGING_SAYS)
+            dg.AssetCheckSpec(topic_health.NO_HANGING_TRANSACTION, asset=key, description=HANGING_SAYS)
             for key in changelogs
         ],
         can_subset=True,
@@ -188,13 +188,13 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
         for spec in chosen:
             name = spec.topic.name
             held = [
-                watching.HeldPartition(place, stable[name][place.number], ends[name][place.number], stood_s, there)
+                topic_health.HeldPartition(place, stable[name][place.number], ends[name][place.number], stood_s, there)
                 for place, there in sorted(found.items())
                 if place.topic == name
-                and (stood_s := max(each.open_for_s for each in there)) >= watching.HELD_S
+                and (stood_s := max(each.open_for_s for each in there)) >= topic_health.HELD_S
                 and place.number in stable[name]
             ]
-            yield _result(watching.judge_transactions(definition.name, spec, held)).result()
+            yield _result(topic_health.judge_transactions(definition.name, spec, held)).result()
 
     return transaction_checks
 

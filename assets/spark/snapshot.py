@@ -23,14 +23,8 @@ from typing import Any, Protocol
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark import current, history, versions
-from holdfast.assets.spark.changelog import (
-    ChangelogSource,
-    PartitionRange,
-    read_changelog,
-    refuse_strange,
-    require_readable,
-)
+from holdfast.assets.spark import changelog, current, history, versions
+from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
 from holdfast.assets.spark.fingerprint import (
     differing_partitions,
     fingerprint_partitions,
@@ -260,7 +254,7 @@ def feed_history(work: Work) -> None:
         rows = work.changes().where("false")
     history.append_history(rows, table, work.history_ref, plan)
     fed = history.counted(work.changes().where(history.between(plan.generation, work.feeds())))
-    refuse_strange(
+    changelog.refuse_strange(
         plan.topic,
         [(number, each.strange, each.first_strange) for number, each in fed.items() if each.first_strange is not None],
     )
@@ -342,7 +336,7 @@ def _wanted(work: Work) -> DataFrame:
     if plan.source == CHECKPOINT:
         return checkpoint_rows(work.spark, plan)
     read = read_changelog(work.spark, plan.topic, work.ranges(), work.source)
-    require_readable(read, plan.topic)
+    changelog.require_readable(read, plan.topic)
     return history.live(history.fold(history.as_history(read, plan.generation, history.OP)))
 
 
