@@ -32,7 +32,7 @@ PASSED = {
     CONFIG_MATCHES: "Changelog {topic} exists and has the config that state needs.",
     topic_health.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
     topic_health.OFFSETS_WITHIN_LOG: "All committed offsets are within the log of topic {topic}.",
-    topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; no state built from it has another number.",
+    topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
 }
 #: Actions that are searched for adoptions: a new registry records its adoptions first.
 ACTIONS_MAX = 1000
