@@ -117,7 +117,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         passed, warned = run(definition, instance, state)[MATCHES_CHANGELOG]
         assert passed, "the owner has not come to it yet, and holds what it should"
         assert "partition 0: 1 records of" in warned
-        assert "are not the owner's" in warned
+        assert "are not the worker's" in warned
         feed(broker, f"{group}-in", 100)
         wait_processed(client, 200)
         definitions = dg.Definitions.merge(build_processor(definition), dg.Definitions(resources=build_resources()))
