@@ -90,7 +90,7 @@ def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> dg.Asse
     metadata = describe_audit(audit)
     differences = list(audit.differences)
     notes = [*audit.warnings, *([UNJUDGED.format(audit.unjudged)] if audit.unjudged else [])]
-    equal = f"The copies hold the same {metadata['live_keys']:,} keys in {metadata['partitions_compared']} partitions."
+    equal = f"All copies are equal; keys: {metadata['live_keys']:,}, partitions: {metadata['partitions_compared']}."
     return CheckResult(
         key,
         check_name,

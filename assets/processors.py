@@ -143,7 +143,7 @@ def _judge(key: dg.AssetKey, rollout: Rollout, done: DeploymentResult) -> list[d
         key,
         ALL_ASSIGNED,
         not missing and bool(rollout.inputs),
-        f"No task processes {absent}." if missing else f"Tasks process {partitions} of {partitions} partitions.",
+        f"No task processes {absent}." if missing else f"Input partitions: {partitions}, all with a running task.",
         f"a running task for each of {partitions} input partitions",
         "Wait until `holdfast status` shows no restore; if a task is still missing, materialise this asset again.",
         metadata={"partitions": partitions, "partitions_missing": len(missing)},

@@ -210,7 +210,7 @@ def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
     tabled = done.current.manifest.fingerprints if done.current is not None else {}
     differing, rows = _differences(tabled, done.stored), sum(each.count for each in tabled.values())
     if tabled:
-        equal = f"Table and checkpoint hold the same {rows:,} keys in {len(done.stored)} partitions."
+        equal = f"Table and checkpoint are equal; keys: {rows:,}, partitions: {len(done.stored)}."
     else:
         equal = f"Built from the audited history: {', '.join(str(each.tag) for each in done.past) or 'nothing'}."
     return CheckResult(

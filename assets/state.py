@@ -154,7 +154,7 @@ def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.Ass
         key,
         CHECKPOINTS_STORED,
         not failing,
-        " ".join(failing) or f"Workers stored {uploads:,} checkpoints; checkpoint store: {places}.",
+        " ".join(failing) or f"Stored checkpoints: {uploads:,}; checkpoint store: {places}.",
         "workers store their checkpoints",
         "Check the checkpoint store's speed, free space and access rights. Until then a lost disk is restored from the "
         "changelog alone.",
