@@ -6,13 +6,13 @@ Invariants:
     - Only a run imports RocksDB and the warehouse; loading definitions does not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.heat_map import heat_map
 from holdfast.assets.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
@@ -21,6 +21,7 @@ from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoin
 from holdfast.processors.audits.tables import SnapshotUnknown, subject_of, tabled
 from holdfast.processors.audits.telling import UNJUDGED, told_key
 from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.registration import ProcessorDefinition
 
 COPIES_EQUAL = "copies_equal"
@@ -28,64 +29,44 @@ COPIES_EQUAL = "copies_equal"
 
 def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     """The check of each table against store and changelog; it blocks a snapshot's dependents and runs on demand."""
-    changelogs = {spec.store: spec.topic.name for spec in definition.topology.changelogs}
-    by_key = {keys.snapshot_key(definition.name, store): store for store in changelogs}
-
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_audits",
-        specs=[
-            dg.AssetCheckSpec(
-                COPIES_EQUAL,
-                asset=key,
-                blocking=True,
-                description="Table, changelog and checkpoint hold the same keys and values at the snapshot's offsets. "
-                "A failure names the keys that differ and the repair.",
-            )
-            for key in by_key
-        ],
-        can_subset=True,
+    return check_of_each(
+        f"{keys.safe(definition.name)}_audits",
+        COPIES_EQUAL,
+        "Table, changelog and checkpoint hold the same keys and values at the snapshot's offsets. A failure names the "
+        "keys that differ and the repair.",
+        {keys.snapshot_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
+        lambda _, changelogs, cluster, lifecycle: _audited(definition.name, changelogs, cluster, lifecycle),
+        blocking=True,
     )
-    def audits(
-        context: dg.AssetCheckExecutionContext,
-        cluster: dg.ResourceParam[Cluster],
-        lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> Iterable[dg.AssetCheckResult]:
-        stores = [by_key[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
-        chosen = {store: changelogs[store] for store in stores}
-        yield from audit_results(definition.name, chosen, cluster, lifecycle)
-
-    return audits
 
 
-def audit_results(
-    processor: str, changelogs: Mapping[str, str], cluster: Cluster, lifecycle: Lifecycle
-) -> Iterator[dg.AssetCheckResult]:
-    """The check `copies_equal` of each store's table, at the table's offsets.
-
-    Args:
-        processor: The processor's name.
-        changelogs: Store -> its changelog.
-        cluster: Kafka.
-        lifecycle: The folders of checkpoints and of the warehouse.
-    """
+def _audited(
+    processor: str, changelogs: Sequence[ChangelogSpec], cluster: Cluster, lifecycle: Lifecycle
+) -> Iterator[CheckResult]:
+    """The check of each store's table, at the table's offsets."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
     kept = checkpoint_manifests(lifecycle.paths.checkpoints(processor))
-    for store, changelog in changelogs.items():
-        key = keys.snapshot_key(processor, store)
+    for spec in changelogs:
+        store, key = spec.store, keys.snapshot_key(processor, spec.store)
         try:
             published = tabled(lifecycle.paths, processor, store)
         except (TableUnknown, SnapshotUnknown) as absent:
-            yield CheckResult(key, COPIES_EQUAL, False, absent.message, action=absent.action, warns=True).result()
+            yield CheckResult(key, COPIES_EQUAL, False, absent.message, action=absent.action, warns=True)
             continue
         audit = audit_store(
-            subject_of(processor, store, changelog), (), topics, cluster.client_config, tabled=published, kept=kept
+            subject_of(processor, store, spec.topic.name),
+            (),
+            topics,
+            cluster.client_config,
+            tabled=published,
+            kept=kept,
         )
         yield judge_audit(key, COPIES_EQUAL, audit)
 
 
-def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> dg.AssetCheckResult:
+def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> CheckResult:
     """An audit as a check result; it fails when a key differs or a partition could not be proved."""
     metadata = describe_audit(audit)
     differences = list(audit.differences)
@@ -99,7 +80,7 @@ def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> dg.Asse
         "all copies hold the same keys and values",
         " ".join(audit.repair),
         metadata=metadata,
-    ).result()
+    )
 
 
 def describe_audit(audit: StoreAudit) -> dict[str, Any]:

@@ -5,11 +5,15 @@ Invariants:
     - A result that passes has a sentence, too: it names the values that were compared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
+
+from holdfast.assets.ports import Cluster, Lifecycle
+
+Subject = TypeVar("Subject")
 
 
 def worded(sentence: str, expected: str = "", action: str = "") -> str:
@@ -71,3 +75,37 @@ class CheckResult:
             metadata=result.metadata,
             blocking=blocking,
         )
+
+
+def check_of_each(
+    step: str,
+    check: str,
+    description: str,
+    subjects: Mapping[dg.AssetKey, Subject],
+    results: Callable[[dg.AssetCheckExecutionContext, Sequence[Subject], Cluster, Lifecycle], Iterable[CheckResult]],
+    *,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """One step that runs the same check of several assets, or of those that a run selects.
+
+    Args:
+        step: The step's name.
+        check: The check's name.
+        description: What the check verifies.
+        subjects: Asset -> the subject of its check.
+        results: Makes the results of the selected subjects, which are in the order of their assets.
+        blocking: Whether a failure stops the assets downstream.
+    """
+    specs = [dg.AssetCheckSpec(check, asset=key, blocking=blocking, description=description) for key in subjects]
+
+    @dg.multi_asset_check(name=step, specs=specs, can_subset=True)
+    def check_each(
+        context: dg.AssetCheckExecutionContext,
+        cluster: dg.ResourceParam[Cluster],
+        lifecycle: dg.ResourceParam[Lifecycle],
+    ) -> Iterable[dg.AssetCheckResult]:
+        selected = [subjects[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
+        for found in results(context, selected, cluster, lifecycle):
+            yield found.result()
+
+    return check_each

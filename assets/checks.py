@@ -1,21 +1,21 @@
 """The checks `compaction_healthy` and `importable`, and the config check that changelog assets share."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult, worded
+from holdfast.assets.check_result import CheckResult, check_of_each, worded
 from holdfast.assets.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rehearsals import measured_rate
+from holdfast.assets.rollouts import clients_of
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.config import drift
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import TaskStatus
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health.compaction import RESTORE_TARGET_S, CompactionFacts, judge_compaction
@@ -69,38 +69,29 @@ def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     """The check of each changelog's compaction, config and size; a schedule runs it."""
-    topology = definition.topology
-    by_key = {keys.changelog_key(definition.name, spec.store): spec for spec in topology.changelogs}
 
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_compaction_checks",
-        specs=[
-            dg.AssetCheckSpec(
-                COMPACTION,
-                asset=key,
-                description="Kafka compacts the changelog, its config has not drifted, no transaction hangs, and a "
-                "full restore takes no longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
-            )
-            for key in by_key
-        ],
-        can_subset=True,
-    )
-    def compaction_checks(
+    def results(
         context: dg.AssetCheckExecutionContext,
-        cluster: dg.ResourceParam[Cluster],
-        lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> Iterable[dg.AssetCheckResult]:
-        chosen = [by_key[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
-        for found in compaction_results(definition.name, chosen, cluster, lifecycle, warn=context.log.warning):
-            yield _with_picture(found.result(), context.instance)
+        changelogs: Sequence[ChangelogSpec],
+        cluster: Cluster,
+        lifecycle: Lifecycle,
+    ) -> Iterator[CheckResult]:
+        for found in compaction_results(definition.name, changelogs, cluster, lifecycle, warn=context.log.warning):
+            yield _with_picture(found, context.instance)
 
-    return compaction_checks
+    return check_of_each(
+        f"{keys.safe(definition.name)}_compaction_checks",
+        COMPACTION,
+        "Kafka compacts the changelog, its config has not drifted, no transaction hangs, and a full restore takes no "
+        "longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
+        {keys.changelog_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
+        results,
+    )
 
 
-def _with_picture(result: dg.AssetCheckResult, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
     """The result with a picture of this check and the former ones."""
-    assert result.asset_key is not None
-    key = dg.AssetCheckKey(result.asset_key, COMPACTION)
+    key = dg.AssetCheckKey(result.key, COMPACTION)
     seen = _compaction_seen(result.metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]
     for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=CHECKS_MAX - 1):
@@ -111,7 +102,7 @@ def _with_picture(result: dg.AssetCheckResult, instance: dg.DagsterInstance) -> 
             one = _compaction_seen(before.metadata, moment, passed=before.passed)
             history += [] if one is None else [one]
     picture = changelog_picture(history)
-    return result.with_metadata({**result.metadata, "picture": dg.MetadataValue.md(picture)}) if picture else result
+    return replace(result, metadata={**result.metadata, "picture": dg.MetadataValue.md(picture)}) if picture else result
 
 
 def _compaction_seen(metadata: Mapping[str, dg.MetadataValue], at: datetime, *, passed: bool) -> CompactionSeen | None:
@@ -147,9 +138,7 @@ def compaction_results(
 
 def _tasks_of(processor: str, lifecycle: Lifecycle) -> list[tuple[TaskStatus, ...]]:
     """The tasks of each worker that answers."""
-    deployed = lifecycle.world.registry.deployment(processor)
-    slots = ("0",) if deployed is None else deployed.slots
-    statuses = [ProcessorClient(processor, slot, lifecycle.paths).status() for slot in slots]
+    statuses = [client.status() for client in clients_of(processor, lifecycle)]
     return [status.tasks for status in statuses if status is not None]
 
 

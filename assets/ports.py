@@ -57,8 +57,8 @@ class Verbs(Protocol):
         ...
 
 
-class Lifecycle(Protocol):
-    """Deployment and recovery of processors; resource key ``lifecycle``."""
+class Machine(Protocol):
+    """The part of ``Lifecycle`` that a rollout needs."""
 
     @property
     def world(self) -> World:
@@ -66,13 +66,21 @@ class Lifecycle(Protocol):
         ...
 
     @property
-    def paths(self) -> Paths:
-        """Folders and files below the home folder."""
-        ...
-
-    @property
     def project(self) -> Path:
         """The working folder of processors."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """The HOLDFAST_* variables of a processor; never log them, they may hold secrets."""
+        ...
+
+
+class Lifecycle(Machine, Protocol):
+    """Deployment and recovery of processors; resource key ``lifecycle``."""
+
+    @property
+    def paths(self) -> Paths:
+        """Folders and files below the home folder."""
         ...
 
     @property
@@ -82,10 +90,6 @@ class Lifecycle(Protocol):
 
     def verbs(self, who: str) -> Verbs:
         """The verbs; the registry records ``who`` with each action."""
-        ...
-
-    def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; never log them, they may hold secrets."""
         ...
 
 

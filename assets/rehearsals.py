@@ -4,13 +4,13 @@ Invariants:
     - Only a run that rehearses imports RocksDB; loading definitions does not.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.registration import ProcessorDefinition
@@ -34,32 +34,15 @@ def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
 
 def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     """The check that rehearses a restore of one partition; its outcome goes to every store of the processor."""
-    stores = {keys.state_key(definition.name, spec.store): spec.store for spec in definition.topology.changelogs}
 
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_rehearsals",
-        specs=[
-            dg.AssetCheckSpec(
-                RESTORE_REHEARSED,
-                asset=key,
-                description="A restore of one partition into a scratch folder gave the same state as its worker has. "
-                "A restore of all partitions takes no longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
-            )
-            for key in stores
-        ],
-        can_subset=True,
-    )
-    def rehearsals(
-        context: dg.AssetCheckExecutionContext,
-        cluster: dg.ResourceParam[Cluster],
-        lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> Iterable[dg.AssetCheckResult]:
+    def results(
+        context: dg.AssetCheckExecutionContext, wanted: Sequence[dg.AssetKey], cluster: Cluster, lifecycle: Lifecycle
+    ) -> Iterator[CheckResult]:
         from holdfast.processors.lifecycle.health.rehearsal import choose
 
-        wanted = {key.asset_key for key in context.selected_asset_check_keys}
         if _materialises(context):
             for key in wanted:
-                yield last_result(key, definition.name, lifecycle).result()
+                yield last_result(key, definition.name, lifecycle)
             return
         opened = open_rehearsals(cluster, lifecycle)
         chosen = choose(opened.candidates(definition.name), context.run.run_id)
@@ -67,14 +50,19 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
             sentence = f"No worker of {definition.name} runs, so a restored partition can't be compared."
             action = f"Start the processor: `holdfast apply deploy {definition.name}`."
             for key in wanted:
-                yield CheckResult(key, RESTORE_REHEARSED, False, sentence, action=action).result()
+                yield CheckResult(key, RESTORE_REHEARSED, False, sentence, action=action)
             return
         done = opened.rehearse(chosen, f"dagster run {context.run.run_id}")
-        for found in results_of(done, opened, lifecycle):
-            if found.key in wanted:
-                yield found.result()
+        yield from (found for found in results_of(done, opened, lifecycle) if found.key in wanted)
 
-    return rehearsals
+    return check_of_each(
+        f"{keys.safe(definition.name)}_rehearsals",
+        RESTORE_REHEARSED,
+        "A restore of one partition into a scratch folder gave the same state as its worker has. A restore of all "
+        "partitions takes no longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
+        {key: key for key in (keys.state_key(definition.name, spec.store) for spec in definition.topology.changelogs)},
+        results,
+    )
 
 
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:

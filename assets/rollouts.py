@@ -7,35 +7,23 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
 
+from holdfast.assets.ports import Lifecycle, Machine
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
-from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.registration import ProcessorDefinition
 
 #: The slots of a processor on one machine.
 SLOTS = ("0",)
 
 
-class Machine(Protocol):
-    """The part of ``ports.Lifecycle`` that a rollout needs."""
-
-    @property
-    def world(self) -> World:
-        """Supervisor, worker statuses and registry."""
-        ...
-
-    @property
-    def project(self) -> Path:
-        """The working folder of processors."""
-        ...
-
-    def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; never log them, they may hold secrets."""
-        ...
+def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
+    """A client for each worker of a processor; slot 0 for a processor that is not deployed."""
+    deployed = lifecycle.world.registry.deployment(processor)
+    slots = SLOTS if deployed is None else deployed.slots
+    return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:

@@ -8,7 +8,6 @@ Invariants:
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -45,28 +44,16 @@ class SnapshotConfig(dg.Config):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The store whose table an asset shows."""
-
-    processor: str
-    store: str
-
-    @property
-    def key(self) -> dg.AssetKey:
-        return keys.snapshot_key(self.processor, self.store)
-
-
 def snapshot_asset(
     definition: ProcessorDefinition, store: str, settings: SnapshotSettings | None = None
 ) -> dg.AssetsDefinition:
     """The asset of one store's warehouse table."""
     chosen = settings or SnapshotSettings()
     partitions = snapshot_partitions(chosen)
-    shown = _Shown(definition.name, store)
+    key = keys.snapshot_key(definition.name, store)
 
     @dg.asset(
-        key=shown.key,
+        key=key,
         deps=[keys.state_key(definition.name, store), keys.changelog_key(definition.name, store)],
         description=f"Iceberg table of store {store} of {definition.name}: each version is the store at one exact "
         "offset vector. The current time partition is published from the store, a past one is built from the history.",
@@ -82,7 +69,7 @@ def snapshot_asset(
         check_specs=[
             dg.AssetCheckSpec(
                 MATCHES_STATE,
-                asset=shown.key,
+                asset=key,
                 blocking=True,
                 description="The published table holds the same keys and values as the store's checkpoint.",
             )
@@ -104,22 +91,22 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except SnapshotAuditFailed as failure:
-            yield CheckResult(shown.key, MATCHES_STATE, False, failure.message, action=failure.action).result()
+            yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
-        for key, rows in _rows_by_window(asked, done) if wanted else ():
-            context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=key)
+        for window, rows in _rows_by_window(asked, done) if wanted else ():
+            context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=window)
         yield dg.MaterializeResult(
-            asset_key=shown.key,
-            metadata=_describe(shown, done, newest),
+            asset_key=key,
+            metadata=_describe(definition.name, store, done, newest),
             data_version=dg.DataVersion(newest.snapshot_id),
-            check_results=[_judge(shown.key, done)],
+            check_results=[_judge(key, done)],
         )
 
     return write_table
 
 
-def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
+def _describe(processor: str, store: str, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
     from holdfast.assets.spark.tables import COLUMNS
 
     kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in done.columns]
@@ -129,7 +116,7 @@ def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[
         "dagster/row_count": newest.rows,
         "dagster/table_name": newest.table,
         "dagster/column_schema": dg.TableSchema(kinds),
-        "dagster/column_lineage": _lineage(shown, typed),
+        "dagster/column_lineage": _lineage(processor, store, typed),
         "snapshot_rows": dg.MetadataValue.int(newest.rows),
         "snapshot_quarantined": dg.MetadataValue.int(newest.quarantined),
         "snapshot_id": dg.MetadataValue.text(newest.snapshot_id),
@@ -191,10 +178,10 @@ def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:
     ]
 
 
-def _lineage(shown: _Shown, typed: list[str]) -> dg.TableColumnLineage:
+def _lineage(processor: str, store: str, typed: list[str]) -> dg.TableColumnLineage:
     """The source of each table column: a column of the store or of its changelog."""
-    state = keys.state_key(shown.processor, shown.store)
-    changelog = keys.changelog_key(shown.processor, shown.store)
+    state = keys.state_key(processor, store)
+    changelog = keys.changelog_key(processor, store)
     sources = {"key": "key", "message_key": "key", "state_key": "key"}
     sources |= dict.fromkeys(("value", "json", "event_timestamp", *typed), "value")
     made = {column: [dg.TableColumnDep(asset_key=state, column_name=source)] for column, source in sources.items()}

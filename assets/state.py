@@ -17,11 +17,11 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.metadata import table
 from holdfast.assets.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.assets.rollouts import clients_of
 from holdfast.assets.times import snapshot_freshness
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
 from holdfast.processors.audits.tables import subject_of
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.registration import ProcessorDefinition
 
@@ -60,10 +60,7 @@ def state_asset(
         lifecycle: dg.ResourceParam[Lifecycle],
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         began = time.monotonic()
-        world = lifecycle.world
-        deployed = world.registry.deployment(definition.name)
-        slots = ("0",) if deployed is None else deployed.slots
-        clients = [ProcessorClient(definition.name, slot, lifecycle.paths) for slot in slots]
+        clients = clients_of(definition.name, lifecycle)
         manifests = [client.checkpoint() for client in clients]
         parts = store_partitions(manifests, store)
         context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
@@ -75,7 +72,7 @@ def state_asset(
         if changelog is not None:
             unowned = tuple(uncovered(topics, changelog.name, parts, cluster.client_config))
             audit = StoreAudit(subject_of(definition.name, store, changelog.name), tuple(rows), unowned)
-            results = [judge_audit(key, MATCHES_CHANGELOG, audit), judge_store(key, statuses)]
+            results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(
             asset_key=key,

@@ -4,19 +4,19 @@ Invariants:
     - ``processors.lifecycle.health.topics`` decides and words each failure; this module only makes it a check result.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector, OpenTransaction
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
 from holdfast.processors.lifecycle.recovery import rediscovery
@@ -39,7 +39,6 @@ ACTIONS_MAX = 1000
 #: The check of a processor that warns after the registry was lost.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry recorded this processor when it was deployed, not after the registry was lost."
-HANGING_SAYS = "No transaction holds back the changelog: Kafka compacts it, and a restore reads it to its end."
 
 
 def key_of(finding: Finding) -> dg.AssetKey:
@@ -164,20 +163,9 @@ def _topic_check(topic: str, readers: Sequence[Topology]) -> dg.AssetChecksDefin
 
 
 def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    changelogs = {keys.changelog_key(definition.name, spec.store): spec for spec in definition.topology.changelogs}
-
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_transaction_checks",
-        specs=[
-            dg.AssetCheckSpec(topic_health.NO_HANGING_TRANSACTION, asset=key, description=HANGING_SAYS)
-            for key in changelogs
-        ],
-        can_subset=True,
-    )
-    def transaction_checks(
-        context: dg.AssetCheckExecutionContext, cluster: dg.ResourceParam[Cluster]
-    ) -> Iterable[dg.AssetCheckResult]:
-        chosen = [changelogs[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
+    def results(
+        context: dg.AssetCheckExecutionContext, chosen: Sequence[ChangelogSpec], cluster: Cluster, _: Lifecycle
+    ) -> Iterator[CheckResult]:
         topics = cluster.topics()
         facts = topics.describe([spec.topic.name for spec in chosen])
         partitions = {name: each.partitions for name, each in facts.items()}
@@ -194,9 +182,15 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
                 and (stood_s := max(each.open_for_s for each in there)) >= topic_health.HELD_S
                 and place.number in stable[name]
             ]
-            yield _result(topic_health.judge_transactions(definition.name, spec, held)).result()
+            yield _result(topic_health.judge_transactions(definition.name, spec, held))
 
-    return transaction_checks
+    return check_of_each(
+        f"{keys.safe(definition.name)}_transaction_checks",
+        topic_health.NO_HANGING_TRANSACTION,
+        "No transaction holds back the changelog: Kafka compacts it, and a restore reads it to its end.",
+        {keys.changelog_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
+        results,
+    )
 
 
 def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Partition, int]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark.tables import quoted
 from holdfast.infra.sample_data.flights import flights_file
 from holdfast.infra.spark.session import short_errors
+from holdfast.processors.snapshots.names import quoted
 
 #: The most differing keys in a result.
 EXAMPLES_MAX = 20

@@ -7,11 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from holdfast.infra.warehouse.catalog import TableUnknown
-from holdfast.processors.snapshots.names import procedure_name, quoted, snapshots_name, table_name
-
-__all__ = ["COLUMNS", "HISTORY_COLUMNS", "QUARANTINE_COLUMNS", "SNAPSHOT_COLUMNS", "create_history", "create_table"]
-__all__ += ["create_quarantine", "create_snapshots", "procedure_name", "quoted", "require_table", "table_name"]
-__all__ += ["table_shape"]
+from holdfast.processors.snapshots.names import quoted, snapshots_name
 
 Column = tuple[str, str, str]
 

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
 
 from holdfast import Count, Max, Mean, Sum
 from holdfast.assets.spark.quarantine import write_quarantine
-from holdfast.assets.spark.tables import create_table, quoted
+from holdfast.assets.spark.tables import create_table
 from holdfast.assets.spark.typed import (
     SchemaChangeRefused,
     evolve_table,
@@ -26,6 +26,7 @@ from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_sch
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
+from holdfast.processors.snapshots.names import quoted
 
 
 class Colour(enum.Enum):
