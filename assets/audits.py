@@ -55,14 +55,8 @@ def _audited(
         except (TableUnknown, SnapshotUnknown) as absent:
             yield CheckResult(key, COPIES_EQUAL, False, absent.message, action=absent.action, warns=True)
             continue
-        audit = audit_store(
-            subject_of(processor, store, spec.topic.name),
-            (),
-            topics,
-            cluster.client_config,
-            tabled=published,
-            kept=kept,
-        )
+        subject = subject_of(processor, store, spec.topic.name)
+        audit = audit_store(subject, (), topics, cluster.client_config, tabled=published, kept=kept)
         yield judge_audit(key, COPIES_EQUAL, audit)
 
 
