@@ -26,7 +26,7 @@ from holdfast.processors.snapshots.plan import SnapshotPlan
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
 #: SQL: whether a row is a record of the changelog.
-TOLD = f"op IN ('{PUT}', '{DELETE}')"
+LOGGED = f"op IN ('{PUT}', '{DELETE}')"
 #: SQL: the ``op`` of a changelog record.
 OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
 #: SQL: whether a row has a value.
@@ -136,7 +136,7 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
-        f"(({TOLD} AND offset < {part.end}) OR (NOT {TOLD} AND offset > {part.start})))"
+        f"(({LOGGED} AND offset < {part.end}) OR (NOT {LOGGED} AND offset > {part.start})))"
         for part in ranges
     ]
     return f"generation = {generation} AND ({' OR '.join(tests) or 'false'})"
@@ -145,8 +145,8 @@ def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
 def counted(rows: DataFrame) -> dict[int, Counted]:
     """Partition -> the counts of its rows; partitions without a row are absent."""
     found = rows.groupBy("store_partition").agg(
-        F.expr(f"count_if({TOLD})").alias("records"),
-        F.expr(f"count_if({TOLD} AND value IS NULL)").alias("tombstones"),
+        F.expr(f"count_if({LOGGED})").alias("records"),
+        F.expr(f"count_if({LOGGED} AND value IS NULL)").alias("tombstones"),
         F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
         F.expr(f"count_if(NOT {READABLE})").alias("strange"),
         F.expr(f"min(if({READABLE}, NULL, offset))").alias("first_strange"),
@@ -166,7 +166,7 @@ def fold(rows: DataFrame) -> DataFrame:
         rows.selectExpr(
             "store_partition",
             "key",
-            f"struct(generation, offset, if({TOLD}, 1, 0) AS told, op, value, timestamp) AS row",
+            f"struct(generation, offset, if({LOGGED}, 1, 0) AS logged, op, value, timestamp) AS row",
         )
         .groupBy("store_partition", "key")
         .agg({"row": "max"})

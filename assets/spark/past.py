@@ -213,7 +213,7 @@ def _reached(
     changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
 ) -> dict[int, tuple[int, int, int]]:
     """Partition -> the offset after its last change, the number of changes, and of deletions."""
-    logged = f"{history.TOLD} AND {history.between(known.generation, ranges)}"
+    logged = f"{history.LOGGED} AND {history.between(known.generation, ranges)}"
     counted = changes.where(logged).groupBy("store_partition")
     rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()
     found = {part.partition: (part.start, 0, 0) for part in ranges}

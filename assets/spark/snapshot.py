@@ -202,7 +202,7 @@ def write_snapshot(
 
 
 def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
-    """Drop the branches of this attempt and of all interrupted ones; none of them can be published any more."""
+    """Drop the branches of this attempt and of all interrupted ones, which can never be published."""
     versions.drop_branches(spark, plan.table, seen.branches(BRANCH))
     changes = history_name(plan.processor, plan.store)
     versions.drop_branches(spark, changes, versions.branches_of(spark, changes, BRANCH))
