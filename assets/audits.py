@@ -1,115 +1,84 @@
-"""The check of each snapshot, that its three copies are equal; and any audit as a check's result: a heat map of
-partitions and buckets, the keys that differ, and the repair plan.
+"""The check `copies_equal` of each snapshot, and the check result of any audit: a heat map, the keys that differ, and
+the repair plan.
 
 Invariants:
-    - A snapshot is audited by other code than wrote it: Python, without Spark.
-    - RocksDB and the warehouse are imported by a run that needs them, never by loading definitions.
+    - Python code without Spark audits a snapshot, because Spark code wrote it.
+    - Only a run imports RocksDB and the warehouse; loading definitions does not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.heat_map import heat_map
+from holdfast.assets.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.processors.audits.comparison import SHOWN, Side
 from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoint_manifests
 from holdfast.processors.audits.tables import SnapshotUnknown, subject_of, tabled
 from holdfast.processors.audits.telling import UNJUDGED, told_key
 from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.registration import ProcessorDefinition
 
 COPIES_EQUAL = "copies_equal"
 
 
 def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """A check of each table against store and changelog: with every snapshot, where it blocks, and on demand."""
-    changelogs = {spec.store: spec.topic.name for spec in definition.topology.changelogs}
-    by_key = {keys.snapshot_key(definition.name, store): store for store in changelogs}
-
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_audits",
-        specs=[
-            dg.AssetCheckSpec(
-                COPIES_EQUAL,
-                asset=key,
-                blocking=True,
-                description="Table, changelog and the owner's checkpoint hold the same keys and values, at the "
-                "snapshot's offsets; if not, which keys differ, and what mends it.",
-            )
-            for key in by_key
-        ],
-        can_subset=True,
+    """The check of each table against store and changelog; it blocks a snapshot's dependents and runs on demand."""
+    return check_of_each(
+        f"{keys.safe(definition.name)}_audits",
+        COPIES_EQUAL,
+        "Table, changelog and checkpoint hold the same keys and values at the snapshot's offsets. A failure names the "
+        "keys that differ and the repair.",
+        {keys.snapshot_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
+        lambda _, changelogs, cluster, lifecycle: _audited(definition.name, changelogs, cluster, lifecycle),
+        blocking=True,
     )
-    def audits(
-        context: dg.AssetCheckExecutionContext,
-        cluster: dg.ResourceParam[Cluster],
-        lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> Iterable[dg.AssetCheckResult]:
-        stores = [by_key[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
-        chosen = {store: changelogs[store] for store in stores}
-        yield from audit_results(definition.name, chosen, cluster, lifecycle)
-
-    return audits
 
 
-def audit_results(
-    processor: str, changelogs: Mapping[str, str], cluster: Cluster, lifecycle: Lifecycle
-) -> Iterator[dg.AssetCheckResult]:
-    """Audit the tables of stores, at their own offsets, with the checkpoints that are still kept.
-
-    Args:
-        processor: Whose stores.
-        changelogs: Store -> its changelog.
-        cluster: Kafka.
-        lifecycle: Where checkpoints and the warehouse are.
-    """
+def _audited(
+    processor: str, changelogs: Sequence[ChangelogSpec], cluster: Cluster, lifecycle: Lifecycle
+) -> Iterator[CheckResult]:
+    """The check of each store's table, at the table's offsets."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
     kept = checkpoint_manifests(lifecycle.paths.checkpoints(processor))
-    for store, changelog in changelogs.items():
-        key = keys.snapshot_key(processor, store)
+    for spec in changelogs:
+        store, key = spec.store, keys.snapshot_key(processor, spec.store)
         try:
-            table = tabled(lifecycle.paths, processor, store)
+            published = tabled(lifecycle.paths, processor, store)
         except (TableUnknown, SnapshotUnknown) as absent:
-            yield dg.AssetCheckResult(
-                asset_key=key,
-                check_name=COPIES_EQUAL,
-                passed=False,
-                severity=dg.AssetCheckSeverity.WARN,
-                description=str(absent),
-            )
+            yield CheckResult(key, COPIES_EQUAL, False, absent.message, action=absent.action, warns=True)
             continue
-        audit = audit_store(
-            subject_of(processor, store, changelog), (), topics, cluster.client_config, tabled=table, kept=kept
-        )
+        subject = subject_of(processor, store, spec.topic.name)
+        audit = audit_store(subject, (), topics, cluster.client_config, tabled=published, kept=kept)
         yield judge_audit(key, COPIES_EQUAL, audit)
 
 
-def judge_audit(
-    key: dg.AssetKey,
-    check_name: str,
-    audit: StoreAudit,
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
-) -> dg.AssetCheckResult:
-    """What an audit means for an asset."""
-    said = list(audit.differences)
+def judge_audit(key: dg.AssetKey, check_name: str, audit: StoreAudit) -> CheckResult:
+    """An audit as a check result; it fails when a key differs or a partition could not be proved."""
+    metadata = describe_audit(audit)
+    differences = list(audit.differences)
     notes = [*audit.warnings, *([UNJUDGED.format(audit.unjudged)] if audit.unjudged else [])]
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=check_name,
-        passed=not said,
-        severity=severity,
-        description=f"{'; '.join(said)}. {' '.join(audit.repair)}" if said else " ".join(notes),
-        metadata=describe_audit(audit),
+    equal = f"All copies are equal; keys: {metadata['live_keys']:,}, partitions: {metadata['partitions_compared']}."
+    return CheckResult(
+        key,
+        check_name,
+        not differences,
+        f"{'; '.join(differences)}." if differences else " ".join([equal, *notes]),
+        "all copies hold the same keys and values",
+        " ".join(audit.repair),
+        metadata=metadata,
     )
 
 
 def describe_audit(audit: StoreAudit) -> dict[str, Any]:
-    """The figures, the heat map, the keys that differ and the repair plan, as metadata."""
+    """Metadata of an audit: figures, heat map, the first keys that differ, and the repair plan."""
     wholes = {side: _whole(audit, side) for side in Side}
     metadata: dict[str, Any] = {
         "partitions_compared": len(audit.moments),
@@ -118,19 +87,15 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
         "keys_differing": sum(moment.differing for moment in audit.moments),
         "keys_unjudged": audit.unjudged,
         "records_stray": sum(each.stray.records for each in audit.partitions if each.stray is not None),
-        **{f"{side.value}_fingerprint": found.hex for side, found in wholes.items() if found is not None},
+        **{f"{side.value}_fingerprint": whole.hex for side, whole in wholes.items() if whole is not None},
     }
     if audit.moments:
         metadata["heat_map"] = dg.MetadataValue.md(heat_map(audit.moments))
     rows = [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN]
     if rows:
-        kinds = {name: "int" if name == "partition" else "string" for name in rows[0]}
-        records = [
-            dg.TableRecord({**{name: str(value) for name, value in row.items()}, "partition": row["partition"]})
-            for row in rows
-        ]
-        columns = [dg.TableColumn(name, kind) for name, kind in kinds.items()]
-        metadata["differing_keys"] = dg.MetadataValue.table(records, schema=dg.TableSchema(columns))
+        metadata["differing_keys"] = table(
+            [{name: value if name == "partition" else str(value) for name, value in row.items()} for row in rows]
+        )
     if audit.warnings:
         metadata["warnings"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in audit.warnings))
     if audit.repair:
@@ -140,11 +105,10 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
 
 
 def _whole(audit: StoreAudit, side: Side) -> Fingerprint | None:
-    """The fingerprint of one copy over all partitions; None where it was not compared in all of them."""
-    found = [moment.wholes.get(side) for moment in audit.moments]
+    """The fingerprint of one copy over all partitions; None unless each partition was compared, once."""
     numbers = {moment.partition for moment in audit.moments}
-    there = [each for each in found if each is not None]
-    return sum(there, Fingerprint()) if len(there) == len(found) == len(numbers) else None
+    known = [whole for moment in audit.moments if (whole := moment.wholes.get(side)) is not None]
+    return sum(known, Fingerprint()) if len(known) == len(audit.moments) == len(numbers) else None
 
 
 def _first(prints: Any) -> Side:

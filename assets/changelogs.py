@@ -1,8 +1,8 @@
-"""Changelog assets: materialising one provisions what its processor needs, and says what it did.
+"""Changelog assets: materialising one creates and corrects the topics that its processor needs.
 
 Invariants:
-    - What is done is the plan of the verb ``provision``, explained in the materialisation; nothing is decided here.
-    - A refused plan changes nothing, and the step fails with the refusal's own words.
+    - A run applies the plan of the verb ``provision``, which the materialisation explains; nothing is decided here.
+    - A refused plan changes nothing, and the step fails with the refusal's sentence and action.
 """
 
 import time
@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 import dagster as dg
 
 from holdfast.assets import checks, keys
+from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
-from holdfast.assets.telling import teller
-from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.assets.telling import refusal, teller
+from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.topology import ChangelogSpec
@@ -25,7 +26,7 @@ from holdfast.processors.registration import ProcessorDefinition
 
 CONFIG_MATCHES = "config_matches_spec"
 PARTITIONS_MATCH = "partitions_match_source"
-#: Who finds another apply under way looks again so often, so many seconds apart.
+#: Attempts while another apply of the processor is open, and the seconds between two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
 
 
@@ -38,8 +39,8 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
     @dg.asset(
         key=key,
         deps=[keys.topic_key(name) for name in store.inputs],
-        description=f"Compacted changelog of store {changelog.store}: every update of its state, newest per key kept. "
-        "Materialising it creates and repairs the topics that the processor needs.",
+        description=f"Compacted changelog of store {changelog.store}: every state update, of which Kafka keeps the "
+        "newest per key. Materialising it creates and corrects the topics that the processor needs.",
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"kafka", "changelog"},
@@ -49,10 +50,13 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         metadata={"topic": changelog.topic.name, "dagster/uri": f"kafka://{changelog.topic.name}"},
         check_specs=[
             dg.AssetCheckSpec(
-                CONFIG_MATCHES, asset=key, blocking=True, description="The topic is compacted, as state needs it."
+                CONFIG_MATCHES, asset=key, blocking=True, description="The topic exists and has the required config."
             ),
             dg.AssetCheckSpec(
-                PARTITIONS_MATCH, asset=key, blocking=True, description="It has as many partitions as its inputs."
+                PARTITIONS_MATCH,
+                asset=key,
+                blocking=True,
+                description="The topic has as many partitions as its inputs.",
             ),
         ],
     )
@@ -64,11 +68,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         plan = provisioned(verbs, definition.name, context.log.info)
         if isinstance(plan.verdict, Refused):
             yield from _judge(definition, changelog, topics.describe([spec.name for spec in topology.topics()]))
-            raise dg.Failure(
-                description=f"{plan.verdict.sentence} What to do: {plan.verdict.action}",
-                metadata={"explanation": dg.MetadataValue.md(explain_markdown(plan))},
-                allow_retries=False,
-            )
+            raise refusal(plan, plan.verdict)
         facts = checks.settled_facts(topics, topology)
         yield dg.MaterializeResult(
             asset_key=key,
@@ -82,19 +82,19 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
 def provisioned(
     verbs: Verbs, processor: str, log: Callable[[str], None], wait: Callable[[float], None] = time.sleep
 ) -> Plan:
-    """Provision a processor; what was planned, and carried out unless it is refused.
+    """The plan of a provisioning, applied unless it is refused.
 
-    The steps of two changelogs of one processor may run side by side in a run: who comes second waits for the first,
-    and finds nothing left to do.
+    One run may materialise two changelogs of a processor at once. The second step waits for the first one's apply and
+    then has nothing left to do.
 
     Args:
         verbs: Plans and applies.
-        processor: Its name.
-        log: Told the explanation and the progress.
-        wait: Waits for so many seconds.
+        processor: The processor's name.
+        log: Logs the explanation and the progress.
+        wait: Waits for a number of seconds.
 
     Raises:
-        ApplyInProgress: Another apply of the processor was open for longer than a provisioning takes.
+        ApplyInProgress: Another apply of the processor was open for ``LOOKS * LOOK_EVERY_S`` seconds.
         HoldfastError: A stage failed.
     """
     for left in reversed(range(LOOKS)):
@@ -111,7 +111,7 @@ def provisioned(
             wait(LOOK_EVERY_S)
         else:
             return plan
-    raise AssertionError("the last look returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _describe(facts: TopicFacts, plan: Plan) -> dict[str, dg.MetadataValue]:
@@ -139,16 +139,14 @@ def _judge(
     _, expected = required_topics.resolve(definition.topology, facts)[changelog.topic.name]
     seen = facts.get(changelog.topic.name)
     yield checks.config_result(key, CONFIG_MATCHES, expected, seen)
-    yield _partitions_result(key, expected, seen)
-
-
-def _partitions_result(key: dg.AssetKey, expected: TopicSpec, seen: TopicFacts | None) -> dg.AssetCheckResult:
     found = 0 if seen is None else seen.partitions
-    passed = found == expected.partitions
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=PARTITIONS_MATCH,
-        passed=passed,
-        description="" if passed else f"It has {found} partitions, its inputs have {expected.partitions}.",
+    yield CheckResult(
+        key,
+        PARTITIONS_MATCH,
+        found == expected.partitions,
+        f"The changelog has {found} partitions, its inputs have {expected.partitions}.",
+        "equal numbers",
+        f"Stop the processor, then `holdfast apply clear {definition.name} --all --rewind earliest`: state is rebuilt "
+        "from the inputs, and outputs are sent again.",
         metadata={"partitions": found, "expected_partitions": expected.partitions or 0},
-    )
+    ).result()

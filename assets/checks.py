@@ -1,24 +1,21 @@
-"""Checks that several assets share, and those that run apart from materialisations.
+"""The checks `compaction_healthy` and `importable`, and the config check that changelog assets share."""
 
-Invariants:
-    - Each result says what was seen and what was expected, as metadata and as a sentence.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult, check_of_each, worded
 from holdfast.assets.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rehearsals import measured_rate
+from holdfast.assets.rollouts import clients_of
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.changelog.config import drift
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import TaskStatus
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health.compaction import RESTORE_TARGET_S, CompactionFacts, judge_compaction
@@ -28,14 +25,14 @@ from holdfast.processors.registration import BrokenDefinition, ProcessorDefiniti
 COMPACTION = "compaction_healthy"
 IMPORTABLE = "importable"
 MIB = 1024 * 1024
-#: A topic that was just made is known to every broker after so many seconds at most.
+#: Seconds until every broker knows a topic that was just created.
 SETTLE_S = 15.0
 #: Pause between two looks at them, seconds.
 SETTLE_CHECK_EVERY_S = 0.2
 
 
 def settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
-    """The facts of a processor's topics once all are known; what is missing after a while is left out."""
+    """The facts of a processor's topics by name; waits up to ``SETTLE_S`` until all exist, then omits the missing."""
     names = [spec.name for spec in topology.topics()]
     facts: dict[str, TopicFacts] = {}
 
@@ -50,67 +47,56 @@ def settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
 
 def config_result(key: dg.AssetKey, name: str, expected: TopicSpec, seen: TopicFacts | None) -> dg.AssetCheckResult:
     """Whether a changelog has the config entries that state needs."""
+    action = "Materialise this asset; that creates the topic or corrects its config."
     if seen is None:
-        return dg.AssetCheckResult(
-            asset_key=key,
-            check_name=name,
-            passed=False,
-            description=f"Topic {expected.name} is not there; materialise this asset to create it.",
-            metadata={"drifted_entries": len(expected.config)},
-        )
+        sentence = f"Topic {expected.name} is missing."
+        metadata: dict[str, int | str] = {"drifted_entries": len(expected.config)}
+        return CheckResult(key, name, False, sentence, "the topic exists", action, metadata=metadata).result()
     drifted = {
         entry: (seen.config.get(entry, "unset"), value) for entry, value in drift(expected.config, seen.config).items()
     }
     text = "; ".join(f"{entry} is {found}, expected {value}" for entry, (found, value) in drifted.items())
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=name,
-        passed=not drifted,
-        description=f"{text}. Materialise this asset to repair it." if drifted else "",
+    return CheckResult(
+        key,
+        name,
+        not drifted,
+        f"Topic {expected.name}: {text}." if drifted else f"Topic {expected.name} has the config that state needs.",
+        action=action,
         metadata={"drifted_entries": len(drifted), **{entry: found for entry, (found, _) in drifted.items()}},
-    )
+    ).result()
 
 
 def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheckKey]:
-    """The checks that `compaction_check` makes."""
+    """The keys of the checks that ``compaction_check`` defines."""
     stores = [changelog.store for changelog in definition.topology.changelogs]
     return [dg.AssetCheckKey(keys.changelog_key(definition.name, store), COMPACTION) for store in stores]
 
 
 def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """A check of each changelog's compaction settings and size, run by schedule."""
-    topology = definition.topology
-    by_key = {keys.changelog_key(definition.name, spec.store): spec for spec in topology.changelogs}
+    """The check of each changelog's compaction, config and size; a schedule runs it."""
 
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_compaction_checks",
-        specs=[
-            dg.AssetCheckSpec(
-                COMPACTION,
-                asset=key,
-                description="It is compacted and stays so, its config has not drifted, no transaction hangs, and a "
-                "restore of all of it takes no longer than the target.",
-            )
-            for key in by_key
-        ],
-        can_subset=True,
-    )
-    def compaction_checks(
+    def results(
         context: dg.AssetCheckExecutionContext,
-        cluster: dg.ResourceParam[Cluster],
-        lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> Iterable[dg.AssetCheckResult]:
-        chosen = [by_key[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
-        for result in compaction_results(definition.name, chosen, cluster, lifecycle, warn=context.log.warning):
-            yield _with_picture(result, context.instance)
+        changelogs: Sequence[ChangelogSpec],
+        cluster: Cluster,
+        lifecycle: Lifecycle,
+    ) -> Iterator[CheckResult]:
+        for found in compaction_results(definition.name, changelogs, cluster, lifecycle, warn=context.log.warning):
+            yield _with_picture(found, context.instance)
 
-    return compaction_checks
+    return check_of_each(
+        f"{keys.safe(definition.name)}_compaction_checks",
+        COMPACTION,
+        "Kafka compacts the changelog, its config has not drifted, no transaction hangs, and a full restore takes no "
+        "longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
+        {keys.changelog_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
+        results,
+    )
 
 
-def _with_picture(result: dg.AssetCheckResult, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """The result with what this and the last checks saw, drawn."""
-    assert result.asset_key is not None
-    key = dg.AssetCheckKey(result.asset_key, COMPACTION)
+def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
+    """The result with a picture of this check and the former ones."""
+    key = dg.AssetCheckKey(result.key, COMPACTION)
     seen = _compaction_seen(result.metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]
     for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=CHECKS_MAX - 1):
@@ -121,11 +107,10 @@ def _with_picture(result: dg.AssetCheckResult, instance: dg.DagsterInstance) -> 
             one = _compaction_seen(before.metadata, moment, passed=before.passed)
             history += [] if one is None else [one]
     picture = changelog_picture(history)
-    return result.with_metadata({**result.metadata, "picture": dg.MetadataValue.md(picture)}) if picture else result
+    return replace(result, metadata={**result.metadata, "picture": dg.MetadataValue.md(picture)}) if picture else result
 
 
 def _compaction_seen(metadata: Mapping[str, dg.MetadataValue], at: datetime, *, passed: bool) -> CompactionSeen | None:
-    """What one check's metadata says."""
     span, live = (metadata[name].value if name in metadata else None for name in ("offset_span", "live_keys"))
     if not isinstance(span, int):
         return None
@@ -139,10 +124,8 @@ def compaction_results(
     lifecycle: Lifecycle,
     *,
     warn: Callable[[str], None],
-) -> Iterator[dg.AssetCheckResult]:
-    """Look at changelogs, one after the other, and say of each how its compaction does; ``warn`` is told what is
-    not known.
-    """
+) -> Iterator[CheckResult]:
+    """The check `compaction_healthy` of each changelog; ``warn`` logs each fact that could not be read."""
     topics, workers = cluster.topics(), _tasks_of(processor, lifecycle)
     for changelog in changelogs:
         spec = changelog.topic
@@ -159,10 +142,8 @@ def compaction_results(
 
 
 def _tasks_of(processor: str, lifecycle: Lifecycle) -> list[tuple[TaskStatus, ...]]:
-    """What each worker that runs tells of its tasks."""
-    deployed = lifecycle.world.registry.deployment(processor)
-    slots = ("0",) if deployed is None else deployed.slots
-    statuses = [ProcessorClient(processor, slot, lifecycle.paths).status() for slot in slots]
+    """The tasks of each worker that answers."""
+    statuses = [client.status() for client in clients_of(processor, lifecycle)]
     return [status.tasks for status in statuses if status is not None]
 
 
@@ -173,8 +154,8 @@ def compaction_result(
     *,
     processor: str = "",
     target_s: float = RESTORE_TARGET_S,
-) -> dg.AssetCheckResult:
-    """What `judge_compaction` says of a changelog, as a warning: nothing waits for it."""
+) -> CheckResult:
+    """The outcome of ``judge_compaction`` as a warning: nothing stops because of it."""
     problems = judge_compaction(expected, facts, processor=processor, restore_target_s=target_s)
     commands = dict.fromkeys(problem.command for problem in problems if problem.command)
     metadata: dict[str, dg.MetadataValue] = {
@@ -189,18 +170,17 @@ def compaction_result(
         metadata["remedy"] = dg.MetadataValue.md("\n".join(f"    {command}" for command in commands))
     if facts.unknown:
         metadata["unknown"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in facts.unknown))
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=COMPACTION,
-        passed=not problems,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="\n".join(problem.text for problem in problems),
-        metadata=metadata,
-    )
+    lines = [
+        worded(each.sentence, action=each.action + (f" Remedy: `{each.command}`" if each.command else ""))
+        for each in problems
+    ]
+    seconds = "unknown" if facts.restore_s is None else f"{facts.restore_s:.0f} s"
+    well = f"{facts.topic} has {facts.span:,} offsets; a full restore takes {seconds}, the target is {target_s:.0f} s."
+    return CheckResult(key, COMPACTION, not problems, "\n".join(lines) or well, warns=True, metadata=metadata)
 
 
 def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
-    """The numbers that are worth a line over time; None for those that are not known."""
+    """The figures that Dagster plots over time; None where a figure is not known."""
     keys_known = [part.keys for part in facts.partitions if part.keys is not None]
     return {
         "offset_span": facts.span,
@@ -220,7 +200,7 @@ def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
 
 
 def broken_definition(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """What stands in the graph for a definition that can't be imported: its error, and a check that fails."""
+    """The asset of a definition that can't be imported, which shows the error, and its check, which fails."""
     key = keys.broken_key(broken.target)
     lines = broken.error.strip().splitlines() or ["no reason was given"]
     spec = dg.AssetSpec(
@@ -232,12 +212,15 @@ def broken_definition(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetC
         metadata={"target": broken.target, "error": dg.MetadataValue.md(f"```\n{broken.error.strip()}\n```")},
     )
 
-    @dg.asset_check(asset=key, name=IMPORTABLE, description="The definition can be imported.")
+    @dg.asset_check(asset=key, name=IMPORTABLE, description="Python can import the definition.")
     def importable() -> dg.AssetCheckResult:
-        return dg.AssetCheckResult(
-            passed=False,
-            description=f"{lines[-1]} Correct {broken.target} or the setting HOLDFAST_PROCESSORS, then reload.",
+        return CheckResult(
+            key,
+            IMPORTABLE,
+            False,
+            f"{broken.target} can't be imported: {lines[-1]}",
+            action=f"Correct {broken.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions.",
             metadata={"target": broken.target},
-        )
+        ).result()
 
     return spec, importable

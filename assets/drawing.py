@@ -1,4 +1,4 @@
-"""Rows of bars with a label and a note, in blocks under titles, as SVG that needs nothing but the browser; pure."""
+"""Bar charts as SVG: rows with a label and a note, in blocks under titles. Pure; the SVG refers to no other file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from html import escape
 
 INK, MUTED, BLUE, GREEN, PALE, GREY, RED = "#1f2933", "#7b8794", "#2f80ed", "#27ae60", "#d9e2ec", "#9aa5b1", "#eb5757"
-#: So many rows of a block are drawn.
+#: The most rows of a block.
 ROWS_MAX = 32
 _WIDTH, _LEFT, _BAR, _GAP = 720, 150, 14, 6
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: its length is ``value`` beside the longest of its block; ``note`` stands behind it."""
+    """One row: ``value`` sets its length relative to the longest row of its block; ``note`` follows the bar."""
 
     label: str
     value: float
@@ -24,7 +24,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar]) -> list[str]:
-    """A block of bars; of more than ``ROWS_MAX`` the longest, in their order, and how many are left out."""
+    """The rows of a block, in their order; beyond ``ROWS_MAX`` only the longest, and the number left out."""
     kept = sorted(sorted(range(len(rows)), key=lambda number: -rows[number].value)[:ROWS_MAX])
     most = max((row.value for row in rows), default=0.0) or 1.0
     drawn = []
@@ -36,7 +36,7 @@ def bars(rows: Sequence[Bar]) -> list[str]:
 
 
 def svg(blocks: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """Blocks of rows under their titles."""
+    """An SVG document of blocks, each a title and its rows."""
     parts, y = [], 8
     for title, rows in blocks:
         parts.append(text(8, y + 14, title, weight="600"))
@@ -52,18 +52,18 @@ def svg(blocks: Iterable[tuple[str, Sequence[str]]]) -> str:
     )
 
 
-def markdown(drawn: str, what: str) -> str:
-    """The picture inside of Markdown."""
-    return f"![{what}](data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()})"
+def markdown(drawn: str, title: str) -> str:
+    """An SVG document as a Markdown image; ``title`` is its alternative text."""
+    return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()})"
 
 
 def scaled(value: float, most: float) -> int:
-    """A length, of the room that there is."""
+    """The length of a bar, pixels, where the longest stands for ``most``."""
     return round((_WIDTH - _LEFT - 230) * max(0.0, value) / max(most, 1e-9))
 
 
 def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
-    """A bar from one length to another; nothing where there is none."""
+    """A bar between two lengths, pixels; empty where it has no width."""
     width = max(0, last - first)
     return (
         f'<rect x="{_LEFT + first}" y="0" width="{width}" height="{_BAR}" fill="{colour}" fill-opacity="{opacity}"/>'
@@ -73,15 +73,15 @@ def box(first: int, last: int, colour: str, opacity: str = "1") -> str:
 
 
 def label(words: str) -> str:
-    """What stands before a bar."""
+    """The text before a bar, cut to 24 characters."""
     return text(_LEFT - 8, 11, words if len(words) <= 24 else f"{words[:23]}…", anchor="end", colour=MUTED)
 
 
 def note(after: int, words: str) -> str:
-    """What stands behind a bar."""
+    """The text after a bar of length ``after``, pixels."""
     return text(_LEFT + after + 6, 11, words)
 
 
 def text(x: int, y: int, words: str, *, anchor: str = "start", colour: str = INK, weight: str = "400") -> str:
-    """Words."""
+    """A text element; its words are escaped."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{colour}" font-weight="{weight}">{escape(words)}</text>'

@@ -1,4 +1,4 @@
-"""From a processor's definition to its assets and checks; a pure function of the topology.
+"""All assets and checks of the processors, as a pure function of their topologies.
 
     topics/<t> ─► changelogs/<p>/<s>_changelog ─► processors/<p>/<p>_processor ─► state/<p>/<s>_state
                                                                                       └─► warehouse/<p>/<s>_snapshot
@@ -6,7 +6,7 @@
 
 Invariants:
     - Nothing here touches Kafka, the disk or the environment.
-    - A definition that can't be imported hides no other: it stands in the graph with its error.
+    - A definition that can't be imported becomes an asset that shows the error; all other assets load.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from holdfast.processors.registration import BrokenDefinition, ProcessorDefiniti
 
 
 def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None) -> dg.Definitions:
-    """The assets and checks of one processor, its topics excepted."""
+    """The assets and checks of one processor, without its topics."""
     topology = definition.topology
     logged = {changelog.store for changelog in topology.changelogs}
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
@@ -49,7 +49,7 @@ def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings
 def build_assets(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition], snapshots: SnapshotSettings | None = None
 ) -> dg.Definitions:
-    """The assets and checks of all processors and topics, and what stands for broken definitions."""
+    """The assets and checks of all processors, topics, orphans and broken definitions."""
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     broken = [broken_definition(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
     return dg.Definitions.merge(

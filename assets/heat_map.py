@@ -1,35 +1,34 @@
-"""The heat map of an audit: a row for each partition, a cell for each bucket, as a picture inside of Markdown; pure.
+"""The heat map of an audit: one row for each partition, one cell for each bucket. Pure.
 
 Invariants:
-    - The picture needs nothing but the browser: it is SVG in a data URI.
+    - The picture is SVG in a data URI, so a browser shows it without other files.
 """
 
-import base64
 from collections.abc import Sequence
 
+from holdfast.assets.drawing import markdown
 from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 
-#: Partitions beyond so many get no row; those with differences come first then.
+#: The most rows; with more partitions, those with most differences are drawn.
 ROWS_MAX = 64
 _CELL, _ROW, _LEFT, _TOP = 3, 14, 150, 18
 _EQUAL, _DIFFERS, _EMPTY = "#2e9f5b", "#d93025", "#dfe3e8"
 
 
 def heat_map(moments: Sequence[Moment]) -> str:
-    """Markdown with the picture: green where all copies of a bucket are equal, red where keys differ."""
+    """Markdown with the picture: a bucket is green where all copies are equal, red where keys differ."""
     shown = list(moments)
     if len(shown) > ROWS_MAX:
         shown = sorted(shown, key=lambda moment: -moment.differing)[:ROWS_MAX]
-    picture = base64.b64encode(svg(shown).encode()).decode()
     cells = sum(len(moment.by_bucket) for moment in moments)
     left = f" Of {len(moments)} rows, {len(shown)} are shown." if len(shown) < len(moments) else ""
-    told = f"{cells:,} of {len(moments) * BUCKETS:,} buckets have keys that differ." if cells else "All buckets equal."
-    return f"![partitions by buckets](data:image/svg+xml;base64,{picture})\n\n{told}{left}"
+    text = f"{cells:,} of {len(moments) * BUCKETS:,} buckets have keys that differ." if cells else "All buckets equal."
+    return f"{markdown(svg(shown), 'partitions by buckets')}\n\n{text}{left}"
 
 
 def svg(moments: Sequence[Moment]) -> str:
-    """The picture itself."""
+    """The picture as SVG."""
     width, height = _LEFT + BUCKETS * _CELL + 10, _TOP + len(moments) * _ROW + 6
     drawn = [_text(_LEFT + number * _CELL, _TOP - 5, f"{number}") for number in range(0, BUCKETS, 32)]
     for row, moment in enumerate(moments):

@@ -1,4 +1,4 @@
-"""An incident as one page for people: what is wrong, what is done about it, and its whole story, as Markdown."""
+"""An incident as a Markdown page: the fault, the remedy, the next action and the timeline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime
 from holdfast.infra.database.records import Incident
 from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
 
-#: More lines than this make no page; the first and the last are shown.
+#: The most timeline rows; beyond it the first and the last rows are shown.
 LINES_MAX = 60
-#: So much of one line's text is shown; logs in it would hide the rest.
+#: The most characters of one text; a quoted log would otherwise fill the page.
 TEXT_MAX = 1_000
 
 
 def page_of(incident: Incident) -> str:
-    """The page of one incident."""
+    """The page of one incident, open or closed."""
     lines = [
         f"## Incident {incident.id}: {incident.processor}, {TITLES[kind_of(incident.kind)]}",
         "",
@@ -35,8 +35,8 @@ def _facts(incident: Incident) -> list[str]:
     if incident.remedy:
         facts.append(f"- remedy: {incident.remedy}")
     if incident.acknowledged_by and incident.acknowledged_at is not None:
-        said = f": {incident.acknowledgement}" if incident.acknowledgement else ""
-        facts.append(f"- acknowledged: {incident.acknowledged_by}, {_at(incident.acknowledged_at)}{said}")
+        note = f": {incident.acknowledgement}" if incident.acknowledgement else ""
+        facts.append(f"- acknowledged: {incident.acknowledged_by}, {_at(incident.acknowledged_at)}{note}")
     if incident.reason:
         facts.append(f"- reason: {_text(incident.reason)}")
     return facts

@@ -1,8 +1,8 @@
-"""Every asset key, built here and nowhere else: ``[layer, processor, "<name>_<layer>"]``.
+"""Every asset key: ``[layer, processor, "<name>_<layer>"]``. No other module builds one.
 
 Invariants:
-    - The last part of a key is unique, because the lineage graph shows only that.
-    - A key is a function of names in the topology; it never changes with configuration.
+    - The last part of a key is unique, because the lineage graph shows only that part.
+    - A key depends on names in the topology only, never on configuration.
 """
 
 import re
@@ -10,18 +10,18 @@ import re
 import dagster as dg
 
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
-#: The upkeep of warehouse tables is a layer of its own: it runs at other times than snapshots.
+#: Table maintenance is a layer of its own, because it runs at other times than snapshots.
 MAINTENANCE = "maintenance"
-#: What belongs to the installation as a whole.
+#: The layer of assets that belong to the whole installation.
 OPERATIONS = "operations"
-#: The group of topics that no processor of this installation writes.
+#: The group of topics that no processor of this installation writes to.
 SOURCES_GROUP = "sources"
 #: The group of definitions that can't be imported.
 BROKEN_GROUP = "broken"
 
 
 def safe(name: str) -> str:
-    """A name as Dagster takes it for groups, jobs and ops: letters, digits and underscores."""
+    """The name with only the characters that Dagster allows in groups, jobs and ops: letters, digits, underscores."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
@@ -51,7 +51,7 @@ def snapshot_key(processor: str, store: str) -> dg.AssetKey:
 
 
 def maintenance_key(processor: str, store: str) -> dg.AssetKey:
-    """The upkeep of a store's warehouse tables."""
+    """The maintenance of a store's warehouse tables."""
     return dg.AssetKey([WAREHOUSE, processor, f"{store}_maintenance"])
 
 
@@ -61,10 +61,10 @@ def broken_key(target: str) -> dg.AssetKey:
 
 
 def orphans_key() -> dg.AssetKey:
-    """What nobody owns any more."""
+    """The resources of this installation that no store owns."""
     return dg.AssetKey([OPERATIONS, "orphans"])
 
 
 def tags(layer: str) -> dict[str, str]:
-    """The tag that selections go by: ``tag:"layer"="state"``."""
+    """The tag for asset selections such as ``tag:"layer"="state"``."""
     return {"layer": layer}

@@ -1,8 +1,8 @@
-"""Maintenance assets: materialising one keeps a store's tables: old versions expire, small files become large ones.
+"""Maintenance assets: materialising one expires old versions of a store's tables and compacts small files.
 
 Invariants:
-    - What a kept tag leads to is never touched.
-    - Spark is imported by a run that needs it, never by loading definitions.
+    - A version that a kept tag refers to is never removed.
+    - Only a run imports Spark; loading definitions does not.
 """
 
 from datetime import UTC, datetime
@@ -11,18 +11,19 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.metadata import table
 from holdfast.assets.ports import Warehouse
 from holdfast.processors.registration import ProcessorDefinition
 
 
 def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
-    """The asset that keeps the tables of one store."""
+    """The asset that maintains the tables of one store."""
 
     @dg.asset(
         key=keys.maintenance_key(definition.name, store),
         deps=[keys.snapshot_key(definition.name, store)],
-        description=f"Upkeep of the tables of store {store} of {definition.name}: tags beyond their time are dropped, "
-        "versions that nobody keeps expire, small files are made into large ones, leftovers of dead runs are deleted.",
+        description=f"Maintenance of the tables of store {store} of {definition.name}: drops expired tags, expires "
+        "versions without a tag, compacts small files, and deletes files of runs that were killed.",
         group_name=keys.safe(definition.name),
         owners=list(definition.owners),
         kinds={"spark", "iceberg"},
@@ -44,10 +45,9 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
 
 
 def _metadata(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sums of all tables as numbers that plot, and the tables one by one."""
+    """The sums over all tables, which Dagster plots, and one row for each table."""
     names = [name for name in (rows[0] if rows else {}) if name != "table"]
     metadata: dict[str, Any] = {name: dg.MetadataValue.int(sum(row[name] for row in rows)) for name in names}
-    schema = [dg.TableColumn("table", "string"), *(dg.TableColumn(name, "int") for name in names)]
-    metadata["tables"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=dg.TableSchema(schema))
+    metadata["tables"] = table(rows, ["table"])
     metadata["tables_kept"] = dg.MetadataValue.int(len(rows))
     return metadata

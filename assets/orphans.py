@@ -1,7 +1,7 @@
-"""One external asset for what nobody owns any more, with the check that lists it.
+"""The external asset `operations/orphans` and its check, which lists the resources that no store owns.
 
 Invariants:
-    - Looking only: nothing is deleted or moved by it.
+    - The check only reads; it deletes and moves nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,23 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.settings import load_settings
 
 ALL_OWNED = "all_owned"
-#: So many are named in a sentence; all are in the table.
+#: Orphans that the text names; the table lists all.
 NAMED = 5
 MIB = 1024 * 1024
 
 
 def orphans_asset() -> dg.AssetSpec:
-    """What topics, groups, state folders, checkpoints and tables there are beside those that are owned."""
+    """The asset that stands for all topics, groups, state folders, checkpoints and tables without an owner."""
     return dg.AssetSpec(
         keys.orphans_key(),
-        description="Topics, groups, local state, checkpoints and tables of this installation that no registered store "
-        "owns.",
+        description="Topics, consumer groups, state folders, checkpoints and tables of this installation that no "
+        "registered store owns.",
         group_name=keys.OPERATIONS,
         kinds={"kafka", "rocksdb"},
         tags=keys.tags(keys.OPERATIONS),
@@ -33,12 +35,13 @@ def orphans_asset() -> dg.AssetSpec:
 
 
 def orphans_check() -> dg.AssetChecksDefinition:
-    """Looks for them."""
+    """The check `all_owned`; a warning."""
 
     @dg.asset_check(
         asset=keys.orphans_key(),
         name=ALL_OWNED,
-        description="Every topic, group, state folder, checkpoint and table of ours belongs to a registered store.",
+        description="Every topic, consumer group, state folder, checkpoint and table of this installation belongs to a "
+        "registered store.",
     )
     def all_owned(cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
         from holdfast.assets.orphan_cleaning import open_cleaning
@@ -48,34 +51,34 @@ def orphans_check() -> dg.AssetChecksDefinition:
         grace = timedelta(days=settings.orphan_grace_days)
         survey = open_cleaning(settings, lifecycle.world.registry, cluster.topics(), ALL_OWNED).survey()
         found = [as_document(each, grace) for each in survey.listed]
-        records = [dg.TableRecord(_row(each)) for each in found]
-        columns = [dg.TableColumn(name, "float" if name == "mib" else "string") for name in _COLUMNS]
-        return dg.AssetCheckResult(
-            passed=not found and not survey.unseen,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=_said(found, survey.unseen),
+        sentence, action = _words(found, survey.unseen)
+        return CheckResult(
+            keys.orphans_key(),
+            ALL_OWNED,
+            not found and not survey.unseen,
+            sentence,
+            action=action,
+            warns=True,
             metadata={
                 "orphans": len(found),
                 "orphaned_mib": round(sum(each["size_bytes"] or 0 for each in found) / MIB, 3),
                 "archived": sum(each["archived_at"] is not None for each in found),
-                "list": dg.MetadataValue.table(records, schema=dg.TableSchema(columns)),
+                "list": table([_row(each) for each in found], _COLUMNS),
             },
-        )
+        ).result()
 
     return all_owned
 
 
-def _said(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> str:
-    said = list(unseen)
-    if found:
-        first = "; ".join(f"{each['kind']} {each['name']} ({each['why']}), {each['state']}" for each in found[:NAMED])
-        more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        said.insert(
-            0,
-            f"{len(found)} without an owner: {first}{more}. `holdfast orphans` lists them, `holdfast orphans plan` "
-            "shows what would be archived and deleted.",
-        )
-    return " ".join(said)
+def _words(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> tuple[str, str]:
+    """The sentence and the action."""
+    if not found:
+        return " ".join(unseen) or "Every resource has an owner.", "Repair that access, then run this check again."
+    first = "; ".join(f"{each['kind']} {each['name']} ({each['why']}), {each['state']}" for each in found[:NAMED])
+    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    number = "1 resource has" if len(found) == 1 else f"{len(found)} resources have"
+    sentence = " ".join([f"{number} no owner: {first}{more}.", *unseen])
+    return sentence, "List them with `holdfast orphans`; `holdfast orphans plan` shows the archiving and deletion."
 
 
 def _row(orphan: Mapping[str, Any]) -> dict[str, str | float]:

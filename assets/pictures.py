@@ -1,5 +1,9 @@
-"""One picture for each asset: a processor's lag and restores, a changelog's bound over time, the skew of a state's
-keys, and a snapshot: keys by partition, its offsets in the changelog, and the last snapshots. Pure.
+"""The picture on each asset's page, as Markdown. Pure.
+
+processor   lag and restore time by task
+changelog   offsets between start and end, check by check
+state       keys by partition
+snapshot    keys and offsets by partition, and the last snapshots
 """
 
 from __future__ import annotations
@@ -14,20 +18,20 @@ from holdfast.processors.snapshots.coverage import shown
 from holdfast.processors.snapshots.facts import ChangelogNow
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 
-#: So many snapshots, and so many partitions, are drawn.
+#: The most snapshots, and the most partitions, of a picture.
 SNAPSHOTS_MAX, PARTITIONS_MAX = 20, 32
-#: So many checks of a changelog are drawn: a month of nights.
+#: The most checks of a changelog: a month of nightly checks.
 CHECKS_MAX = 31
 
 
 def snapshot_picture(
     manifest: SnapshotManifest, changelog: ChangelogNow | None, snapshots: Sequence[SnapshotManifest]
 ) -> str:
-    """The picture as Markdown, with a headline.
+    """The picture of a snapshot as Markdown, with a headline.
 
     Args:
         manifest: The snapshot.
-        changelog: The changelog now; None where it is not known.
+        changelog: The current changelog; None where it is not known.
         snapshots: The published snapshots, newest first.
     """
     base = f", base {manifest.base}" if manifest.base else ""
@@ -41,7 +45,7 @@ def snapshot_picture(
 def snapshot_svg(
     manifest: SnapshotManifest, changelog: ChangelogNow | None, snapshots: Sequence[SnapshotManifest]
 ) -> str:
-    """The picture as SVG."""
+    """The picture of a snapshot as SVG."""
     blocks = [
         ("Keys by partition", list(_keys(manifest))),
         ("Offsets by partition: log start, base, snapshot, head", list(_offsets(manifest, changelog))),
@@ -74,8 +78,8 @@ def _last(snapshots: Sequence[SnapshotManifest]) -> Iterator[str]:
     for each in drawn:
         gone = sum(part.tombstones for part in each.partitions)
         width = scaled(each.rows, most)
-        said = f"{each.rows:,} keys, {gone:,} deletions, {each.source}"
-        yield label(shown(each.taken_at)[:16]) + box(0, width, BLUE) + note(width, said)
+        text = f"{each.rows:,} keys, {gone:,} deletions, {each.source}"
+        yield label(shown(each.taken_at)[:16]) + box(0, width, BLUE) + note(width, text)
 
 
 def processor_picture(statuses: Sequence[ProcessorStatus]) -> str:
@@ -99,7 +103,7 @@ def processor_picture(statuses: Sequence[ProcessorStatus]) -> str:
 
 
 def skew(counts: Mapping[int, int]) -> float:
-    """How much fuller the fullest partition is than the mean; 1 where all are alike, or empty."""
+    """Keys of the fullest partition divided by the mean; 1 where all are equal or empty."""
     total = sum(counts.values())
     return round(max(counts.values()) * len(counts) / total, 3) if total else 1.0
 
@@ -119,17 +123,17 @@ def state_picture(store: str, counts: Mapping[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CompactionSeen:
-    """One check of a changelog: offsets between its start and end, and the live keys that they stand for."""
+    """One check of a changelog: offsets between its start and end, and the number of live keys."""
 
     at: datetime
     span: int
-    #: None where it was not known.
+    #: None if the worker did not report it.
     keys: int | None
     passed: bool
 
 
 def changelog_picture(history: Sequence[CompactionSeen]) -> str:
-    """What compaction left, check by check (newest first), as Markdown with a headline; empty before the first."""
+    """Offsets by check, as Markdown with a headline; ``history`` is newest first, and an empty one gives no text."""
     if not history:
         return ""
     rows, newest = [], history[0]

@@ -1,7 +1,7 @@
-"""What assets need of the outside world, as protocols; ``orchestration.resources`` fulfils them.
+"""The Dagster resources that assets use, as protocols; ``orchestration.resources`` implements them.
 
 Invariants:
-    - Asset bodies know these names only; where settings come from and when connections open is not their business.
+    - Asset bodies use these protocols only; they read no settings and open no connections.
 """
 
 from __future__ import annotations
@@ -36,56 +36,60 @@ class Cluster(Protocol):
         ...
 
     def topics(self) -> Topics:
-        """Facts about topics, and the changes to them."""
+        """The client that describes, creates and changes topics."""
         ...
 
 
 class Verbs(Protocol):
-    """Plans and applies on this machine's world."""
+    """Plans and applies the verbs of the lifecycle."""
 
     def plan(self, request: Request) -> Plan:
-        """Decide what a request would do; nothing is changed."""
+        """The plan of a request; changes nothing."""
         ...
 
     def apply(self, plan: Plan, *, confirmed: str | None = ..., sure: bool = ..., tell: Tell = ...) -> Applied:
-        """Carry a plan out."""
+        """Apply a plan."""
         ...
 
     @property
     def deployed(self) -> DeploymentResult | None:
-        """What the last stage that ran a processor came to."""
+        """The result of the last stage that started a processor; None if no stage did."""
         ...
 
 
-class Lifecycle(Protocol):
-    """What deploys and recovers processors; resource key ``lifecycle``."""
+class Machine(Protocol):
+    """The part of ``Lifecycle`` that a rollout needs."""
 
     @property
     def world(self) -> World:
-        """Supervisor, processors' own answers, and registry."""
-        ...
-
-    @property
-    def paths(self) -> Paths:
-        """Names below the home folder."""
+        """Supervisor, worker statuses and registry."""
         ...
 
     @property
     def project(self) -> Path:
-        """The folder that processors are started in."""
+        """The working folder of processors."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """The HOLDFAST_* variables of a processor; never log them, they may hold secrets."""
+        ...
+
+
+class Lifecycle(Machine, Protocol):
+    """Deployment and recovery of processors; resource key ``lifecycle``."""
+
+    @property
+    def paths(self) -> Paths:
+        """Folders and files below the home folder."""
         ...
 
     @property
     def restore_target_s(self) -> float:
-        """How long a restore of a whole changelog may take, seconds."""
+        """The longest acceptable restore of a whole changelog, seconds."""
         ...
 
     def verbs(self, who: str) -> Verbs:
-        """Plans and applies; ``who`` is recorded with everything that is done."""
-        ...
-
-    def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
+        """The verbs; the registry records ``who`` with each action."""
         ...
 
 
@@ -94,15 +98,15 @@ class Warehouse(Protocol):
 
     @property
     def session(self) -> Any:
-        """The run's Spark session, started when first asked for."""
+        """The run's Spark session; the first access starts it."""
         ...
 
     @property
     def registry(self) -> Registry:
-        """The memory of snapshots."""
+        """The registry, which holds the shared state of snapshots."""
         ...
 
     @property
     def maintenance(self) -> Mapping[str, float]:
-        """How tables are kept: the numbers of the settings, by name."""
+        """The maintenance settings of tables, by name."""
         ...

@@ -1,8 +1,8 @@
-"""Processor assets: materialising one deploys it, and proves that it works on every partition.
+"""Processor assets: materialising one deploys the processor and checks that it processes every partition.
 
 Invariants:
-    - What is done is the plan of the verb ``deploy``, explained in the materialisation; a refused plan changes nothing.
-    - The processor runs under the supervisor, never under the run; the run ends as soon as it is known to work.
+    - A run applies the plan of the verb ``deploy``, which the materialisation explains. A refused plan changes nothing.
+    - The supervisor runs the processor; the Dagster run ends as soon as every partition has a running task.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,10 +12,11 @@ import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
 from holdfast.assets.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import rollout_of
-from holdfast.assets.telling import teller
+from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
@@ -29,15 +30,15 @@ ALL_ASSIGNED = "all_partitions_assigned"
 
 
 class DeployConfig(dg.Config):
-    """How long a deployment may take, and what is given up with it."""
+    """The time limit of a deployment, and the state that it may delete."""
 
-    timeout_s: float = 120.0
-    dropped: list[str] = Field(default_factory=list, description="Stores whose state is given up: it is deleted.")
-    confirm: str = Field(default="", description="The plan's hash; needed where something is deleted.")
+    timeout_s: float = Field(default=120.0, description="Seconds until the deployment must process every partition.")
+    dropped: list[str] = Field(default_factory=list, description="Stores whose state this deployment deletes.")
+    confirm: str = Field(default="", description="The plan's hash; required where the plan deletes state.")
 
 
 def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
-    """The asset of one deployed processor."""
+    """The asset of one processor; materialising it deploys the definition's version."""
     topology = definition.topology
     key = keys.processor_key(definition.name)
 
@@ -58,7 +59,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         check_specs=[
             dg.AssetCheckSpec(HEALTHY, asset=key, blocking=True, description="Every instance runs this version."),
             dg.AssetCheckSpec(
-                ALL_ASSIGNED, asset=key, blocking=True, description="Each input partition has a restored task."
+                ALL_ASSIGNED, asset=key, blocking=True, description="Each input partition has a task that runs."
             ),
         ],
     )
@@ -73,13 +74,13 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         explanation: dict[str, Any] = {"explanation": dg.MetadataValue.md(explain_markdown(plan)), "plan": plan.hash}
         context.log.info(explain(plan))
         if isinstance(plan.verdict, Refused):
-            raise _failure(f"{plan.verdict.sentence} What to do: {plan.verdict.action}", explanation)
+            raise refusal(plan, plan.verdict)
         try:
             verbs.apply(plan, confirmed=config.confirm or None, tell=teller(context.log.info))
         except HoldfastError as failed:
-            # the check says it in words; without this it would only be "did not run"
-            yield dg.AssetCheckResult(asset_key=key, check_name=HEALTHY, passed=False, description=str(failed))
-            raise _failure(str(failed), explanation) from failed
+            # without this result the check's page says "did not run", without the reason
+            yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()
+            raise dg.Failure(description=str(failed), metadata=explanation, allow_retries=False) from failed
         rollout = rollout_of(definition, cluster.topics(), lifecycle)
         done = verbs.deployed or _as_it_runs(rollout, lifecycle, config.timeout_s)
         yield dg.MaterializeResult(
@@ -92,14 +93,10 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
 
 
 def _as_it_runs(rollout: Rollout, lifecycle: Lifecycle, timeout_s: float) -> DeploymentResult:
-    """What runs, where nothing was to be done."""
+    """The running version, for a plan that has nothing to do."""
     version = rollout.code_version
     statuses = wait_ready(rollout, lifecycle.world, timeout_s=timeout_s, code_version=version)
     return DeploymentResult(rollout.processor, version, (), statuses, 0.0)
-
-
-def _failure(description: str, explanation: Mapping[str, Any]) -> dg.Failure:
-    return dg.Failure(description=description, metadata=explanation, allow_retries=False)
 
 
 def _version(done: DeploymentResult) -> dg.DataVersion:
@@ -130,19 +127,25 @@ def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
 def _judge(key: dg.AssetKey, rollout: Rollout, done: DeploymentResult) -> list[dg.AssetCheckResult]:
     sick = {slot: status.phase for slot, status in done.statuses.items() if status.phase != "running"}
     missing = what_is_missing(rollout.inputs, done.statuses)
-    return [
-        dg.AssetCheckResult(
-            asset_key=key,
-            check_name=HEALTHY,
-            passed=not sick and bool(done.statuses),
-            description="; ".join(f"slot {slot} is {phase}" for slot, phase in sick.items()),
-            metadata={"instances": len(done.statuses), "instances_sick": len(sick)},
-        ),
-        dg.AssetCheckResult(
-            asset_key=key,
-            check_name=ALL_ASSIGNED,
-            passed=not missing and bool(rollout.inputs),
-            description=", ".join(f"{topic}[{partition}] is not worked on" for topic, partition in missing),
-            metadata={"partitions": sum(rollout.inputs.values()), "partitions_missing": len(missing)},
-        ),
-    ]
+    phases = ", ".join(f"slot {slot} ({phase})" for slot, phase in sick.items())
+    instances, partitions = len(done.statuses), sum(rollout.inputs.values())
+    healthy = CheckResult(
+        key,
+        HEALTHY,
+        not sick and instances > 0,
+        f"Version {done.code_version}, instances: {instances}, not running: {phases or 'none'}.",
+        "at least one instance, each in phase running",
+        "Read `holdfast status` for what an instance waits for, then materialise this asset again.",
+        metadata={"instances": instances, "instances_sick": len(sick)},
+    )
+    absent = ", ".join(f"{topic}[{partition}]" for topic, partition in missing)
+    assigned = CheckResult(
+        key,
+        ALL_ASSIGNED,
+        not missing and bool(rollout.inputs),
+        f"No task processes {absent}." if missing else f"Input partitions: {partitions}, all with a running task.",
+        f"a running task for each of {partitions} input partitions",
+        "Wait until `holdfast status` shows no restore; if a task is still missing, materialise this asset again.",
+        metadata={"partitions": partitions, "partitions_missing": len(missing)},
+    )
+    return [healthy.result(), assigned.result()]

@@ -1,23 +1,23 @@
-"""What materialising a snapshot asset does: publish the store now, and make moments of the past out of its history.
+"""Publishing of a store: a snapshot of its current state, and versions of past moments built from its history.
 
 Invariants:
-    - The offsets are the newest checkpoint's, so table, changelog and store can be compared exactly.
-    - Nothing is published that is not, key by key, what the owner's checkpoint holds.
-    - Spark and RocksDB are imported by a run that needs them, never by loading definitions.
+    - A snapshot has the newest checkpoint's offsets, so table, changelog and store can be compared exactly.
+    - A snapshot is published only if it equals the worker's checkpoint, key by key.
+    - Only a run imports Spark and RocksDB; loading definitions does not.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.assets.ports import Cluster, Warehouse
 from holdfast.assets.times import Window
 from holdfast.infra.paths import Paths
+from holdfast.processors.audits.stores import checkpoint_manifests
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.registration import ProcessorDefinition
@@ -35,9 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a run came to: the newest snapshot (None when only the past was made), what the owner held at it, the
-    changelog after it, versions of the past, the snapshots of the table, newest first, and the columns that it has:
-    name, SQL type and meaning."""
+    """The outcome of a run.
+
+    Args:
+        current: The new snapshot; None if the run only built past versions.
+        stored: Partition -> the checkpoint's fingerprint at that snapshot.
+        changelog: The changelog when the snapshot was planned.
+        past: The past versions that the run built.
+        snapshots: All snapshots of the table, newest first.
+        columns: The table's columns: name, SQL type and comment.
+    """
 
     current: SnapshotResult | None
     stored: dict[int, Fingerprint]
@@ -49,7 +56,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class StorePublisher:
-    """One store of one processor, and what it is published through."""
+    """Publishes one store of one processor."""
 
     definition: ProcessorDefinition
     store: str
@@ -59,15 +66,15 @@ class StorePublisher:
     tell: Callable[[str], None]
 
     def publish(self, windows: Sequence[Window], wanted: Wanted, full_every_s: float) -> Published:
-        """Publish what these time partitions ask for.
+        """Publish the versions of these time partitions.
 
-        A window that has not ended is the store now. One that has is made from the history; where that does not reach
-        its end yet, the store is published first.
+        A current window publishes the store. A past window is built from the history; if the history does not reach
+        the window's end yet, the store is published first.
 
         Raises:
-            SnapshotImpossible: No source gives the state as the owner had it.
-            NotCovered: The history does not have every change around the end of a window.
-            SnapshotAuditFailed: What was written is not what the owner holds.
+            SnapshotImpossible: No source gives the state of the checkpoint.
+            NotCovered: The history lacks changes around the end of a window.
+            SnapshotAuditFailed: The written table differs from the checkpoint.
         """
         from holdfast.assets.spark import past
         from holdfast.assets.spark.planning import look_at_table, shape_table
@@ -104,7 +111,7 @@ class StorePublisher:
         return Published(result, stored, changelog, tuple(made), snapshots, columns)
 
     def _points(self) -> tuple[StorePoint, ...]:
-        found = points_of(manifests_of(self.paths.checkpoints(self.definition.name)), self.store)
+        found = points_of(checkpoint_manifests(self.paths.checkpoints(self.definition.name)), self.store)
         return tuple(replace(point, files=(Path(point.path) / "CURRENT").is_file()) for point in found)
 
     def _topic(self) -> str:
@@ -134,7 +141,7 @@ class StorePublisher:
         )
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
-        """What the owner's checkpoint holds, by partition, from its RocksDB files."""
+        """Partition -> the fingerprint of the checkpoint's RocksDB files."""
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
         from holdfast.processors.engine.state.fingerprint import Fingerprint
 
@@ -163,14 +170,3 @@ class StorePublisher:
         return ChangelogSource(
             self.cluster.bootstrap, dict(self.cluster.client_config), lambda: changelog_now(topics, topic, {})
         )
-
-
-def manifests_of(folder: Path) -> list[dict[str, Any]]:
-    """The manifests of the checkpoints below a folder, newest first."""
-    found = []
-    for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
-        try:
-            found.append(json.loads((path / "manifest.json").read_text()))
-        except (OSError, ValueError):
-            continue
-    return found

@@ -1,15 +1,16 @@
-"""The check of each store that a restore of it was rehearsed, and what a rehearsal says of the state assets.
+"""The check `restore_rehearsed` of each store, and the events that a rehearsal reports to the state assets.
 
 Invariants:
-    - RocksDB is imported by a run that rehearses, never by loading definitions.
+    - Only a run that rehearses imports RocksDB; loading definitions does not.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.registration import ProcessorDefinition
@@ -21,7 +22,7 @@ RESTORE_REHEARSED = "restore_rehearsed"
 
 
 def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
-    """What rehearses restores in this very process."""
+    """Rehearsals that run in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.health.rehearsal import Rehearsals
@@ -32,76 +33,70 @@ def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
 
 
 def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """A check that rehearses the restore of one partition, and tells every store of it."""
-    stores = {keys.state_key(definition.name, spec.store): spec.store for spec in definition.topology.changelogs}
+    """The check that rehearses a restore of one partition; its outcome goes to every store of the processor."""
 
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_rehearsals",
-        specs=[
-            dg.AssetCheckSpec(
-                RESTORE_REHEARSED,
-                asset=key,
-                description="A restore of one partition into a scratch folder gave what its owner has, in time.",
-            )
-            for key in stores
-        ],
-        can_subset=True,
-    )
-    def rehearsals(
-        context: dg.AssetCheckExecutionContext,
-        cluster: dg.ResourceParam[Cluster],
-        lifecycle: dg.ResourceParam[Lifecycle],
-    ) -> Iterable[dg.AssetCheckResult]:
+    def results(
+        context: dg.AssetCheckExecutionContext, wanted: Sequence[dg.AssetKey], cluster: Cluster, lifecycle: Lifecycle
+    ) -> Iterator[CheckResult]:
         from holdfast.processors.lifecycle.health.rehearsal import choose
 
-        wanted = {key.asset_key for key in context.selected_asset_check_keys}
         if _materialises(context):
-            passed, text = last_said(definition.name, lifecycle)
             for key in wanted:
-                yield _result(key, passed, text, {})
+                yield last_result(key, definition.name, lifecycle)
             return
         opened = open_rehearsals(cluster, lifecycle)
         chosen = choose(opened.candidates(definition.name), context.run.run_id)
         if chosen is None:
+            sentence = f"No worker of {definition.name} runs, so a restored partition can't be compared."
+            action = f"Start the processor: `holdfast apply deploy {definition.name}`."
             for key in wanted:
-                yield _result(key, False, f"No worker of {definition.name} runs: there is nobody to compare with.", {})
+                yield CheckResult(key, RESTORE_REHEARSED, False, sentence, action=action)
             return
         done = opened.rehearse(chosen, f"dagster run {context.run.run_id}")
-        for key, passed, text, metadata in said_of(done, opened, lifecycle):
-            if key in wanted:
-                yield _result(key, passed, text, metadata)
+        yield from (found for found in results_of(done, opened, lifecycle) if found.key in wanted)
 
-    return rehearsals
+    return check_of_each(
+        f"{keys.safe(definition.name)}_rehearsals",
+        RESTORE_REHEARSED,
+        "A restore of one partition into a scratch folder gave the same state as its worker has. A restore of all "
+        "partitions takes no longer than the target (`HOLDFAST_RESTORE_TARGET_S`, seconds).",
+        {key: key for key in (keys.state_key(definition.name, spec.store) for spec in definition.topology.changelogs)},
+        results,
+    )
 
 
 def _materialises(context: dg.AssetCheckExecutionContext) -> bool:
-    """Whether the run makes assets, too: Dagster then runs all their checks, and nobody asked for a restore."""
+    """Whether the run also materialises assets: Dagster then runs all their checks, and a restore was not requested."""
     planned = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
     return bool(context.instance.get_records_for_run(context.run.run_id, of_type=planned, limit=1).records)
 
 
-def last_said(processor: str, lifecycle: Lifecycle) -> tuple[bool, str]:
-    """What the newest rehearsal came to, without another: whether it was equal, and words."""
+def last_result(key: dg.AssetKey, processor: str, lifecycle: Lifecycle) -> CheckResult:
+    """The outcome of the processor's newest rehearsal, without a new one; passes where there was none yet."""
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed
 
     last = next(iter(rehearsed(lifecycle.world.registry.actions(1000), processor)), None)
     if last is None:
-        return True, (
-            f"No restore of {processor} was rehearsed yet. The schedule rehearsal_daily does so, or: holdfast rehearse "
-            f"{processor}."
+        sentence = (
+            f"No restore of {processor} was rehearsed yet. The schedule `rehearsal_daily` rehearses one, and so does "
+            f"`holdfast rehearse {processor}`."
         )
+        return CheckResult(key, RESTORE_REHEARSED, True, sentence)
     equal = bool(last.get("equal"))
-    verdict = "all equal to the owner's" if equal else "other state than its owner's: holdfast audit tells the keys"
-    return equal, (
+    verdict = "the same state as its worker has" if equal else "other state than its worker has"
+    return CheckResult(
+        key,
+        RESTORE_REHEARSED,
+        equal,
         f"The last rehearsal restored partition {last.get('partition')} in {last['seconds']:.2f} s: "
-        f"{last['records']:,} records, {verdict}."
+        f"{last['records']:,} records, {verdict}.",
+        "the same state",
+        f"Find the keys that differ: `holdfast audit {processor}`.",
     )
 
 
-def said_of(
-    done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle
-) -> Iterator[tuple[dg.AssetKey, bool, str, dict[str, dg.MetadataValue]]]:
-    """By state asset: whether the rehearsal is in order, the words, and the figures."""
+def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> Iterator[CheckResult]:
+    """The check of each state asset after a rehearsal: an error where state differs, a warning where it is slow."""
     from holdfast.processors.lifecycle.health.rehearsal import judge
 
     passed, text = judge(done, lifecycle.restore_target_s, opened.before(done.processor))
@@ -116,37 +111,23 @@ def said_of(
             "restored_fingerprint": dg.MetadataValue.text(each.restored.hex),
             "owner_fingerprint": dg.MetadataValue.text(each.owned.hex),
         }
-        yield keys.state_key(done.processor, each.store), passed, text, metadata
+        key = keys.state_key(done.processor, each.store)
+        yield CheckResult(key, RESTORE_REHEARSED, passed, text, warns=done.equal, metadata=metadata)
 
 
 def publish(instance: dg.DagsterInstance, done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) -> None:
-    """Tell the state assets of a rehearsal, as an observation and as their check."""
-    for key, passed, text, metadata in said_of(done, opened, lifecycle):
-        instance.report_runless_asset_event(dg.AssetObservation(key, description=text, metadata=metadata))
-        instance.report_runless_asset_event(
-            dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=RESTORE_REHEARSED,
-                passed=passed,
-                metadata=metadata,
-                severity=dg.AssetCheckSeverity.ERROR if not done.equal else dg.AssetCheckSeverity.WARN,
-                description=text,
-                blocking=False,
-            )
-        )
+    """Report a rehearsal to the state assets, as an observation and as their check."""
+    for found in results_of(done, opened, lifecycle):
+        observed = dg.AssetObservation(found.key, description=found.description, metadata=found.metadata)
+        instance.report_runless_asset_event(observed)
+        instance.report_runless_asset_event(found.evaluation())
 
 
 def measured_rate(processor: str, lifecycle: Lifecycle) -> float | None:
-    """Records a second of the processor's newest rehearsal; None when there is none that tells."""
+    """Records per second of the processor's newest rehearsal that measured a rate; None if there is none."""
     from holdfast.processors.lifecycle.health.rehearsal import rehearsed_rate
 
     try:
         return rehearsed_rate(lifecycle.world.registry.actions(1000), processor)
     except HoldfastError:
         return None
-
-
-def _result(key: dg.AssetKey, passed: bool, text: str, metadata: dict[str, Any]) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        asset_key=key, check_name=RESTORE_REHEARSED, passed=passed, description=text, metadata=metadata
-    )

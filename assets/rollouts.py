@@ -1,45 +1,33 @@
-"""How processors are meant to run on this machine: from the release that is deployed, or from the definition.
+"""The rollout of a processor on this machine: from its deployed release, or from its definition.
 
 Invariants:
-    - What is deployed is run from its release, whatever became of the definition's files since.
+    - A deployed version runs from its release, also after the definition's files changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
 
+from holdfast.assets.ports import Lifecycle, Machine
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
-from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.registration import ProcessorDefinition
 
 #: The slots of a processor on one machine.
 SLOTS = ("0",)
 
 
-class Machine(Protocol):
-    """Where processors run."""
-
-    @property
-    def world(self) -> World:
-        """Supervisor, processors' own answers, and registry."""
-        ...
-
-    @property
-    def project(self) -> Path:
-        """The folder that processors are started in."""
-        ...
-
-    def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; may hold secrets, never shown."""
-        ...
+def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
+    """A client for each worker of a processor; slot 0 for a processor that is not deployed."""
+    deployed = lifecycle.world.registry.deployment(processor)
+    slots = SLOTS if deployed is None else deployed.slots
+    return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:
-    """How a processor would run from its definition as it is now."""
+    """The rollout of the definition's current version."""
     names = [spec.name for spec in definition.topology.inputs]
     facts = topics.describe(names)
     return Rollout(
@@ -55,12 +43,12 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """How a processor is meant to run: the version that is deployed, from its release where there is one.
+    """The rollout of the deployed release, or of the definition where no release is recorded.
 
     Args:
-        processor: Its name.
-        definition: Finds the definition; only called where no release is recorded.
-        topics: For the number of partitions of its inputs.
+        processor: The processor's name.
+        definition: Finds the definition; called only where no release is recorded.
+        topics: Gives the partition counts of the inputs.
         machine: This machine.
 
     Raises:

@@ -1,19 +1,21 @@
-"""Snapshot assets: materialising a time partition publishes the store as a table version, or makes it from its history.
+"""Snapshot assets: materialising the current time partition publishes the store as a table version; materialising a
+past one builds that version from the history.
 
 Invariants:
-    - One run does all partitions of a range, with one session of Spark.
-    - Without a partition the running one is meant, as a materialisation of all assets does it.
+    - One run does all partitions of a range, with one Spark session.
+    - A run without a partition, as "materialize all" starts it, does the current one.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.metadata import table
 from holdfast.assets.pictures import snapshot_picture
 from holdfast.assets.ports import Cluster, Lifecycle, Warehouse
 from holdfast.assets.publishing import Published, StorePublisher
@@ -32,25 +34,14 @@ MATCHES_STATE = "matches_state"
 
 
 class SnapshotConfig(dg.Config):
-    """How a snapshot is taken."""
+    """The source of a snapshot."""
 
     source: str = Field(
         default=Wanted.AUTO.value,
         pattern=f"^({'|'.join(Wanted)})$",
-        description="auto: only what is new, where that is safe. full, checkpoint, changelog: everything, from there.",
+        description="auto: only new changes where that is safe, otherwise all state. full, checkpoint, changelog: all "
+        "state, from the source of that name; full chooses the source.",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What an asset's pages are about."""
-
-    processor: str
-    store: str
-
-    @property
-    def key(self) -> dg.AssetKey:
-        return keys.snapshot_key(self.processor, self.store)
 
 
 def snapshot_asset(
@@ -59,13 +50,13 @@ def snapshot_asset(
     """The asset of one store's warehouse table."""
     chosen = settings or SnapshotSettings()
     partitions = snapshot_partitions(chosen)
-    shown = _Shown(definition.name, store)
+    key = keys.snapshot_key(definition.name, store)
 
     @dg.asset(
-        key=shown.key,
+        key=key,
         deps=[keys.state_key(definition.name, store), keys.changelog_key(definition.name, store)],
         description=f"Iceberg table of store {store} of {definition.name}: each version is the store at one exact "
-        "offset vector. The partition that is running is published; one that has ended is made from the history.",
+        "offset vector. The current time partition is published from the store, a past one is built from the history.",
         partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
         freshness_policy=snapshot_freshness(chosen),
@@ -78,9 +69,9 @@ def snapshot_asset(
         check_specs=[
             dg.AssetCheckSpec(
                 MATCHES_STATE,
-                asset=shown.key,
+                asset=key,
                 blocking=True,
-                description="What is published holds what the store's checkpoint holds, key by key.",
+                description="The published table holds the same keys and values as the store's checkpoint.",
             )
         ],
     )
@@ -100,46 +91,44 @@ def snapshot_asset(
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
         except SnapshotAuditFailed as failure:
-            yield dg.AssetCheckResult(
-                asset_key=shown.key, check_name=MATCHES_STATE, passed=False, description=str(failure)
-            )
+            yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest
-        for key, rows in _rows_by_window(asked, done) if wanted else ():
-            context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=key)
+        for window, rows in _rows_by_window(asked, done) if wanted else ():
+            context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=window)
         yield dg.MaterializeResult(
-            asset_key=shown.key,
-            metadata=_describe(shown, done, newest),
+            asset_key=key,
+            metadata=_describe(definition.name, store, done, newest),
             data_version=dg.DataVersion(newest.snapshot_id),
-            check_results=[_judge(shown.key, done)],
+            check_results=[_judge(key, done)],
         )
 
     return write_table
 
 
-def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
+def _describe(processor: str, store: str, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
     from holdfast.assets.spark.tables import COLUMNS
 
     kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in done.columns]
     fixed = {name for name, _, _ in COLUMNS}
     typed = [name for name, _, _ in done.columns if name not in fixed]
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "dagster/row_count": newest.rows,
         "dagster/table_name": newest.table,
         "dagster/column_schema": dg.TableSchema(kinds),
-        "dagster/column_lineage": _lineage(shown, typed),
+        "dagster/column_lineage": _lineage(processor, store, typed),
         "snapshot_rows": dg.MetadataValue.int(newest.rows),
         "snapshot_quarantined": dg.MetadataValue.int(newest.quarantined),
         "snapshot_id": dg.MetadataValue.text(newest.snapshot_id),
         "source": dg.MetadataValue.text(newest.source),
         "why": dg.MetadataValue.text(newest.why),
         "taken_at": dg.MetadataValue.timestamp(newest.taken_at),
-        "partitions": _table(_rows(newest)),
+        "partitions": table(_rows(newest)),
         "picture": dg.MetadataValue.md(snapshot_picture(newest, done.changelog, done.snapshots)),
     }
     if done.current is not None:
         result, log = done.current, done.changelog
-        told |= {
+        metadata |= {
             "snapshot_seconds": dg.MetadataValue.float(result.seconds),
             "snapshot_records": dg.MetadataValue.int(newest.records),
             "snapshot_tombstones": dg.MetadataValue.int(sum(part.tombstones for part in newest.partitions)),
@@ -148,24 +137,24 @@ def _describe(shown: _Shown, done: Published, newest: SnapshotManifest) -> dict[
             "history_corrections": dg.MetadataValue.int(result.corrections),
             "versions_committed": dg.MetadataValue.int(int(result.committed)),
             "lag_seconds": dg.MetadataValue.float(round(time.time() - newest.taken_at, 1)),
-            # as text: it has more digits than a browser's numbers
+            # as text: the id has more digits than a number in a browser
             "iceberg_snapshot_id": dg.MetadataValue.text(str(result.version)),
         }
         if log is not None:
             behind = sum(max(0, part.end - newest.ends.get(number, 0)) for number, part in log.partitions.items())
-            told["lag_offsets"] = dg.MetadataValue.int(behind)
+            metadata["lag_offsets"] = dg.MetadataValue.int(behind)
     if done.past:
-        told["time_partitions"] = _table(
+        metadata["time_partitions"] = table(
             [
                 {"tag": each.tag, "rows": each.manifest.rows, "snapshot_id": each.manifest.snapshot_id}
                 for each in done.past
             ]
         )
-    return told
+    return metadata
 
 
 def _rows_by_window(asked: Sequence[Window], done: Published) -> Iterator[tuple[str, int]]:
-    """How many rows each time partition that was asked for has; those that are running have the store's, now."""
+    """The row count of each requested time partition; a current one has as many rows as the new snapshot."""
     past = {each.tag: each.manifest.rows for each in done.past}
     for window in asked:
         if (tag := time_tag(window.key)) in past:
@@ -189,15 +178,10 @@ def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:
     ]
 
 
-def _table(rows: list[dict[str, Any]]) -> dg.TableMetadataValue:
-    columns = [dg.TableColumn(name, "string" if isinstance(value, str) else "int") for name, value in rows[0].items()]
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=dg.TableSchema(columns))
-
-
-def _lineage(shown: _Shown, typed: list[str]) -> dg.TableColumnLineage:
-    """What each column of the table is made from, in the store and in its changelog."""
-    state = keys.state_key(shown.processor, shown.store)
-    changelog = keys.changelog_key(shown.processor, shown.store)
+def _lineage(processor: str, store: str, typed: list[str]) -> dg.TableColumnLineage:
+    """The source of each table column: a column of the store or of its changelog."""
+    state = keys.state_key(processor, store)
+    changelog = keys.changelog_key(processor, store)
     sources = {"key": "key", "message_key": "key", "state_key": "key"}
     sources |= dict.fromkeys(("value", "json", "event_timestamp", *typed), "value")
     made = {column: [dg.TableColumnDep(asset_key=state, column_name=source)] for column, source in sources.items()}
@@ -209,24 +193,26 @@ def _lineage(shown: _Shown, typed: list[str]) -> dg.TableColumnLineage:
 
 
 def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
-    """What is published was compared before it was; where only the past was made, it was audited with its history."""
+    """The check after publishing; a run that only built past versions has nothing to compare and passes."""
     tabled = done.current.manifest.fingerprints if done.current is not None else {}
-    said = _differences(tabled, done.stored)
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=MATCHES_STATE,
-        passed=not said,
-        description="; ".join(said) or ("" if tabled else f"{', '.join(map(_tag, done.past))}: as the history tells"),
+    differing, rows = _differences(tabled, done.stored), sum(each.count for each in tabled.values())
+    if tabled:
+        equal = f"Table and checkpoint are equal; keys: {rows:,}, partitions: {len(done.stored)}."
+    else:
+        equal = f"Built from the audited history: {', '.join(str(each.tag) for each in done.past) or 'nothing'}."
+    return CheckResult(
+        key,
+        MATCHES_STATE,
+        not differing,
+        f"{'; '.join(differing)}." if differing else equal,
+        "equal fingerprints in each partition",
+        "Materialise this asset with the config `source: full`.",
         metadata={
             "partitions_compared": len(done.stored),
-            "partitions_differing": len(said),
-            "rows": sum(each.count for each in tabled.values()),
+            "partitions_differing": len(differing),
+            "rows": rows,
         },
-    )
-
-
-def _tag(past: Any) -> str:
-    return str(past.tag)
+    ).result()
 
 
 def _differences(tabled: "dict[int, Fingerprint]", stored: "dict[int, Fingerprint]") -> list[str]:

@@ -1,25 +1,27 @@
-"""State assets: materialising one takes a checkpoint from the owner, measures it, and proves it against the changelog.
+"""State assets: materialising one takes a checkpoint from the worker and compares it with the changelog.
 
 Invariants:
-    - The owner itself takes the checkpoint; nobody else ever opens the live store.
+    - The worker that owns the store takes the checkpoint; no other process opens the live store.
     - Store and changelog are compared at one offset vector: that of the checkpoint.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 
 from holdfast.assets import keys
 from holdfast.assets.audits import judge_audit
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.metadata import table
 from holdfast.assets.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.assets.rollouts import clients_of
 from holdfast.assets.times import snapshot_freshness
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
 from holdfast.processors.audits.tables import subject_of
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.registration import ProcessorDefinition
 
@@ -30,7 +32,7 @@ CHECKPOINTS_STORED = "checkpoints_stored"
 def state_asset(
     definition: ProcessorDefinition, store: str, settings: SnapshotSettings | None = None
 ) -> dg.AssetsDefinition:
-    """The asset of one store of a running processor."""
+    """The asset of one store; materialising it takes a checkpoint. A store without a changelog has no checks."""
     key = keys.state_key(definition.name, store)
     changelog = definition.topology.changelog_of(store)
     deps = [keys.processor_key(definition.name)]
@@ -58,10 +60,7 @@ def state_asset(
         lifecycle: dg.ResourceParam[Lifecycle],
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         began = time.monotonic()
-        world = lifecycle.world
-        deployed = world.registry.deployment(definition.name)
-        slots = ("0",) if deployed is None else deployed.slots
-        clients = [ProcessorClient(definition.name, slot, lifecycle.paths) for slot in slots]
+        clients = clients_of(definition.name, lifecycle)
         manifests = [client.checkpoint() for client in clients]
         parts = store_partitions(manifests, store)
         context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
@@ -73,7 +72,7 @@ def state_asset(
         if changelog is not None:
             unowned = tuple(uncovered(topics, changelog.name, parts, cluster.client_config))
             audit = StoreAudit(subject_of(definition.name, store, changelog.name), tuple(rows), unowned)
-            results = [judge_audit(key, MATCHES_CHANGELOG, audit), judge_store(key, statuses)]
+            results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(
             asset_key=key,
@@ -91,12 +90,12 @@ def _check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
             MATCHES_CHANGELOG,
             asset=key,
             blocking=True,
-            description="The checkpoint holds what the changelog folds to, key by key, at the same offsets.",
+            description="The checkpoint holds the newest value of each key in the changelog, at the same offsets.",
         ),
         dg.AssetCheckSpec(
             CHECKPOINTS_STORED,
             asset=key,
-            description="Workers can store their checkpoints; where they can't, they go on all the same.",
+            description="Workers can store their checkpoints. A failure is a warning: processing continues.",
         ),
     ]
 
@@ -105,18 +104,16 @@ def _summary(
     store: str, rows: list[MeasuredPartition], manifests: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
     counts = {row.part.partition: row.stored.count for row in rows}
-    table = [
-        dg.TableRecord(
-            {
-                "partition": row.part.partition,
-                "live_keys": row.stored.count,
-                "changelog_offset": row.part.offset,
-                "changelog_records": row.records,
-                "task_mib": row.mib,
-                "fingerprint": row.stored.hex,
-                "changelog_fingerprint": row.folded.hex,
-            }
-        )
+    partitions = [
+        {
+            "partition": row.part.partition,
+            "live_keys": row.stored.count,
+            "changelog_offset": row.part.offset,
+            "changelog_records": row.records,
+            "task_mib": row.mib,
+            "fingerprint": row.stored.hex,
+            "changelog_fingerprint": row.folded.hex,
+        }
         for row in rows
     ]
     return {
@@ -127,47 +124,45 @@ def _summary(
         "measure_seconds": dg.MetadataValue.float(round(seconds, 3)),
         "checkpointed_at": dg.MetadataValue.timestamp(max(manifest["taken_at"] for manifest in manifests)),
         "checkpoint": dg.MetadataValue.text(", ".join(manifest["checkpoint_id"] for manifest in manifests)),
-        "partitions": dg.MetadataValue.table(table, schema=_schema(table)),
+        "partitions": table(partitions, ["partition"]),
         "key_skew": dg.MetadataValue.float(skew(counts)),
         **({"picture": dg.MetadataValue.md(state_picture(store, counts))} if counts else {}),
     }
 
 
 def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
-    """How far all workers are behind; nothing while one of them does not know."""
+    """Records that all workers have still to process; empty while a worker does not know its lag."""
     lags = [status.lag for status in statuses]
     known = [lag for lag in lags if lag is not None]
     return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}
 
 
-def _schema(records: list[dg.TableRecord]) -> dg.TableSchema:
-    kinds: Mapping[type, str] = {int: "int", float: "float", str: "string"}
-    first = records[0].data if records else {"partition": 0}
-    return dg.TableSchema([dg.TableColumn(name, kinds[type(value)]) for name, value in first.items()])
-
-
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:
-    """Whether the workers' last checkpoints could be stored; a warning, since processing needs none of them."""
-    told = {status.slot: status.checkpoints for status in statuses if status.checkpoints is not None}
-    failing = {slot: each for slot, each in told.items() if not each["ok"]}
-    said = [
-        f"slot {slot}: {each['error']} ({each['failures']} failures{_when_again(each['retry_in_s'])})"
-        for slot, each in failing.items()
+    """Whether the workers' last checkpoints could be stored; a warning, because processing does not need them."""
+    stores = {status.slot: status.checkpoints for status in statuses if status.checkpoints is not None}
+    failing = [
+        f"Slot {slot}: {each['error']} ({each['failures']} failures{_next_attempt(each['retry_in_s'])})."
+        for slot, each in stores.items()
+        if not each["ok"]
     ]
-    remedy = ". Mend the store, its speed, room or rights; until then a lost disk is restored from the changelog alone."
-    return dg.AssetCheckResult(
-        asset_key=key,
-        check_name=CHECKPOINTS_STORED,
-        passed=not failing,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(said) + remedy if said else "",
+    uploads = sum(each["uploads"] for each in stores.values())
+    places = ", ".join(sorted({each["store"] for each in stores.values()})) or "none"
+    return CheckResult(
+        key,
+        CHECKPOINTS_STORED,
+        not failing,
+        " ".join(failing) or f"Stored checkpoints: {uploads:,}; checkpoint store: {places}.",
+        "workers store their checkpoints",
+        "Check the checkpoint store's speed, free space and access rights. Until then a lost disk is restored from the "
+        "changelog alone.",
+        warns=True,
         metadata={
-            "store": ", ".join(sorted({each["store"] for each in told.values()})) or "none",
-            "stored": sum(each["uploads"] for each in told.values()),
-            "failures": sum(each["failures"] for each in told.values()),
+            "store": places,
+            "stored": uploads,
+            "failures": sum(each["failures"] for each in stores.values()),
         },
-    )
+    ).result()
 
 
-def _when_again(seconds: float | None) -> str:
-    return "" if seconds is None else f", tried again in {seconds:g} s"
+def _next_attempt(seconds: float | None) -> str:
+    return "" if seconds is None else f", next attempt in {seconds:g} s"

@@ -1,17 +1,32 @@
-"""Progress in a run's log: each thing once, however often it is told."""
+"""The log of a run that applies a plan: progress lines, and the failure for a refused plan."""
 
 from collections.abc import Callable
 
+import dagster as dg
+
+from holdfast.assets.check_result import worded
+from holdfast.processors.lifecycle.plans.explanation import explain_markdown
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused
+
 
 def teller(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Passes on to the log what is new; the same sentence after other seconds is not."""
-    said = ""
+    """A function that logs each progress line once; lines that differ only in their seconds are the same."""
+    last = ""
 
     def tell(text: str) -> None:
-        nonlocal said
-        now = text.rsplit(" after ", 1)[0]
-        if now != said:
-            said = now
+        nonlocal last
+        line = text.rsplit(" after ", 1)[0]
+        if line != last:
+            last = line
             log(text)
 
     return tell
+
+
+def refusal(plan: Plan, refused: Refused) -> dg.Failure:
+    """The failure of a step whose plan is refused, with the plan's explanation as metadata."""
+    return dg.Failure(
+        description=worded(refused.sentence, action=refused.action),
+        metadata={"explanation": dg.MetadataValue.md(explain_markdown(plan)), "plan": plan.hash},
+        allow_retries=False,
+    )

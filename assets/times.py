@@ -1,4 +1,4 @@
-"""The time partitions of snapshots: windows of an hour or a day, the one that is running included."""
+"""The time partitions of snapshots: windows of an hour or a day, the current one included."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,36 +13,36 @@ WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One time partition; ``end`` is its end in seconds since 1970."""
+    """One time partition; ``end`` is in seconds since 1970."""
 
     key: str
     end: float
 
     def is_current(self, now: float) -> bool:
-        """Whether it has not ended."""
+        """Whether the window has not ended."""
         return self.end > now
 
 
 def snapshot_partitions(settings: SnapshotSettings) -> dg.TimeWindowPartitionsDefinition:
-    """The partitions of every snapshot asset."""
+    """The hourly or daily partitions of every snapshot asset, in UTC."""
     start = datetime(settings.since.year, settings.since.month, settings.since.day, tzinfo=UTC)
     kind = dg.HourlyPartitionsDefinition if settings.every == "hour" else dg.DailyPartitionsDefinition
     return kind(start_date=start, timezone="UTC", end_offset=1)
 
 
 def snapshot_freshness(settings: SnapshotSettings) -> dg.FreshnessPolicy:
-    """Published in every window: late after one and a half, failed after two and a half."""
+    """One snapshot per window: a warning after 1.5 windows without one, a failure after 2.5."""
     window = WINDOWS[settings.every]
     return dg.FreshnessPolicy.time_window(fail_window=window * 2.5, warn_window=window * 1.5)
 
 
 def current_key(partitions: dg.TimeWindowPartitionsDefinition, now: datetime | None = None) -> str:
-    """The partition that is running."""
+    """The key of the current partition."""
     moment = (now or datetime.now(UTC)).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     return moment.strftime(partitions.fmt)
 
 
 def windows(partitions: dg.TimeWindowPartitionsDefinition, keys: Sequence[str]) -> list[Window]:
-    """The windows of some partitions, in order of time."""
+    """The windows of these partition keys, earliest first."""
     found = [Window(key, partitions.time_window_for_partition_key(key).end.timestamp()) for key in keys]
     return sorted(found, key=lambda window: window.end)

@@ -1,8 +1,8 @@
-"""Topics as external assets: the sources, and what processors write, downstream of them.
+"""Topics as external assets: source topics, and the output topics downstream of processors.
 
 Invariants:
-    - A topic is one asset however many processors read it.
-    - Topics are never materialised here: others own their content.
+    - A topic is one asset, also where several processors read it.
+    - Dagster never materialises a topic: producers write its records.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from holdfast.processors.registration import ProcessorDefinition
 
 
 def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpec]:
-    """One external asset for each topic of these processors, changelogs excepted; ordered by name."""
+    """One external asset for each input, output and dead-letter topic of these processors, ordered by name."""
     writers: dict[str, list[ProcessorDefinition]] = {}
     readers: dict[str, list[str]] = {}
     specs: dict[str, TopicSpec] = {}
@@ -49,10 +49,10 @@ def _topic(
     else:
         text = f"Source topic, read by {', '.join(readers)}."
     owners = list(dict.fromkeys(owner for definition in writers for owner in definition.owners))
-    # tag, not group, tells the layer: a group is one processor
+    # the tag names the layer, because the group names the processor
     return dg.AssetSpec(
         keys.topic_key(spec.name),
-        # a processor may read what it writes; an asset may not depend on itself through others
+        # Dagster allows no cycles, and a processor may read a topic that it writes
         deps=[keys.processor_key(name) for name in names if name not in readers],
         description=text,
         group_name=keys.safe(names[0]) if names else keys.SOURCES_GROUP,

@@ -1,72 +1,62 @@
-"""The checks that look at topics as they are: told by a sensor every half minute, and run on demand.
+"""The checks of source topics and changelogs: a sensor reports them every 15 s; they also run on demand.
 
 Invariants:
-    - What is said is decided by ``processors.lifecycle.health.topics``; here it becomes a check's result, nothing else.
+    - ``processors.lifecycle.health.topics`` decides and words each failure; this module only makes it a check result.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector, OpenTransaction
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
 from holdfast.processors.lifecycle.recovery import rediscovery
 from holdfast.processors.registration import ProcessorDefinition
 
-#: The checks of a source topic, and what they say.
+#: The checks of a source topic, with their descriptions.
 OF_TOPICS = {
-    topic_health.OFFSETS_WITHIN_LOG: "Whatever its readers have still to process is in the topic.",
-    topic_health.PARTITION_COUNT: "It has as many partitions as the state that was built from it.",
+    topic_health.OFFSETS_WITHIN_LOG: "The topic still has every record that its processors have not processed.",
+    topic_health.PARTITION_COUNT: "The topic has as many partitions as the state that was built from it.",
 }
-#: So many actions are looked through for adoptions: they are the first that a new registry has.
+#: The sentence of each check that passes.
+PASSED = {
+    CONFIG_MATCHES: "Changelog {topic} exists and has the config that state needs.",
+    topic_health.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
+    topic_health.OFFSETS_WITHIN_LOG: "All committed offsets are within the log of topic {topic}.",
+    topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
+}
+#: Actions that are searched for adoptions: a new registry records its adoptions first.
 ACTIONS_MAX = 1000
-#: The check of a processor that tells of a registry that was lost.
+#: The check of a processor that warns after the registry was lost.
 REGISTERED = "registered"
-REGISTERED_SAYS = (
-    "What it is meant to be was recorded when it was deployed, and not found out after the registry was lost."
-)
-HANGING_SAYS = "No transaction holds it, so that it is compacted and can be restored to its end."
+REGISTERED_SAYS = "The registry recorded this processor when it was deployed, not after the registry was lost."
 
 
 def key_of(finding: Finding) -> dg.AssetKey:
-    """The asset that a finding is about."""
+    """The changelog or topic asset of a finding."""
     if finding.store:
         return keys.changelog_key(finding.processor, finding.store)
     return keys.topic_key(finding.topic)
 
 
 def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
-    """A finding as an event that needs no run."""
-    return dg.AssetCheckEvaluation(
-        asset_key=key_of(finding),
-        check_name=finding.check,
-        passed=finding.passed,
-        metadata=_metadata(finding),
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=finding.text,
-        blocking=finding.check == CONFIG_MATCHES,
-    )
+    """A finding as an event that the sensor reports without a run."""
+    return _result(finding).evaluation(blocking=finding.check == CONFIG_MATCHES)
 
 
-def registered(processor: str, adopted: str) -> dg.AssetCheckEvaluation:
-    """Whether a processor is recorded; ``adopted`` is what is to be told of one that was adopted, else empty."""
-    return dg.AssetCheckEvaluation(
-        asset_key=keys.processor_key(processor),
-        check_name=REGISTERED,
-        passed=not adopted,
-        metadata={},
-        severity=dg.AssetCheckSeverity.WARN,
-        description=adopted,
-        blocking=False,
-    )
+def registered(processor: str, adopted: str) -> CheckResult:
+    """Whether a processor was registered by a deploy; ``adopted`` describes its adoption, or is empty."""
+    sentence = adopted or f"A deploy registered processor {processor}."
+    return CheckResult(keys.processor_key(processor), REGISTERED, not adopted, sentence, warns=True)
 
 
 def look_at(
@@ -77,10 +67,10 @@ def look_at(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Look:
-    """The facts of all topics of these processors, and the offsets of their groups: a handful of requests.
+    """The facts of all topics of these processors and the offsets of their groups, in a few requests.
 
     Raises:
-        HoldfastError: Kafka can't be asked. Offsets of groups that it won't tell are left out.
+        HoldfastError: Kafka does not answer. Groups whose offsets can't be read are left out.
     """
     names = [spec.name for each in watched for spec in (*each.inputs, *(log.topic for log in each.changelogs))]
     with Inspector(topics.bootstrap, client_config, timeout_s=timeout_s) as inspector:
@@ -101,7 +91,7 @@ def look_at(
 def open_on(
     places: Mapping[str, Sequence[int]], bootstrap: str, client_config: Mapping[str, Any]
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
-    """The transactions that are open on these partitions (topic -> numbers); none where the brokers won't tell."""
+    """The open transactions by partition; ``places`` maps topics to partitions. Brokers that fail are left out."""
     found: dict[Partition, tuple[OpenTransaction, ...]] = {}
     if not places:
         return found
@@ -116,13 +106,13 @@ def open_on(
 
 
 def watch_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetChecksDefinition]:
-    """The checks of source topics and changelogs, to be run on demand."""
+    """The checks of source topics, changelogs and registrations, for runs on demand."""
     changelogs = [_changelog_check(each) for each in definitions if each.topology.changelogs]
     return [*_topic_checks(definitions), *changelogs, *(_registered_check(each) for each in definitions)]
 
 
 def adopted_now(lifecycle: Lifecycle) -> dict[str, str]:
-    """What is to be told of processors that were adopted a short while ago, by name."""
+    """Processor -> the description of its adoption, for adoptions of the last hour."""
     since = lifecycle.world.clock().timestamp() - rediscovery.TOLD_S
     actions = lifecycle.world.registry.actions(ACTIONS_MAX)
     found = [each for each in actions if each.verb == rediscovery.ADOPT and each.finished_at.timestamp() > since]
@@ -134,8 +124,7 @@ def _registered_check(definition: ProcessorDefinition) -> dg.AssetChecksDefiniti
 
     @dg.asset_check(asset=key, name=REGISTERED, description=REGISTERED_SAYS)
     def registered_check(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        text = adopted_now(lifecycle).get(definition.name, "")
-        return dg.AssetCheckResult(passed=not text, description=text, severity=dg.AssetCheckSeverity.WARN)
+        return registered(definition.name, adopted_now(lifecycle).get(definition.name, "")).result()
 
     return registered_check
 
@@ -168,26 +157,15 @@ def _topic_check(topic: str, readers: Sequence[Topology]) -> dg.AssetChecksDefin
             topic_health.judge_partitions(topic, readers, look.topics),
         ):
             if finding.check in wanted:
-                yield _result(finding)
+                yield _result(finding).result()
 
     return topic_checks
 
 
 def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    changelogs = {keys.changelog_key(definition.name, spec.store): spec for spec in definition.topology.changelogs}
-
-    @dg.multi_asset_check(
-        name=f"{keys.safe(definition.name)}_transaction_checks",
-        specs=[
-            dg.AssetCheckSpec(topic_health.NO_HANGING_TRANSACTION, asset=key, description=HANGING_SAYS)
-            for key in changelogs
-        ],
-        can_subset=True,
-    )
-    def transaction_checks(
-        context: dg.AssetCheckExecutionContext, cluster: dg.ResourceParam[Cluster]
-    ) -> Iterable[dg.AssetCheckResult]:
-        chosen = [changelogs[key.asset_key] for key in sorted(context.selected_asset_check_keys)]
+    def results(
+        context: dg.AssetCheckExecutionContext, chosen: Sequence[ChangelogSpec], cluster: Cluster, _: Lifecycle
+    ) -> Iterator[CheckResult]:
         topics = cluster.topics()
         facts = topics.describe([spec.topic.name for spec in chosen])
         partitions = {name: each.partitions for name, each in facts.items()}
@@ -206,11 +184,17 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
             ]
             yield _result(topic_health.judge_transactions(definition.name, spec, held))
 
-    return transaction_checks
+    return check_of_each(
+        f"{keys.safe(definition.name)}_transaction_checks",
+        topic_health.NO_HANGING_TRANSACTION,
+        "No transaction holds back the changelog: Kafka compacts it, and a restore reads it to its end.",
+        {keys.changelog_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
+        results,
+    )
 
 
 def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Partition, int]]:
-    """All in one request; one by one where a group can't be told, so that it hides no other."""
+    """Committed offsets by group: one request for all, or one for each group if a group can't be read."""
     try:
         return inspector.committed(groups)
     except HoldfastError:
@@ -223,14 +207,10 @@ def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Pa
         return found
 
 
-def _result(finding: Finding) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        asset_key=key_of(finding),
-        check_name=finding.check,
-        passed=finding.passed,
-        description=finding.text,
-        metadata=_metadata(finding),
-    )
+def _result(finding: Finding) -> CheckResult:
+    sentence = finding.sentence or PASSED[finding.check].format(topic=finding.topic, **finding.numbers)
+    key, metadata = key_of(finding), _metadata(finding)
+    return CheckResult(key, finding.check, finding.passed, sentence, action=finding.action, metadata=metadata)
 
 
 def _metadata(finding: Finding) -> dict[str, dg.MetadataValue]:

@@ -1,10 +1,11 @@
-"""The check ``working`` of each processor: told by the recovery sensor without a run, and run on demand."""
+"""The check ``working`` of each processor: the recovery sensor reports it without a run; it also runs on demand."""
 
 from collections.abc import Mapping
 
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
 from holdfast.assets.incidents import page_of
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import Incident
@@ -18,14 +19,14 @@ WORKING = "working"
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check of one processor."""
+    """Whether one processor processes input, in the words of recovery."""
     key = keys.processor_key(definition.name)
 
     @dg.asset_check(
         asset=key,
         name=WORKING,
-        description="It works: every instance lives and gets on. Else: what is wrong, since when, the incident, and "
-        "what is being done or the one thing to do. The recovery sensor tells it by itself.",
+        description="Passes while every instance processes input. A failure names the fault, its start, the incident, "
+        "and the next action. The recovery sensor updates this check.",
     )
     def working(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
         world = lifecycle.world
@@ -34,44 +35,29 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         found = {slot: each.diagnosis for slot, each in seen.items()}
         answer = judge_working(found, incident, world.clock())
         if answer is None:
-            answer = Answer(False, "starting", "It is on its way, and does not work on every partition yet.")
-        return dg.AssetCheckResult(
-            passed=answer.passed,
-            severity=_severity(answer),
-            description=answer.text,
-            metadata=_metadata(answer, incident),
-        )
+            answer = Answer(False, "starting", "The processor is starting; not every partition has a running task yet.")
+        return check_result(definition.name, answer, incident).result()
 
     return working
 
 
-def evaluation(processor: str, answer: Answer, incident: Incident | None) -> dg.AssetCheckEvaluation:
-    """An answer as an event that needs no run."""
-    return dg.AssetCheckEvaluation(
-        asset_key=keys.processor_key(processor),
-        check_name=WORKING,
-        passed=answer.passed,
-        metadata=_metadata(answer, incident),
-        severity=_severity(answer),
-        description=answer.text,
-    )
+def check_result(processor: str, answer: Answer, incident: Incident | None) -> CheckResult:
+    """An answer of recovery as the outcome of this check; its text already names the action."""
+    key, metadata = keys.processor_key(processor), _metadata(answer, incident)
+    return CheckResult(key, WORKING, answer.passed, answer.text, warns=answer.only_warns, metadata=metadata)
 
 
 def incident_of(processor: str, world: World) -> Incident | None:
-    """The processor's open incident, or else its newest."""
+    """The processor's open incident, otherwise its newest; None if it never had one."""
     return next(iter(world.registry.incidents(1, processor=processor)), None)
 
 
-def _severity(answer: Answer) -> dg.AssetCheckSeverity:
-    return dg.AssetCheckSeverity.WARN if answer.only_warns else dg.AssetCheckSeverity.ERROR
-
-
 def _metadata(answer: Answer, incident: Incident | None) -> Mapping[str, dg.MetadataValue]:
-    told: dict[str, dg.MetadataValue] = {"kind": dg.MetadataValue.text(answer.kind)}
+    metadata: dict[str, dg.MetadataValue] = {"kind": dg.MetadataValue.text(answer.kind)}
     if answer.incident is not None:
-        told["incident"] = dg.MetadataValue.int(answer.incident)
+        metadata["incident"] = dg.MetadataValue.int(answer.incident)
     if answer.action:
-        told["action"] = dg.MetadataValue.text(answer.action)
+        metadata["action"] = dg.MetadataValue.text(answer.action)
     if incident is not None:
-        told["timeline"] = dg.MetadataValue.md(page_of(incident))
-    return told
+        metadata["timeline"] = dg.MetadataValue.md(page_of(incident))
+    return metadata

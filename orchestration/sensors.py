@@ -18,7 +18,7 @@ import dagster as dg
 import structlog
 
 from holdfast.assets import keys
-from holdfast.assets.working import evaluation, incident_of
+from holdfast.assets.working import check_result, incident_of
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
@@ -188,7 +188,7 @@ class _Tick:
     def _report(self, name: str, answer: Answer, incident: Incident | None, before: dict[str, Any]) -> None:
         now = self._lifecycle.world.clock().timestamp()
         if is_due(answer, before.get("told"), now):
-            self.events.append(evaluation(name, answer, incident))
+            self.events.append(check_result(name, answer, incident).evaluation())
             self.after[name]["told"] = [answer.short, now]
 
 

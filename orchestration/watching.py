@@ -80,7 +80,7 @@ def _registered(
     names = {name: f"{watched.REGISTERED} {name}" for name in adopted}
     news = [name for name, text in adopted.items() if memory.told.get(names[name]) != text]
     told = {**memory.told, **{names[name]: adopted[name] for name in news}}
-    return [watched.registered(name, adopted[name]) for name in news], WatchMemory(memory.topics, told)
+    return [watched.registered(name, adopted[name]).evaluation() for name in news], WatchMemory(memory.topics, told)
 
 
 def _judge(

@@ -1,1 +1,1 @@
-"""DataFrame functions: changelog sources, fold, snapshot, fingerprint. No Dagster inside."""
+"""Spark functions: changelog and checkpoint sources, snapshots, history, audits, maintenance. No Dagster here."""

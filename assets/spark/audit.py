@@ -1,7 +1,7 @@
-"""A table or a folded changelog as copies of an audit, computed by Spark; the same to the bit as Python's.
+"""A table or a folded changelog as the copies of an audit, computed by Spark; identical to Python's result.
 
 Invariants:
-    - What Spark hands over is sums of buckets, and the rows of buckets that differ; never a whole store.
+    - Spark returns the sums of buckets and the rows of buckets that differ, never a whole store.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:
-    """Partitions of (store_partition, key, value) rows: their fingerprints are computed together, once.
+    """All partitions of (store_partition, key, value) rows; one Spark job computes all fingerprints.
 
     Args:
-        pairs: The rows; of a key that is deleted there is none.
+        pairs: The rows of live keys.
     """
 
     def __init__(self, pairs: DataFrame) -> None:
         self._pairs = pairs.select("store_partition", "key", "value")
 
     def partition(self, number: int) -> FrameCopy:
-        """One partition of them."""
+        """The copy of one partition."""
         return FrameCopy(self, number)
 
     @cached_property
     def prints(self) -> dict[int, BucketPrints]:
-        """By partition; those without a row are absent."""
+        """Partition -> its fingerprints; partitions without a row are absent."""
         return fingerprint_buckets(self._pairs)
 
     def entries(self, partition: int, buckets: Collection[int]) -> dict[bytes, Entry]:
@@ -52,9 +52,9 @@ class FrameCopy:
         self._copies, self._partition = copies, partition
 
     def prints(self) -> BucketPrints:
-        """See ``Copy.prints``."""
+        """The fingerprints of this partition's buckets."""
         return self._copies.prints.get(self._partition, BucketPrints())
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """See ``Copy.entries``."""
+        """The keys and values of some buckets of this partition."""
         return self._copies.entries(self._partition, buckets)

@@ -1,8 +1,8 @@
 """A changelog as a DataFrame: an exact range of committed offsets.
 
 Invariants:
-    - Every partition has a literal start and end; what is read is the same however often it is read.
-    - A record that can't be understood fails the read; it is never left out in silence.
+    - Every partition has a fixed start and end, so each read of a range gives the same records.
+    - A record of an unknown format fails the read; it is never skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
 from holdfast.processors.snapshots.facts import ChangelogNow
 
-#: Spark gives a partition up when it gets nothing for so long, in milliseconds.
+#: Spark fails the read of a partition that returns nothing for this time, milliseconds.
 POLL_TIMEOUT_MS = 20_000
 
 #: SQL: whether this code knows the formats of a record's key and value.
@@ -27,7 +27,7 @@ READABLE = (
     f"substring(value, 1, 1) = X'{VALUE_VERSION:02x}' AND "
     f"substring(value, 2, 1) IN (X'{CODEC_JSON:02x}', X'{CODEC_BYTES:02x}'))))"
 )
-#: Meta records are no state.
+#: SQL: whether a record is data; meta records are not state.
 IS_DATA = "key IS NULL OR substring(key, 1, 1) <> X'00'"
 
 
@@ -46,7 +46,7 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSource:
-    """Where changelogs are read, and how to look at this one again: ``look`` gives None when the topic is gone."""
+    """The cluster of a changelog; ``look`` reads the changelog's current facts, None when the topic is gone."""
 
     bootstrap: str
     client_config: Mapping[str, Any]
@@ -56,13 +56,13 @@ class ChangelogSource:
 def read_changelog(
     spark: SparkSession, topic: str, ranges: Sequence[PartitionRange], source: ChangelogSource
 ) -> DataFrame:
-    """Columns store_partition, offset, timestamp, key, value of the ranges: committed records, without meta records.
+    """The committed records of the ranges, without meta records: store_partition, offset, timestamp, key, value.
 
     Args:
         spark: The session.
         topic: The changelog.
-        ranges: Every partition of the topic.
-        source: Where it is read.
+        ranges: A range for every partition of the topic.
+        source: The cluster.
     """
     reader = spark.read.format("kafka").option("subscribe", topic)
     options = {
@@ -88,32 +88,33 @@ def require_readable(records: DataFrame, topic: str) -> None:
 
     Args:
         records: With columns store_partition, offset, key, value.
-        topic: The changelog, for the message.
+        topic: The changelog, for the error.
 
     Raises:
-        ChangelogUnreadable: Names the first such record.
+        ChangelogUnreadable: There is such a record; the error names the first one.
     """
     strange = records.where(f"NOT {READABLE}").groupBy("store_partition").agg({"*": "count", "offset": "min"})
     refuse_strange(topic, [(row["store_partition"], row["count(1)"], row["min(offset)"]) for row in strange.collect()])
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """The same, of what was looked at already.
+    """Refuse records of an unknown format that were counted before.
 
     Args:
         topic: The changelog.
-        strange: Of each partition that has such records: its number, how many, and the offset of the first.
+        strange: (partition, number of such records, offset of the first), for each partition that has some.
 
     Raises:
-        ChangelogUnreadable: There is one.
+        ChangelogUnreadable: ``strange`` is not empty.
     """
     if strange:
         partition, _, offset = min(strange)
         raise ChangelogUnreadable(
             f"Changelog {topic}[{partition}] has a record of an unknown format at offset {offset} "
-            f"({sum(records for _, records, _ in strange)} records are concerned); expected key version "
-            f"{KEY_VERSION}, value version {VALUE_VERSION}. Nothing was published.",
-            action="Run the Holdfast version that wrote it, or find out who else writes to the changelog.",
+            f"({sum(records for _, records, _ in strange)} such records in all); expected key version {KEY_VERSION}, "
+            f"value version {VALUE_VERSION}. Nothing was published.",
+            action="Use the Holdfast version that wrote the record; if none did, find the other program that writes to "
+            "the changelog.",
             topic=topic,
             partition=partition,
             offset=offset,

@@ -1,12 +1,12 @@
-"""RocksDB checkpoints as a Spark source: the keys and values of a store, straight from the files of its owner's copies.
+"""RocksDB checkpoints as a Spark source: the keys and values of a store, read from the files of its checkpoints.
 
-One Spark partition for each store partition, read where the executor runs. The folders stay as they are, byte for byte:
-they are opened for reading only. Executors need this package, and the folders under the paths that are given (on a
-cluster: shared storage, or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine).
+The executor that runs a Spark partition reads one store partition. It opens the folder for reading only, so no byte of
+it changes. Executors need this package and the folders at the given paths. On a cluster, use shared storage or
+``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
 
 Invariants:
-    - A checkpoint that is not there or is damaged fails the read by name; what is left of it is never taken for all.
-    - Rows of one Spark partition are of one store partition, in key order: a write by partition needs no sort.
+    - A missing or damaged checkpoint fails the read and is named; its remaining keys are never taken for all keys.
+    - One Spark partition holds one store partition, in key order, so a write by partition needs no sort.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-#: The name that Spark knows the source by.
+#: The name of the source in Spark.
 FORMAT = "holdfast_checkpoint"
 SCHEMA = "store_partition int, key binary, value binary"
-#: Rows of one Arrow batch: larger ones make no reader faster, and take memory.
+#: Rows of one Arrow batch; larger batches take more memory and are not faster.
 BATCH_ROWS = 8192
 
 
 class CheckpointMissing(HoldfastError):
-    """A folder is no checkpoint."""
+    """A folder is missing or holds no RocksDB checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """One partition of a store: the folder of its task's checkpoint, and the store in there; several parts may name
-    one folder."""
+    """One partition of a store: the folder of its task's checkpoint and the store; parts may share a folder."""
 
     partition: int
     path: Path
@@ -48,15 +47,15 @@ class CheckpointPart:
 
 
 def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> DataFrame:
-    """Columns store_partition, key, value of a store's partitions; key and value as the changelog has them.
+    """Columns store_partition, key, value of a store's partitions; key and value are encoded as in the changelog.
 
     Args:
-        spark: The session; through Spark Connect too.
+        spark: The session; a Spark Connect session works, too.
         parts: The partitions, each once.
 
     Raises:
-        CheckpointMissing: A folder is not there, or no checkpoint.
-        ValueError: There are no parts, or a partition twice.
+        CheckpointMissing: A folder is missing or holds no checkpoint.
+        ValueError: ``parts`` is empty or names a partition twice.
     """
     numbers = [part.partition for part in parts]
     if not parts or len(set(numbers)) < len(numbers):
@@ -74,7 +73,7 @@ def _require(part: CheckpointPart) -> None:
     seen = "has no RocksDB in it" if part.path.is_dir() else "is not there"
     raise CheckpointMissing(
         f"The checkpoint of partition {part.partition} of store {part.store}, {part.path}, {seen}.",
-        action="Materialise the store's state asset, which takes a new checkpoint; old ones are removed by newer ones.",
+        action="Materialise the store's state asset, which takes a new checkpoint and removes the oldest.",
         partition=part.partition,
         path=str(part.path),
         store=part.store,
@@ -82,22 +81,22 @@ def _require(part: CheckpointPart) -> None:
 
 
 class _Part(InputPartition):
-    """Plain data only: it travels to executors."""
+    """One part as plain data, because Spark pickles it for executors."""
 
     def __init__(self, partition: int, path: str, store: str) -> None:
         self.partition, self.path, self.store = partition, path, store
 
 
 class CheckpointSource(DataSource):
-    """See ``read_checkpoints``; the option ``parts`` is JSON, ``[[partition, path, store], ...]``."""
+    """The Spark data source; its option ``parts`` is JSON, ``[[partition, path, store], ...]``."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """The name for ``spark.read.format``."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns, always the same."""
+        """The columns, the same for every store."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -112,7 +111,7 @@ class CheckpointReader(DataSourceReader):
         self._parts = parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The parts."""
+        """The parts, one Spark partition each."""
         return self._parts
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,8 @@
-"""The current table of a store, written on a branch: merged with what changed, or replaced as a whole.
+"""Writes of the current table of a store, on a branch: a merge of changes, or a replacement of all rows.
 
 Invariants:
-    - A merge moves no row between tasks: table and history lie by ``store_partition`` both.
-    - Only a branch is written.
+    - A merge moves no row between tasks, because table and history are both partitioned by ``store_partition``.
+    - Only branches are written, never main.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _ALIGNED = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.iceberg.planning.preserve-data-grouping": "true",
     "spark.sql.iceberg.distribution-mode": "none",
-    # A table that is small enough would be sent to all tasks instead, which is an exchange, too.
+    # otherwise Spark broadcasts a small table, which is an exchange, too
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 _CHANGES = "holdfast_changes"
-#: Changes whose keys and values take no more than so many bytes are joined in memory; more than that is sorted, and
-#: spills. What comes out is the same.
+#: Changes up to this size, bytes of keys and values, are joined in memory; larger ones are sorted, and spill to disk.
+#: The result is the same.
 FEW_BYTES = 16 << 20
-#: A table that has three times as much is joined by a hash of the smaller side, which need not be sorted. Which side of
-#: a MERGE may be sent to all tasks is Spark's to say: of this one, none.
+#: Spark joins a table of three times that size by a hash of the smaller side, without a sort; it can't broadcast a
+#: side of this MERGE.
 _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}
 
 
 def aligned_plans(spark: SparkSession) -> AbstractContextManager[None]:
-    """Have Spark use that tables lie by ``store_partition``."""
+    """Within this context Spark joins tables by their ``store_partition`` partitions, without an exchange."""
     return _configured(spark, _ALIGNED)
 
 
@@ -59,12 +59,12 @@ def _configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None
 
 
 def joined_in_memory(changed: DataFrame) -> DataFrame:
-    """Have joins hold these rows in memory, by hash: the table's, which are many more, then need no sort."""
+    """The rows with a hint: a join holds them in memory by hash, so that the larger table needs no sort."""
     return changed.hint("shuffle_hash")
 
 
 def merging(spark: SparkSession, *, few: bool) -> AbstractContextManager[None]:
-    """How a MERGE joins: by hash, where the changes are few; hints don't reach its join."""
+    """Within this context a MERGE of few changes joins by hash; hints have no effect on a MERGE."""
     return _configured(spark, _BY_HASH if few else {})
 
 
@@ -77,7 +77,7 @@ def merge(
     *,
     few: bool = False,
 ) -> None:
-    """Merge a fold of changes into a branch of the table; ``few``: they take no more than ``FEW_BYTES``."""
+    """Merge a fold of changes into a branch of the table; ``few`` says that they take at most ``FEW_BYTES``."""
     typed_rows(folded, schema, keep=("op",)).createOrReplaceTempView(_CHANGES)
     try:
         with merging(spark, few=few):
@@ -87,7 +87,7 @@ def merge(
 
 
 def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
-    """The statement that merges the view of changes into a branch."""
+    """The SQL statement that merges the view of changes into a branch."""
     names = [name for name, _, _ in COLUMNS] + list(typed)
     written = ", ".join(f"t.`{name}` = s.`{name}`" for name in names if name not in ("store_partition", "key"))
     columns, values = ", ".join(f"`{name}`" for name in names), ", ".join(f"s.`{name}`" for name in names)
@@ -103,7 +103,7 @@ def merge_statement(table: str, branch: str, typed: Sequence[str] = ()) -> str:
 def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | None = None) -> None:
     """Replace the content of a branch with rows of (store_partition, key, value, offset, timestamp).
 
-    Columns of the table that the schema no longer has are null.
+    Columns that the schema no longer has become null.
     """
     typed = typed_rows(rows, schema)
     gone = [field for field in rows.sparkSession.table(quoted(table)).schema.fields if field.name not in typed.columns]
@@ -117,26 +117,26 @@ def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | 
 
 
 def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
-    """Rows of (store_partition, key, value, offset, timestamp) as the current table has them."""
+    """Rows of (store_partition, key, value, offset, timestamp) with the fixed columns of the current table."""
     return rows.selectExpr(*CURRENT, *keep)
 
 
 def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] = ()) -> DataFrame:
-    """The same, with the columns of the schema."""
+    """The rows with fixed and typed columns of the current table."""
     plain = current_rows(rows, keep)
     return plain if schema is None else type_rows(plain, schema).drop("why")
 
 
 def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
-    """Where what a store holds differs from what the changes tell, and where each value came from.
+    """A full outer join of the store's keys with the history's, which marks the values that differ.
 
     Args:
-        wanted: What the store holds: store_partition, key, value, and more.
-        known: What the changes tell of live keys: store_partition, key, value, offset, timestamp.
+        wanted: The keys of the store: store_partition, key, value, and more.
+        known: The live keys of the history: store_partition, key, value, offset, timestamp.
 
     Returns:
-        store_partition, key, value (null where the store lacks the key), differs, and offset and timestamp of the
-        value where the changes tell them.
+        store_partition, key, value (null where the store lacks the key), differs; offset and timestamp where the
+        history has the same value.
     """
     left = wanted.selectExpr("store_partition", "key", "value")
     right = known.selectExpr(
@@ -153,7 +153,7 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def from_table(rows: DataFrame) -> DataFrame:
-    """Rows of the current table as a fold has them: generation 0 is older than any change."""
+    """Rows of the current table with the columns of a fold; their generation 0 is older than any change."""
     return rows.selectExpr(
         "store_partition",
         "0 AS generation",
@@ -166,6 +166,6 @@ def from_table(rows: DataFrame) -> DataFrame:
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:
-    """What is known of live keys once the changes in ``fed`` are applied to the table as it was."""
+    """The live keys after the changes in ``fed`` are applied to the former table."""
     columns = ("store_partition", "generation", "offset", "timestamp", "op", "key", "value")
     return live(fold(from_table(before).select(*columns).unionByName(fed.select(*columns))))

@@ -1,7 +1,8 @@
-"""Order-free fingerprints computed by Spark; equal to ``processors.engine.state.fingerprint`` bit by bit."""
+"""Order-free fingerprints computed by Spark; identical to those of ``processors.engine.state.fingerprint``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -14,16 +15,13 @@ if TYPE_CHECKING:
 
 #: SQL: the bucket of a row's key.
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
-#: SQL: of one pair.
+#: SQL: the hash of one pair.
 _HASH = "xxhash64(key, value)"
 _MASK = (1 << 64) - 1
 
 
 def fingerprint_partitions(pairs: DataFrame) -> dict[int, Fingerprint]:
-    """By ``store_partition``, the fingerprint of the (key, value) pairs of a DataFrame; values must not be null.
-
-    The sum is taken in two halves, because a 64-bit sum overflows under ANSI rules.
-    """
+    """``store_partition`` -> the fingerprint of its (key, value) pairs; values must not be null."""
     rows = _hashed(pairs).groupBy("store_partition").agg(*_sums("hash")).collect()
     return {row["store_partition"]: _fingerprint(row, "hash") for row in rows}
 
@@ -31,21 +29,21 @@ def fingerprint_partitions(pairs: DataFrame) -> dict[int, Fingerprint]:
 def fingerprint_replacing(
     changed: DataFrame, live: str, before: DataFrame
 ) -> dict[int, tuple[Fingerprint, Fingerprint]]:
-    """By ``store_partition``, the fingerprints of the pairs that changes replace, and of those that they put there.
+    """``store_partition`` -> the fingerprints of the pairs that changes replace, and of the new pairs.
 
-    Partitions without a change are absent. Args: as of ``replacing_sums``.
+    Partitions without a change are absent. The arguments are those of ``replacing_sums``.
     """
     rows = replacing_sums(changed, live, before).collect()
     return {row["store_partition"]: (_fingerprint(row, "old"), _fingerprint(row, "new")) for row in rows}
 
 
 def replacing_sums(changed: DataFrame, live: str, before: DataFrame) -> DataFrame:
-    """One row for each partition that has a change, of two sums: one pass over both, by one join.
+    """The sums of replaced and of new pairs, one row for each partition with a change, in one join.
 
     Args:
-        changed: The newest row of each key that changed: store_partition, key, value, and what ``live`` asks for.
-        live: SQL: whether such a row leaves a value.
-        before: The pairs that there were, each key once: store_partition, key, value.
+        changed: The newest row of each changed key: store_partition, key, value, and the columns that ``live`` uses.
+        live: SQL: whether such a row has a value.
+        before: The pairs before the changes, each key once: store_partition, key, value.
     """
     new = changed.selectExpr("store_partition", "key", f"if({live}, {_HASH}, NULL) AS new")
     old = before.selectExpr("store_partition", "key", f"{_HASH} AS old")
@@ -54,10 +52,9 @@ def replacing_sums(changed: DataFrame, live: str, before: DataFrame) -> DataFram
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
-    """By ``store_partition``, the fingerprints of the 256 buckets of the pairs of a DataFrame.
+    """``store_partition`` -> the fingerprints of its 256 buckets of pairs; partitions without a pair are absent.
 
-    What is exchanged between tasks is their sums, at most 256 rows for each partition and task. Partitions without
-    a pair are absent.
+    Tasks exchange sums only, at most 256 rows for each partition and task.
     """
     from holdfast.processors.engine.state.buckets import BucketPrints
 
@@ -68,8 +65,19 @@ def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
 
 
 def bucket_sums(pairs: DataFrame) -> DataFrame:
-    """One row for each partition and bucket that has a pair."""
+    """The sums of each partition and bucket that has a pair."""
     return _hashed(pairs, f"{BUCKET} AS bucket").groupBy("store_partition", "bucket").agg(*_sums("hash"))
+
+
+def without(whole: Fingerprint, part: Fingerprint) -> Fingerprint:
+    """The fingerprint of the pairs of ``whole`` that are not in ``part``."""
+    return Fingerprint(whole.count - part.count, whole.xor ^ part.xor, (whole.total - part.total) & _MASK)
+
+
+def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:
+    """The partitions whose fingerprints differ, in order; an absent partition is an empty one."""
+    empty = Fingerprint()
+    return [number for number in sorted({*one, *other}) if one.get(number, empty) != other.get(number, empty)]
 
 
 def _hashed(pairs: DataFrame, *columns: str) -> DataFrame:
@@ -77,7 +85,10 @@ def _hashed(pairs: DataFrame, *columns: str) -> DataFrame:
 
 
 def _sums(name: str) -> list[Column]:
-    """What a fingerprint is made of, out of a column of hashes; null is no pair."""
+    """The parts of a fingerprint of a column of hashes; null counts as no pair.
+
+    The sum is in two halves, because a 64-bit sum overflows under ANSI rules.
+    """
     return [
         F.expr(f"count({name})").alias(f"{name}_pairs"),
         F.expr(f"bit_xor({name})").alias(f"{name}_mixed"),

@@ -1,4 +1,4 @@
-"""The demo's results, computed again by Spark from the CSV alone, and compared key by key with the warehouse."""
+"""Recomputes the demo's results from the CSV with Spark and compares them key by key with the warehouse."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark.tables import quoted
 from holdfast.infra.sample_data.flights import flights_file
 from holdfast.infra.spark.session import short_errors
+from holdfast.processors.snapshots.names import quoted
 
-#: So many differing keys are shown.
+#: The most differing keys in a result.
 EXAMPLES_MAX = 20
 
 _FLEET = (
@@ -57,7 +57,7 @@ FROM (
 
 @dataclass(frozen=True, slots=True)
 class FlightsComparison:
-    """How one store compares: keys on either side, how many differ, and the first of those."""
+    """The comparison of one store: keys on either side, the number that differ, and the first of those."""
 
     processor: str
     keys: int
@@ -66,14 +66,14 @@ class FlightsComparison:
 
 
 def verify_flights(spark: SparkSession, table_of: Callable[[str, str], str]) -> dict[str, FlightsComparison]:
-    """Compare both shipped processors with a recomputation from the CSV.
+    """Processor -> the comparison of its table with a recomputation from the CSV.
 
     Args:
         spark: The session.
-        table_of: Processor and store to table name.
+        table_of: Gives the table name of a processor and a store.
 
     Raises:
-        SparkFailed: The tables or the file could not be read.
+        SparkFailed: A table or the file could not be read.
         FlightsUnavailable: The sample data is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="holdfast-flights-") as folder, short_errors("verify the flights"):
@@ -85,7 +85,7 @@ def verify_flights(spark: SparkSession, table_of: Callable[[str, str], str]) -> 
 
 
 def _load(spark: SparkSession, folder: Path) -> DataFrame:
-    """The file with line numbers: its order is the last tie-breaker of the feed."""
+    """The file's rows with their line numbers, which break the last ties in the feed's order."""
     path = folder / "flights.csv"
     with zipfile.ZipFile(flights_file()).open("flights.csv") as packed, path.open("wb") as plain:
         for number, line in enumerate(packed):

@@ -1,9 +1,9 @@
-"""The history of a store: every change, appended while the changelog has it, and folded to the state at a moment.
+"""The history of a store: every change of its changelog, which folds to the state at any moment.
 
 Invariants:
-    - Folding the history gives the current table: what a full snapshot knows and the changes do not tell is appended
-      as rows ``base`` and ``base_delete``.
-    - A change is appended once: how far the history reaches is in its summary, and a snapshot's id is looked up first.
+    - The fold of the whole history is the current table. Where a full snapshot differs from the changes, it appends
+      rows ``base`` and ``base_delete``.
+    - A change is appended once: the summary says how far the history reaches, and a snapshot that fed it is skipped.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from holdfast.processors.snapshots.facts import HistoryHead
 from holdfast.processors.snapshots.manifest import ID_PROPERTY
 from holdfast.processors.snapshots.plan import SnapshotPlan
 
-#: In the summary of the history's versions: how far it reaches.
+#: The summary property of the history's versions that says how far it reaches.
 REACH_PROPERTY = "holdfast.history"
 PUT, DELETE, BASE, BASE_DELETE = "put", "delete", "base", "base_delete"
 #: SQL: whether a row is a record of the changelog.
-TOLD = f"op IN ('{PUT}', '{DELETE}')"
-#: SQL: whether a row leaves a value.
+LOGGED = f"op IN ('{PUT}', '{DELETE}')"
+#: SQL: the ``op`` of a changelog record.
+OP = f"if(value IS NULL, '{DELETE}', '{PUT}')"
+#: SQL: whether a row has a value.
 LIVE = f"op IN ('{PUT}', '{BASE}')"
 
 _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
-#: Keys of messages are bytes; what is no text in them is shown as the replacement character.
+#: Message keys are bytes; bytes that are not UTF-8 become the replacement character.
 MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
 STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS string))"
 _EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, 10) AS bigint)"
 JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
-#: The columns of the current table that are made from key, value, offset and timestamp.
+#: SQL: the fixed columns of the current table, from key, value, offset and timestamp.
 CURRENT = (
     "store_partition",
     "key",
@@ -52,8 +54,15 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of one partition's changes: records and deletions that the changelog had, bytes of all keys and values, and
-    records of a format that this code does not know, with the offset of the first of them."""
+    """The changes of one partition.
+
+    Args:
+        records: Changelog records, deletions included.
+        tombstones: Deletions.
+        size: Bytes of all keys and values.
+        strange: Records of an unknown format.
+        first_strange: The offset of the first of those; None if there is none.
+    """
 
     records: int = 0
     tombstones: int = 0
@@ -63,7 +72,7 @@ class Counted:
 
 
 def history_head(versions: Versions) -> HistoryHead | None:
-    """How far the history reaches, from its newest summary that says so."""
+    """The end of the history, from its newest version that records one; None if there is none."""
     for version in versions.ancestors():
         summary = versions.summaries[version]
         if REACH_PROPERTY in summary:
@@ -75,21 +84,21 @@ def history_head(versions: Versions) -> HistoryHead | None:
 
 
 def has_fed(versions: Versions, snapshot_id: str) -> bool:
-    """Whether this snapshot's changes are in the published history."""
+    """Whether the published history has the changes of this snapshot."""
     return any(versions.summaries[version].get(ID_PROPERTY) == snapshot_id for version in versions.ancestors())
 
 
 def changes(spark: SparkSession, plan: SnapshotPlan, source: ChangelogSource) -> DataFrame | None:
-    """The records that the history lacks; None when the changelog has none of them."""
+    """The changelog records that the history lacks; None if there is none."""
     if all(part.feed_start >= part.end for part in plan.partitions):
         return None
     ranges = [PartitionRange(part.partition, part.feed_start, part.end) for part in plan.partitions]
     read = read_changelog(spark, plan.topic, ranges, source)
-    return as_history(read, plan.generation, f"if(value IS NULL, '{DELETE}', '{PUT}')")
+    return as_history(read, plan.generation, OP)
 
 
 def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
-    """Rows of (store_partition, offset, timestamp, key, value) as the table of changes has them."""
+    """Rows of (store_partition, offset, timestamp, key, value) with the columns of the history."""
     return rows.selectExpr(
         "store_partition",
         f"{generation} AS generation",
@@ -104,7 +113,7 @@ def as_history(rows: DataFrame, generation: int, op: str) -> DataFrame:
 
 
 def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan) -> None:
-    """Append to the snapshot's branch of the history; may be no rows at all."""
+    """Append rows, which may be none, to the snapshot's branch of the history, and record its new end."""
     reach = {
         "generation": plan.generation,
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
@@ -120,24 +129,24 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
 
 
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:
-    """SQL: the rows that tell what happened from ``start`` on, and up to ``end``.
+    """SQL: the rows of the changes in ``[start, end)`` of each range.
 
-    A row ``base`` at an offset is about everything before it, so it counts after ``start`` and up to ``end``. Only
-    comparisons with AND and OR: Iceberg then leaves out every file that has nothing of it.
+    A row ``base`` at an offset stands for all records before it, so its range is ``(start, end]``. The condition has
+    only comparisons, AND and OR, so that Iceberg can skip files without such rows.
     """
     tests = [
         f"(store_partition = {part.partition} AND offset >= {part.start} AND offset <= {part.end} AND "
-        f"(({TOLD} AND offset < {part.end}) OR (NOT {TOLD} AND offset > {part.start})))"
+        f"(({LOGGED} AND offset < {part.end}) OR (NOT {LOGGED} AND offset > {part.start})))"
         for part in ranges
     ]
     return f"generation = {generation} AND ({' OR '.join(tests) or 'false'})"
 
 
 def counted(rows: DataFrame) -> dict[int, Counted]:
-    """What is among rows of the history, by partition; partitions without any are left out."""
+    """Partition -> the counts of its rows; partitions without a row are absent."""
     found = rows.groupBy("store_partition").agg(
-        F.expr(f"count_if({TOLD})").alias("records"),
-        F.expr(f"count_if({TOLD} AND value IS NULL)").alias("tombstones"),
+        F.expr(f"count_if({LOGGED})").alias("records"),
+        F.expr(f"count_if({LOGGED} AND value IS NULL)").alias("tombstones"),
         F.expr("sum(length(key) + coalesce(length(value), 0))").alias("size"),
         F.expr(f"count_if(NOT {READABLE})").alias("strange"),
         F.expr(f"min(if({READABLE}, NULL, offset))").alias("first_strange"),
@@ -149,27 +158,26 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
 def fold(rows: DataFrame) -> DataFrame:
     """The newest row of each key: store_partition, key, op, value, offset, timestamp.
 
-    At one offset a change is newer than what is said to hold as of it; of such a row, offset and timestamp are null,
-    since they are not the value's. Rows of one table of changes are folded without an exchange, since they lie by
-    ``store_partition``.
+    At one offset, a changelog record is newer than a base row. Offset and timestamp of a base row become null: they are
+    not the value's own. A fold of one history needs no exchange, because its files are by ``store_partition``.
     """
-    told = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
+    logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     return (
         rows.selectExpr(
             "store_partition",
             "key",
-            f"struct(generation, offset, if({TOLD}, 1, 0) AS told, op, value, timestamp) AS row",
+            f"struct(generation, offset, if({LOGGED}, 1, 0) AS logged, op, value, timestamp) AS row",
         )
         .groupBy("store_partition", "key")
         .agg({"row": "max"})
         .selectExpr(
             *("store_partition", "key", "`max(row)`.op AS op", "`max(row)`.value AS value"),
-            f"if({told}, `max(row)`.offset, NULL) AS offset",
-            f"if({told}, `max(row)`.timestamp, NULL) AS timestamp",
+            f"if({logged}, `max(row)`.offset, NULL) AS offset",
+            f"if({logged}, `max(row)`.timestamp, NULL) AS timestamp",
         )
     )
 
 
 def live(folded: DataFrame) -> DataFrame:
-    """Of a fold, the keys that have a value."""
+    """The rows of a fold that have a value."""
     return folded.where(LIVE).drop("op")

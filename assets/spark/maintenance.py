@@ -1,6 +1,6 @@
-"""Upkeep of a store's tables: versions that nobody keeps expire, small files become large ones, leftovers go.
+"""Maintenance of a store's tables: drops expired tags and versions, compacts small files, deletes orphan files.
 
-Each is safe beside readers of the current version and of every kept tag, and may be broken off and run again.
+Each step is safe beside readers of the current version and of every kept tag. An interrupted step can run again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from holdfast.processors.snapshots.names import (
 )
 from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
 
-#: Iceberg refuses to remove leftovers that are younger: they may be files of a commit under way.
+#: Iceberg refuses to delete younger orphan files, hours: a commit in progress may own them.
 LEFTOVER_HOURS_MIN = 24.0
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """How a table is kept: ``versions_hours`` is for untagged versions, ``compact_every`` counts commits."""
+    """The maintenance settings: ``versions_hours`` is for untagged versions, ``compact_every`` counts commits."""
 
     retention: Retention
     versions_hours: float
@@ -40,7 +40,7 @@ class Upkeep:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was done to a table, in numbers; bytes are those of files that were rewritten."""
+    """The outcome for one table, in numbers; ``bytes_compacted`` counts the files that were rewritten."""
 
     table: str
     tags_dropped: int = 0
@@ -54,15 +54,15 @@ class Kept:
     quarantined_dropped: int = 0
 
     def numbers(self) -> dict[str, int]:
-        """By name."""
+        """Each figure by its name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 
 def maintain_store(spark: SparkSession, processor: str, store: str, upkeep: Upkeep, now: datetime) -> tuple[Kept, ...]:
-    """Keep all tables of a store, those that are there; the quarantine keeps what its snapshots' tags keep.
+    """Maintain all tables of a store that exist; the quarantine loses the values of snapshots whose tag is dropped.
 
     Raises:
-        SparkFailed: A step failed; it can be run again.
+        SparkFailed: A step failed; it can run again.
     """
     done = []
     names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
@@ -83,7 +83,7 @@ def maintain_store(spark: SparkSession, processor: str, store: str, upkeep: Upke
 
 
 def drop_references(spark: SparkSession, table: str, retention: Retention, now: datetime) -> tuple[str, ...]:
-    """Drop tags and unpublished branches that have had their time; their names."""
+    """Drop expired tags and unpublished branches; returns their names."""
     rows = spark.sql(
         f"SELECT r.name, unix_micros(s.committed_at) AS at FROM {quoted(table)}.refs r "
         f"JOIN {quoted(table)}.snapshots s ON r.snapshot_id = s.snapshot_id"
@@ -97,7 +97,7 @@ def drop_references(spark: SparkSession, table: str, retention: Retention, now: 
 
 
 def forget_quarantined(spark: SparkSession, table: str, dropped: tuple[str, ...]) -> dict[str, int]:
-    """Delete quarantined values of snapshots whose tag was dropped."""
+    """Delete the quarantined values of snapshots whose tag was dropped; counts them."""
     ids = ", ".join(f"'{name.removeprefix(SNAPSHOT_TAG)}'" for name in dropped if name.startswith(SNAPSHOT_TAG))
     if not ids:
         return {"quarantined_dropped": 0}
@@ -108,7 +108,7 @@ def forget_quarantined(spark: SparkSession, table: str, dropped: tuple[str, ...]
 
 
 def commits_since_compaction(spark: SparkSession, table: str) -> int:
-    """How many versions of main there are since the last compaction, or in all."""
+    """The number of versions of main since the last compaction, or in total."""
     operations = spark.sql(
         f"SELECT s.operation FROM {quoted(table)}.snapshots s JOIN {quoted(table)}.history h "
         "ON s.snapshot_id = h.snapshot_id AND h.is_current_ancestor ORDER BY h.made_current_at DESC"
@@ -118,7 +118,7 @@ def commits_since_compaction(spark: SparkSession, table: str) -> int:
 
 
 def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
-    """Rewrite small files, and files with deleted rows, as large ones, when there were so many commits by now."""
+    """Rewrite small files and files with deleted rows, after ``every`` commits since the last compaction."""
     if commits_since_compaction(spark, table) < every:
         return {}
     options = "map('min-input-files', '2', 'delete-file-threshold', '1', 'partial-progress.enabled', 'false')"
@@ -132,7 +132,7 @@ def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
 
 
 def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Forget versions without a tag that are older, and delete the files that only they have."""
+    """Expire older versions without a tag, and delete the files that only they use."""
     before = spark.table(f"{quoted(table)}.snapshots").count()
     row = _call(
         spark,
@@ -145,9 +145,9 @@ def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> di
 
 
 def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
-    """Delete files below the table's folder that no version has, as runs that died leave them.
+    """Delete files below the table's folder that no version uses; killed runs leave such files.
 
-    An object store is listed by prefix, by the client that writes it: Hadoop's, which lists folders, is not there.
+    An object store is listed by prefix, with the client that writes it: Hadoop's client is not installed.
     """
     latest = datetime.now(UTC) - timedelta(hours=LEFTOVER_HOURS_MIN)
     folder = str(spark.conf.get(f"spark.sql.catalog.{CATALOG}.warehouse", "")).startswith(("file:", "/"))
@@ -158,15 +158,18 @@ def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> d
     return {"leftovers_removed": len(rows)}
 
 
-def upkeep_of(told: Mapping[str, float]) -> Upkeep:
-    """From the settings' numbers."""
+def upkeep_of(settings: Mapping[str, float]) -> Upkeep:
+    """The maintenance settings from their numbers by name."""
     return Upkeep(
         Retention(
-            int(told["keep_snapshots"]), told["keep_snapshots_days"], told["keep_times_days"], told["leftovers_hours"]
+            int(settings["keep_snapshots"]),
+            settings["keep_snapshots_days"],
+            settings["keep_times_days"],
+            settings["leftovers_hours"],
         ),
-        told["keep_versions_hours"],
-        int(told["compact_every"]),
-        told["leftovers_hours"],
+        settings["keep_versions_hours"],
+        int(settings["compact_every"]),
+        settings["leftovers_hours"],
     )
 
 

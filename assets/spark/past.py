@@ -1,4 +1,4 @@
-"""The state of a store at a moment of the past, out of its history: of one key, or of all of them as a tagged version.
+"""The state of a store at a past moment, from its history: one key, or all keys as a tagged table version.
 
 In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228``:
 
@@ -9,8 +9,8 @@ In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228
     SELECT * FROM holdfast.fleet.aircraft VERSION AS OF 'at-2026-11-21'
 
 Invariants:
-    - What the history does not have every change of is refused, never guessed.
-    - The published table never moves: a past version is written on a branch of its own, audited, and tagged.
+    - A moment that the history does not cover is refused.
+    - The published table never moves: a past version is written on its own branch, audited, and tagged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import current, history, versions
 from holdfast.assets.spark.changelog import PartitionRange
-from holdfast.assets.spark.fingerprint import fingerprint_partitions
+from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_partitions
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.snapshot import SnapshotAuditFailed, expected_after, seal_branch
 from holdfast.assets.spark.tables import require_table
@@ -41,7 +41,7 @@ from holdfast.processors.snapshots.names import branch_name, history_name, snaps
 
 @dataclass(frozen=True, slots=True)
 class PastVersion:
-    """A moment of the past as a version of the table; ``made`` is False when it was there already."""
+    """A past moment as a version of the table; ``made`` is False if the version existed before."""
 
     tag: str
     version: int
@@ -51,8 +51,11 @@ class PastVersion:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key at a moment: ``value`` as it is stored, None when the key was not there; ``offset`` and ``since`` (when
-    it was written, seconds since 1970) are None where the history knows only that it held."""
+    """One key at a moment.
+
+    ``value`` is the stored bytes, None for a deleted key. ``offset`` and ``since`` (the time of the record, seconds
+    since 1970) are None where only a full snapshot found the value.
+    """
 
     store_partition: int
     state_key: str
@@ -72,7 +75,7 @@ def state_at(spark: SparkSession, processor: str, store: str, at: datetime | flo
 
     Raises:
         TableUnknown: The store has no table.
-        NotCovered: The history does not have every change around that moment.
+        NotCovered: The history lacks changes around that moment.
         MomentUnclear: A datetime without a zone.
     """
     return history.live(history.fold(_changes_up_to(spark, processor, store, at)))
@@ -81,10 +84,10 @@ def state_at(spark: SparkSession, processor: str, store: str, at: datetime | flo
 def key_at(
     spark: SparkSession, processor: str, store: str, message_key: bytes | str, at: datetime | float
 ) -> list[KeyState]:
-    """The states of one message key at a moment, deleted ones with value None; a key that is text is its UTF-8.
+    """The states of one message key at a moment, deleted ones with value None; text keys are encoded as UTF-8.
 
     Raises:
-        TableUnknown, NotCovered, MomentUnclear: As of ``state_at``.
+        TableUnknown, NotCovered, MomentUnclear: For the same reasons as ``state_at``.
     """
     prefix = key_prefix(message_key.encode() if isinstance(message_key, str) else message_key)
     rows = _changes_up_to(spark, processor, store, at).where(f"substring(key, 1, {len(prefix)}) = X'{prefix.hex()}'")
@@ -104,20 +107,20 @@ def key_at(
 def write_past(
     spark: SparkSession, processor: str, store: str, partition_key: str, at: float, schema: StoreSchema | None = None
 ) -> PastVersion:
-    """Make the table as it was at a moment, on a branch of its own, and tag it with the time partition's name.
+    """Write the table's version at a past moment on its own branch, and tag it with the time partition's name.
 
     Args:
         spark: The session.
         processor: The processor.
         store: Its store.
-        partition_key: Of the time partition.
+        partition_key: The key of the time partition.
         at: The end of its window, seconds since 1970.
-        schema: What the store's values are declared to be.
+        schema: The declared schema of the store's values.
 
     Raises:
-        NotCovered: The history does not have every change around that moment.
-        SnapshotAuditFailed: What was written is not what the history tells; nothing was tagged.
-        SparkFailed: Reading or writing failed; nothing was tagged.
+        NotCovered: The history lacks changes around that moment.
+        SnapshotAuditFailed: The written version differs from the history; nothing was tagged.
+        SparkFailed: The read or the write failed; nothing was tagged.
     """
     table, tag = table_name(processor, store), time_tag(partition_key)
     with short_errors(f"make {table} as of {partition_key}"), current.aligned_plans(spark):
@@ -156,7 +159,7 @@ def _changes(spark: SparkSession, table: str, known: SnapshotManifest, at: float
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What is made."""
+    """The past version to write."""
 
     processor: str
     store: str
@@ -166,12 +169,12 @@ class _Past:
     schema: StoreSchema | None
 
     def resolved(self, spark: SparkSession, rows: DataFrame) -> StoreSchema | None:
-        """The columns of these values; the table has them, since it was published with each of them once."""
+        """The typed columns of these rows; the table has them all, because each was published once."""
         return resolve_schema(spark, table_name(self.processor, self.store), self.schema, current.current_rows(rows))
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """On a branch from the nearest older version: merge what happened from there up to the moment."""
+    """Write a branch: the nearest older version, merged with the changes from there up to the moment."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
@@ -194,7 +197,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     measured = fingerprint_partitions(versions.at_version(spark, table, branch))
     _require_equal(table, key, expected, measured)
     manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
-    manifest = replace(manifest, why=f"the state at the end of {key}, out of the history")
+    manifest = replace(manifest, why=f"the state at the end of {key}, from the history")
     seal_branch(spark, table, branch, manifest)
     sealed = versions.Versions.of(spark, table).snapshot(snapshot_id, branch)
     assert sealed is not None
@@ -209,9 +212,9 @@ def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[Part
 def _reached(
     changes: DataFrame, known: SnapshotManifest, ranges: Sequence[PartitionRange]
 ) -> dict[int, tuple[int, int, int]]:
-    """By partition, the offset after the last change, and how many changes and deletions there were."""
-    told = f"{history.TOLD} AND {history.between(known.generation, ranges)}"
-    counted = changes.where(told).groupBy("store_partition")
+    """Partition -> the offset after its last change, the number of changes, and of deletions."""
+    logged = f"{history.LOGGED} AND {history.between(known.generation, ranges)}"
+    counted = changes.where(logged).groupBy("store_partition")
     rows = counted.agg({"offset": "max", "*": "count", "value": "count"}).collect()
     found = {part.partition: (part.start, 0, 0) for part in ranges}
     for row in rows:
@@ -228,7 +231,7 @@ def _manifest(
     measured: dict[int, Fingerprint],
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
-    """Input offsets are not known for a moment between two checkpoints: there are none in it."""
+    """The manifest of a past version; it has no input offsets, because only checkpoints record those."""
     empty = Fingerprint()
     parts = tuple(
         replace(
@@ -256,13 +259,12 @@ def _manifest(
 
 
 def _require_equal(table: str, key: str, expected: dict[int, Fingerprint], measured: dict[int, Fingerprint]) -> None:
-    empty = Fingerprint()
-    differing = [n for n in sorted({*expected, *measured}) if expected.get(n, empty) != measured.get(n, empty)]
+    differing = differing_partitions(expected, measured)
     if differing:
         raise SnapshotAuditFailed(
-            f"{table} as of {key} was written otherwise than its history tells, in partitions "
-            f"{', '.join(map(str, differing))}. Nothing was tagged.",
-            action="Run it again; if it fails again, the storage loses or changes data.",
+            f"{table} at {key} differs from its history in partitions {', '.join(map(str, differing))}. Nothing was "
+            "tagged.",
+            action="Materialise this time partition again. If it fails again, the storage loses or changes data.",
             table=table,
             partitions=differing,
         )

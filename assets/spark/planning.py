@@ -1,4 +1,4 @@
-"""What a snapshot's plan has to know of the table so far."""
+"""The table's facts that a snapshot's plan needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.processors.snapshots.names import history_name, quoted, table_name
 
 
 def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
-    """The newest snapshots of a store; its tables are created if they are not there.
+    """The newest snapshots of a store; creates its tables if they are missing.
 
     Raises:
         FormatUnknown: A later Holdfast wrote the newest snapshot.
@@ -33,12 +33,12 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
 
 
 def shape_table(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
-    """Give the table the columns of its store's schema; the version of its shape.
+    """Give the table the columns of its store's schema; returns the table's schema version.
 
-    What is inferred from values is given its columns when they are read.
+    A schema that is inferred gets its columns later, when a snapshot reads the values.
 
     Raises:
-        SchemaChangeRefused: A column can't become what the schema says; the table is as it was.
+        SchemaChangeRefused: A column can't get the type of the schema; the table is unchanged.
         SparkFailed: The catalog can't be read or written.
     """
     table = table_name(processor, store)

@@ -1,6 +1,6 @@
-"""Values that could not be read, beside the table of their store: kept, counted, with the reason.
+"""The quarantine: a table of a store's values that could not be read, with the reason.
 
-A row in quarantine is in the store's table, too, as key, value and JSON; only its typed columns are null there.
+The store's table has these rows, too, as key, value and JSON; their typed columns are null there.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from holdfast.processors.snapshots.names import quoted
 
 
 def write_quarantine(spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str) -> dict[int, int]:
-    """Put the unreadable rows of a snapshot into its quarantine table; the same snapshot written again replaces them.
+    """Write the unreadable rows of a snapshot to the quarantine; a second write of a snapshot replaces the first.
 
     Args:
         spark: The session.
-        table: The quarantine table; made when there is something to write.
-        rows: What ``type_rows`` gave.
-        snapshot_id: The snapshot's.
+        table: The quarantine table; created with its first row.
+        rows: The result of ``type_rows``.
+        snapshot_id: The snapshot's id.
 
     Returns:
-        How many rows were unreadable, by store partition; partitions without any are left out.
+        Store partition -> the number of unreadable rows; partitions without any are left out.
     """
     strange = _as_quarantined(_unreadable(rows), snapshot_id).persist()
     try:
@@ -43,10 +43,10 @@ def write_quarantine(spark: SparkSession, table: str, rows: DataFrame, snapshot_
 
 
 def _unreadable(rows: DataFrame) -> DataFrame:
-    """Where ``why`` is not null.
+    """The rows where ``why`` is not null.
 
-    Not as a filter: Spark pushes that below the projections, and parses each value once for each time that ``why``
-    mentions what was parsed, six-fold work and more (SPARK-47672). It pushes nothing below an explode.
+    An explode, not a filter: Spark pushes a filter below the projections and then parses each value once for each
+    mention in ``why``, six times or more (SPARK-47672). It pushes nothing below an explode.
     """
     others = [tick(name) for name in rows.columns if name != "why"]
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")

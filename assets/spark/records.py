@@ -1,7 +1,7 @@
 """The table of a processor's snapshots: one row for each partition of each snapshot.
 
 Invariants:
-    - A snapshot is in it once: rows are appended on a branch, and main becomes that branch or somebody else's.
+    - The table has each snapshot once: rows are appended on a branch, and main moves to it only if no other run did.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 from holdfast.processors.snapshots.names import quoted
 
 _ATTEMPTS = 5
-#: So many files one task writes, one after the other, before others share the work.
+#: The most files that one task writes; more partitions are spread over several tasks.
 _FILES_OF_A_TASK = 64
 
 
 def record_snapshot(spark: SparkSession, manifest: SnapshotManifest) -> None:
-    """Write down a snapshot, if it is not there yet.
+    """Record a snapshot, once.
 
     Raises:
-        TableMoved: Others wrote again and again at the same moments.
+        TableMoved: Other runs wrote to the table during each of ``_ATTEMPTS`` attempts.
     """
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
@@ -75,8 +75,8 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
         }
         for part in manifest.partitions
     ]
-    # As one text: a frame of Python's rows is, in this JVM, a job whose tasks convert them, more work than the rest of
-    # this. Not as an argument of SQL: extensions of its parser that are older than Spark's arguments lose them.
+    # One JSON text, because a DataFrame of Python rows needs a Spark job to convert them, which costs more than the
+    # append. Not an argument of `spark.sql`, because older extensions of its parser drop arguments.
     timed = {name for name, kind, _ in SNAPSHOT_COLUMNS if kind == "timestamp"}
     shape = ", ".join(f"`{name}` {'bigint' if name in timed else kind}" for name, kind, _ in SNAPSHOT_COLUMNS)
     columns = [f"timestamp_micros(`{name}`) AS `{name}`" if name in timed else name for name, _, _ in SNAPSHOT_COLUMNS]

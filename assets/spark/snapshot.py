@@ -1,15 +1,15 @@
-"""A snapshot: the content of a store at one exact vector of changelog offsets, published as one table version.
+"""Writes a snapshot: the state of a store at one exact vector of changelog offsets, as one table version.
 
     plan ─► feed the history ─► write ─► audit ─► seal ─┬─► publish the history ─► publish the table ─► record ─► tag
-            (each on a branch of this attempt alone)     └─ nothing is visible until here
+            (each attempt on its own branch)             └─ readers see nothing until here
 
-Killed after any step, the same plan run again converges. Two runs of one plan write to branches of their own; main
-becomes one of them, and the other one finds it published.
+A run that is killed after any step can run again and gives the same result. Two runs of one plan write to separate
+branches; main moves to one of them, and the other run finds the snapshot published.
 
 Invariants:
-    - A published version has passed the audit: it holds what the owner holds, where that is known, and what was read.
-    - The manifest is sealed into the version with what was measured on the branch, as written.
-    - The history is published first: it may be ahead of the table, never behind.
+    - A published version has passed the audit: it equals the worker's checkpoint, or else the records that were read.
+    - The manifest holds the fingerprints that were measured on the written branch.
+    - The history is published first, so it may be ahead of the table, never behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import changelog, current, history, versions
 from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.fingerprint import fingerprint_partitions, fingerprint_replacing
+from holdfast.assets.spark.fingerprint import (
+    differing_partitions,
+    fingerprint_partitions,
+    fingerprint_replacing,
+    without,
+)
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.sources import checkpoint_rows
@@ -49,36 +54,35 @@ from holdfast.processors.snapshots.manifest import (
 from holdfast.processors.snapshots.names import BRANCH, history_name, quarantine_name, snapshot_tag
 from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, gap_free
 
-__all__ = ["SnapshotAuditFailed", "SnapshotClaims", "SnapshotResult", "write_snapshot"]
-
 _log = structlog.get_logger("snapshot")
-#: So often a snapshot begins again when others publish to its table, such as maintenance does.
+#: Attempts of a snapshot while other runs, such as maintenance, publish to its table.
 ATTEMPTS = 3
-_MASK = (1 << 64) - 1
-#: Which rows each source reads, for people.
-_READ = {INCREMENTAL: "what changed", CHECKPOINT: "the owner's checkpoint", CHANGELOG: "the whole changelog"}
+#: The rows that each source reads, for progress lines.
+_READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint", CHANGELOG: "the whole changelog"}
 
 
 class SnapshotAuditFailed(HoldfastError):
-    """What was written is not what the owner holds, or not what was read; nothing was published."""
+    """The written table differs from the checkpoint, or from the records that were read; nothing was published."""
 
 
 class SnapshotClaims(Protocol):
-    """Where snapshots are recorded; the registry."""
+    """The record of snapshots; the registry implements it."""
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
-        """Begin a snapshot; False when it was begun before."""
+        """Record the start of a snapshot; False if it was recorded before."""
         ...
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
-        """Record the table version that it became."""
+        """Record the table version of a finished snapshot."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """A published snapshot; ``committed`` is False when it had been published before. ``corrections`` is how many keys
-    of the history had to be set right by what the store holds, all of them when there were no changes to read."""
+    """A published snapshot; ``committed`` is False if an earlier run published it.
+
+    ``corrections`` counts the keys whose value the history got from the store, because the changelog lacked it.
+    """
 
     manifest: SnapshotManifest
     version: int
@@ -87,19 +91,19 @@ class SnapshotResult:
     seconds: float
     #: Bytes of the table's files.
     size: int = 0
-    #: The typed columns; where they are inferred, as this snapshot found them.
+    #: The typed columns; inferred ones as this snapshot found them.
     schema: StoreSchema | None = None
 
     @property
     def rows_per_s(self) -> float:
-        """Rows of the table and records of the changelog handled, for each second of the whole snapshot."""
+        """Table rows and changelog records per second of the whole snapshot."""
         handled = self.manifest.records + (self.manifest.rows if self.manifest.source == CHECKPOINT else 0)
         return handled / max(self.seconds, 1e-9)
 
 
 @dataclass(slots=True)
 class Work:
-    """One attempt: what is written, where, and what was found on the way."""
+    """The state of one attempt: its inputs, its branches and its counts."""
 
     spark: SparkSession
     plan: SnapshotPlan
@@ -113,28 +117,28 @@ class Work:
     shape: int = 0
     counted: Mapping[int, history.Counted] | None = None
     quarantined: Mapping[int, int] = field(default_factory=dict)
-    #: Told what is done from now on.
-    doing: Callable[[str], None] = lambda what: None
+    #: Reports the step that starts.
+    doing: Callable[[str], None] = lambda step: None
 
     @property
     def history(self) -> str:
-        """The table of changes."""
+        """The name of the history table."""
         return history_name(self.plan.processor, self.plan.store)
 
     def changes(self) -> DataFrame:
-        """The history as this attempt sees it."""
+        """The rows of the history on this attempt's branch."""
         return versions.at_version(self.spark, self.history, self.history_ref)
 
     def ranges(self) -> list[PartitionRange]:
-        """What the plan reads of the changelog."""
+        """The changelog ranges that the table reads."""
         return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
 
     def feeds(self) -> list[PartitionRange]:
-        """What the history lacks of it."""
+        """The changelog ranges that the history lacks."""
         return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
 
     def counted_ranges(self) -> list[PartitionRange]:
-        """What the manifest counts."""
+        """The changelog ranges whose records the manifest counts."""
         return self.feeds() if self.plan.source == CHECKPOINT else self.ranges()
 
 
@@ -148,21 +152,22 @@ def write_snapshot(
     schema: StoreSchema | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> SnapshotResult:
-    """Carry a plan out; again and again gives the same version once.
+    """Write and publish the snapshot of a plan; repeated runs of one plan publish it once.
 
     Args:
         spark: The session.
-        plan: What to do.
-        source: Where the changelog is read.
-        claims: Where it is recorded.
-        stored: What the owner's checkpoint holds, by partition: nothing else is published.
-        schema: What the store's values are declared to be.
-        tell: Told every few seconds what is done, how far it is, and for how long.
+        plan: The plan.
+        source: The cluster of the changelog.
+        claims: The record of snapshots.
+        stored: Partition -> the checkpoint's fingerprint, which the table must have; None to compare with the records
+            that were read.
+        schema: The declared schema of the store's values.
+        tell: Receives progress lines every few seconds: the step, its progress and its duration.
 
     Raises:
         ChangelogUnreadable: The changelog has records of an unknown format.
-        ChangelogMoved: It was truncated, made anew or compacted while it was read.
-        SnapshotAuditFailed: What was written is not what the owner holds.
+        ChangelogMoved: It was truncated, recreated or compacted during the read.
+        SnapshotAuditFailed: The written table differs from the checkpoint.
         TableMoved: Another snapshot was published meanwhile.
         SparkFailed: The read or the write failed; nothing was published.
     """
@@ -183,7 +188,7 @@ def write_snapshot(
             create_views(spark, plan.processor, plan.store, work.schema)
             seen = versions.Versions.of(spark, plan.table)
             found = seen.snapshot(plan.snapshot_id)
-            assert found is not None, "it was published just now"
+            assert found is not None, "the snapshot was just published"
         narrator.doing(f"recording snapshot {plan.snapshot_id} of {plan.table}")
         record_snapshot(spark, found.manifest)
         versions.set_tag(spark, plan.table, snapshot_tag(plan.snapshot_id), found.version)
@@ -197,14 +202,14 @@ def write_snapshot(
 
 
 def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
-    """Of this attempt, and of all that broke off: none of them can be published any more."""
+    """Drop the branches of this attempt and of all interrupted ones, which can never be published."""
     versions.drop_branches(spark, plan.table, seen.branches(BRANCH))
     changes = history_name(plan.processor, plan.store)
     versions.drop_branches(spark, changes, versions.branches_of(spark, changes, BRANCH))
 
 
 def _publish(work: Work) -> bool:
-    """Write, audit and publish; whether it was this attempt that did."""
+    """Write, audit and publish; False if another run published the snapshot."""
     spark, plan = work.spark, work.plan
     for attempt in range(ATTEMPTS):
         try:
@@ -227,7 +232,7 @@ def _publish(work: Work) -> bool:
 
 
 def feed_history(work: Work) -> None:
-    """Append what the changelog has and the history lacks, on a branch of the history."""
+    """Append the changelog records that the history lacks, on a branch of the history."""
     plan, table = work.plan, work.history
     new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
     work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
@@ -239,8 +244,8 @@ def feed_history(work: Work) -> None:
     head = history.history_head(seen)
     if head != plan.history:
         raise versions.TableMoved(
-            f"The history {table} was fed by another snapshot since this one was planned.",
-            action="Run it again; it goes on from what is published now.",
+            f"Another snapshot appended to the history {table} after this one was planned.",
+            action="Run it again; it continues from the published version.",
             table=table,
         )
     work.history_ref = versions.new_branch(work.spark, table, plan.snapshot_id)
@@ -258,7 +263,7 @@ def feed_history(work: Work) -> None:
 
 
 def write_branch(work: Work) -> None:
-    """Make the branch of the table what the plan says; a full snapshot sets the history right, too."""
+    """Write the table's branch from the planned source; a full snapshot also corrects the history."""
     spark, plan = work.spark, work.plan
     work.doing(f"writing {plan.table} from {_READ[plan.source]}")
     work.branch = versions.new_branch(spark, plan.table, plan.snapshot_id)
@@ -277,7 +282,7 @@ def write_branch(work: Work) -> None:
 
 
 def shape_rows(work: Work, rows: DataFrame) -> None:
-    """Give the table the columns that these values need, and put aside, with the reason, those that don't fit."""
+    """Give the table the columns that these values need, and write values that do not fit to the quarantine."""
     spark, plan = work.spark, work.plan
     work.shape = plan.schema_version
     if work.schema is None:
@@ -291,17 +296,17 @@ def shape_rows(work: Work, rows: DataFrame) -> None:
 
 
 def _moment(plan: SnapshotPlan) -> str:
-    """SQL: when the owner was at the plan's offsets."""
+    """SQL: the time of the plan's checkpoint."""
     return f"timestamp_micros({round(plan.taken_at * 1e6)})"
 
 
 def _history_tells_all(plan: SnapshotPlan) -> bool:
-    """Whether the first snapshot is from the whole changelog, which the history was just fed with."""
+    """Whether this first snapshot reads the whole changelog, which the history now has, too."""
     return plan.source == CHANGELOG and plan.history is None
 
 
 def _replace_and_correct(work: Work) -> None:
-    """Replace the table by what the source holds, and append to the history what its changes do not tell."""
+    """Replace the table with the source's rows, and append to the history the values that it lacks."""
     plan = work.plan
     wanted = _wanted(work)
     both = current.with_differences(wanted, _known(work)).persist()
@@ -326,21 +331,17 @@ def _replace_and_correct(work: Work) -> None:
 
 
 def _wanted(work: Work) -> DataFrame:
-    """What the source holds."""
+    """The live keys of the full source: checkpoint or changelog."""
     plan = work.plan
     if plan.source == CHECKPOINT:
         return checkpoint_rows(work.spark, plan)
     read = read_changelog(work.spark, plan.topic, work.ranges(), work.source)
     changelog.require_readable(read, plan.topic)
-    return history.live(
-        history.fold(
-            history.as_history(read, plan.generation, f"if(value IS NULL, '{history.DELETE}', '{history.PUT}')")
-        )
-    )
+    return history.live(history.fold(history.as_history(read, plan.generation, history.OP)))
 
 
 def _known(work: Work) -> DataFrame:
-    """What the history tells, once it is fed."""
+    """The live keys of the history after this attempt's append."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
     if plan.base is None or unfinished or work.history_ref == versions.MAIN:
@@ -350,27 +351,28 @@ def _known(work: Work) -> DataFrame:
 
 
 def audit_branch(work: Work) -> dict[int, Fingerprint]:
-    """Measure the branch, as written, and compare it with what the owner holds; else with what was read.
+    """The fingerprints of the written branch, which must equal the checkpoint's, or else those of the records read.
 
     Raises:
-        SnapshotAuditFailed: They differ; the published table stays as it was.
+        SnapshotAuditFailed: They differ; the published table is unchanged.
     """
     plan = work.plan
     work.doing(f"auditing {plan.table} as it was written")
     found = fingerprint_partitions(versions.at_version(work.spark, plan.table, work.branch))
     expected = work.stored if work.stored is not None else _expected(work)
     empty = Fingerprint()
-    differing = [n for n in sorted({*expected, *found}) if found.get(n, empty) != expected.get(n, empty)]
+    differing = differing_partitions(expected, found)
     if differing:
-        said = "; ".join(
+        partitions = "; ".join(
             f"partition {n} has {found.get(n, empty).hex}, expected {expected.get(n, empty).hex}" for n in differing
         )
-        against = "the owner's checkpoint holds" if work.stored is not None else "was read"
+        against = "the worker's checkpoint" if work.stored is not None else "the records that were read"
         raise SnapshotAuditFailed(
-            f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) is not what {against}: {said}. Nothing was "
-            "published.",
-            action=f"Prove the store against its changelog: holdfast audit {plan.processor}. If they agree, take a "
-            "full snapshot; if that fails, too, the storage loses or changes data.",
+            f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) differs from {against}: {partitions}. "
+            "Nothing was published.",
+            action=f"Compare the store with its changelog: `holdfast audit {plan.processor}`. If they are equal, "
+            "materialise the snapshot asset with the config `source: full`. If that fails, too, the storage loses or "
+            "changes data.",
             table=plan.table,
             partitions=differing,
         )
@@ -378,7 +380,7 @@ def audit_branch(work: Work) -> dict[int, Fingerprint]:
 
 
 def _expected(work: Work) -> dict[int, Fingerprint]:
-    """What has to be on the branch, computed another way than it was written."""
+    """The fingerprints that the branch must have, computed in another way than the branch was written."""
     plan, spark = work.plan, work.spark
     if not plan.incremental:
         if _history_tells_all(plan):
@@ -395,30 +397,26 @@ def _changed(work: Work) -> DataFrame:
 
 
 def _are_few(work: Work) -> bool:
-    """Whether memory holds what changed."""
+    """Whether the changes fit in memory."""
     return sum(counted.size for counted in _counted(work).values()) <= current.FEW_BYTES
 
 
 def expected_after(base: SnapshotManifest, before: DataFrame, changed: DataFrame) -> dict[int, Fingerprint]:
-    """What a merge has to give: the base's fingerprints without what was replaced, and with what is new."""
+    """The fingerprints after a merge: those of the base, without the replaced pairs and with the new ones."""
     found = fingerprint_replacing(changed, history.LIVE, before)
     nothing = (Fingerprint(), Fingerprint())
     expected = {}
     for number, known in base.fingerprints.items():
         replaced, new = found.get(number, nothing)
-        expected[number] = _minus(known, replaced) + new
+        expected[number] = without(known, replaced) + new
     return expected
 
 
-def _minus(one: Fingerprint, other: Fingerprint) -> Fingerprint:
-    return Fingerprint(one.count - other.count, one.xor ^ other.xor, (one.total - other.total) & _MASK)
-
-
 def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
-    """Put the manifest on the branch, as a version of its own without rows."""
+    """Commit the manifest to the branch, as a version without new rows."""
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
-    counted = _counted(work)
+    counted, nothing = _counted(work), history.Counted()
     if not plan.incremental:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moment(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
@@ -444,8 +442,8 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
                 log_start=part.log_start,
                 start=part.start,
                 end=part.end,
-                records=counted.get(part.partition, history.Counted()).records,
-                tombstones=counted.get(part.partition, history.Counted()).tombstones,
+                records=counted.get(part.partition, nothing).records,
+                tombstones=counted.get(part.partition, nothing).tombstones,
                 live_keys=measured[part.partition].count,
                 fingerprint=measured[part.partition],
                 inputs=part.inputs,
@@ -460,7 +458,7 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
 
 
 def seal_branch(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
-    """A version without rows, whose summary has the manifest."""
+    """Commit a version without new rows whose summary holds the manifest."""
     (
         versions.at_version(spark, table, branch)
         .where("false")
@@ -472,7 +470,7 @@ def seal_branch(spark: SparkSession, table: str, branch: str, manifest: Snapshot
 
 
 def _counted(work: Work) -> Mapping[int, history.Counted]:
-    """What was read, by partition: the rows of the history in what the manifest counts; looked at once."""
+    """Partition -> the counts for the manifest; computed once for each attempt."""
     if work.counted is None:
         tests = history.between(work.plan.generation, work.counted_ranges())
         work.counted = history.counted(work.changes().where(tests))
@@ -480,7 +478,7 @@ def _counted(work: Work) -> Mapping[int, history.Counted]:
 
 
 def publish_history(work: Work) -> None:
-    """The changes become visible; the table follows at once."""
+    """Publish the history's branch; the table follows immediately."""
     if work.history_ref == versions.MAIN:
         return
     try:
@@ -491,5 +489,5 @@ def publish_history(work: Work) -> None:
 
 
 def publish_table(work: Work) -> None:
-    """The one step that readers of the table see: main becomes the branch."""
+    """Publish the table's branch: the only step that readers of the table see."""
     versions.fast_forward(work.spark, work.plan.table, work.branch)

@@ -1,4 +1,4 @@
-"""The shape of warehouse tables; built here and nowhere else. Their names are of ``processors.snapshots.names``."""
+"""Columns, properties and creation of all warehouse tables; their names are in ``processors.snapshots.names``."""
 
 from __future__ import annotations
 
@@ -7,49 +7,45 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from holdfast.infra.warehouse.catalog import TableUnknown
-from holdfast.processors.snapshots.names import procedure_name, quoted, snapshots_name, table_name
-
-__all__ = ["COLUMNS", "HISTORY_COLUMNS", "QUARANTINE_COLUMNS", "SNAPSHOT_COLUMNS", "create_history", "create_table"]
-__all__ += ["create_quarantine", "create_snapshots", "procedure_name", "quoted", "require_table", "table_name"]
-__all__ += ["table_shape"]
+from holdfast.processors.snapshots.names import quoted, snapshots_name
 
 Column = tuple[str, str, str]
 
-#: Column name, SQL type and meaning, of the table of a store; typed columns come after these.
+#: Name, SQL type and comment of a store table's fixed columns; typed columns follow them.
 COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
     ("key", "binary", "changelog key"),
     ("value", "binary", "stored value with its envelope"),
     ("message_key", "string", "key of the messages"),
-    ("state_key", "string", "key within that state"),
-    ("json", "string", "the value, when it is JSON"),
-    ("offset", "bigint", "changelog offset of the value; null when a checkpoint gave it"),
-    ("changelog_timestamp", "timestamp", "when it was committed to the changelog; null when a checkpoint gave it"),
-    ("event_timestamp", "timestamp", "event time of the message that wrote it"),
+    ("state_key", "string", "key within the state of the message key"),
+    ("json", "string", "the value as text, when it is JSON"),
+    ("offset", "bigint", "changelog offset of the value; null when a checkpoint gave the value"),
+    ("changelog_timestamp", "timestamp", "time of the changelog record; null when a checkpoint gave the value"),
+    ("event_timestamp", "timestamp", "event time of the message that wrote the value"),
 )
 
-#: Of the table of every change: ``put`` and ``delete`` are records of the changelog, ``base`` and ``base_delete`` say
-#: what the store held or lacked as of an offset, when it is not known at which one that was written.
+#: The columns of the history. ``put`` and ``delete`` are changelog records. ``base`` and ``base_delete`` come from a
+#: full snapshot: the store had, or lacked, this value at the offset; the record that wrote it is not known.
 HISTORY_COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
-    ("generation", "int", "counts the changelogs that the store has had"),
+    ("generation", "int", "number of the changelog: 1, and one more after each recreation"),
     ("offset", "bigint", "changelog offset"),
-    ("timestamp", "timestamp", "when it was committed to the changelog; when the snapshot was taken for base rows"),
+    ("timestamp", "timestamp", "time of the changelog record; of base rows, time of the snapshot"),
     ("op", "string", "put, delete, base or base_delete"),
     ("key", "binary", "changelog key"),
     ("value", "binary", "stored value with its envelope; null when deleted"),
     ("message_key", "string", "key of the messages"),
-    ("state_key", "string", "key within that state"),
+    ("state_key", "string", "key within the state of the message key"),
 )
 
 QUARANTINE_COLUMNS: tuple[Column, ...] = (
     ("store_partition", "int", "changelog partition"),
-    ("offset", "bigint", "changelog offset; null when a checkpoint gave it"),
+    ("offset", "bigint", "changelog offset; null when a checkpoint gave the value"),
     ("key", "binary", "changelog key"),
     ("value", "binary", "stored value with its envelope"),
-    ("why", "string", "why it could not be read"),
-    ("snapshot_id", "string", "the snapshot that met it"),
-    ("changelog_timestamp", "timestamp", "when it was committed to the changelog; null when a checkpoint gave it"),
+    ("why", "string", "why the value could not be read"),
+    ("snapshot_id", "string", "the snapshot that read the value"),
+    ("changelog_timestamp", "timestamp", "time of the changelog record; null when a checkpoint gave the value"),
 )
 
 #: One row for each partition of each snapshot of a processor.
@@ -59,23 +55,23 @@ SNAPSHOT_COLUMNS: tuple[Column, ...] = (
     ("store", "string", "the store"),
     ("table_name", "string", "the table of the store"),
     ("source", "string", "incremental, changelog, checkpoint or history"),
-    ("base", "string", "the snapshot that it builds on"),
-    ("why", "string", "why that source"),
-    ("taken_at", "timestamp", "when the owner was at these offsets"),
-    ("code_version", "string", "of the processor"),
-    ("state_format", "string", "of keys and values"),
-    ("schema_version", "int", "of the table"),
+    ("base", "string", "the snapshot that an incremental one builds on"),
+    ("why", "string", "reason for the source"),
+    ("taken_at", "timestamp", "time of the checkpoint"),
+    ("code_version", "string", "code version of the processor"),
+    ("state_format", "string", "format of keys and values"),
+    ("schema_version", "int", "schema version of the table"),
     ("topic", "string", "the changelog"),
-    ("topic_id", "string", "its id"),
-    ("generation", "int", "counts the changelogs that the store has had"),
-    ("log_start", "bigint", "where the log began"),
-    ("start_offset", "bigint", "read from here"),
-    ("end_offset", "bigint", "read up to here: the state is as of this offset"),
+    ("topic_id", "string", "topic id of the changelog"),
+    ("generation", "int", "number of the changelog: 1, and one more after each recreation"),
+    ("log_start", "bigint", "first offset of the log"),
+    ("start_offset", "bigint", "first offset that was read"),
+    ("end_offset", "bigint", "offset of the state: records before it are included"),
     ("records", "bigint", "records read"),
     ("tombstones", "bigint", "deletions read"),
     ("live_keys", "bigint", "keys in the table"),
-    ("fingerprint", "string", "of what the table holds"),
-    ("inputs", "string", "input offsets that belong to the end, as JSON"),
+    ("fingerprint", "string", "fingerprint of the keys and values in the table"),
+    ("inputs", "string", "next input offsets at the end offset, as JSON"),
     ("quarantined", "bigint", "values that could not be read"),
 )
 
@@ -96,37 +92,37 @@ _MERGED = {
 
 
 def create_table(spark: SparkSession, table: str) -> None:
-    """Create the table of a store if it is not there."""
+    """Create the table of a store if it is missing."""
     _create(spark, table, COLUMNS, _MERGED)
 
 
 def create_history(spark: SparkSession, table: str) -> None:
-    """Create the table of every change if it is not there."""
+    """Create the history of a store if it is missing."""
     _create(spark, table, HISTORY_COLUMNS, _APPEND_ONLY)
 
 
 def create_quarantine(spark: SparkSession, table: str) -> None:
-    """Create the table of unreadable values if it is not there."""
+    """Create the quarantine of a store if it is missing."""
     _create(spark, table, QUARANTINE_COLUMNS, _APPEND_ONLY)
 
 
 def create_snapshots(spark: SparkSession, processor: str) -> str:
-    """Create the table of a processor's snapshots if it is not there; returns its name."""
+    """Create the table of a processor's snapshots if it is missing; returns its name."""
     table = snapshots_name(processor)
     _create(spark, table, SNAPSHOT_COLUMNS, _APPEND_ONLY)
     return table
 
 
 def require_table(spark: SparkSession, table: str) -> None:
-    """Refuse a table that is not there.
+    """Refuse a table that does not exist.
 
     Raises:
-        TableUnknown: It is not.
+        TableUnknown: The table does not exist.
     """
     if not spark.catalog.tableExists(quoted(table)):
         raise TableUnknown(
             f"The warehouse has no table {table}.",
-            action="Correct the names of processor and store, or materialise the store's snapshot asset first.",
+            action="Correct the names of processor and store, or materialise the store's snapshot asset.",
             table=table,
         )
 
@@ -145,10 +141,10 @@ def _create(spark: SparkSession, table: str, columns: Sequence[Column], properti
 
 
 def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> None:
-    """Run what makes something; another run that made it just then is no failure.
+    """Run a statement that creates something; it may fail if another run created the same thing at that moment.
 
-    Iceberg's JDBC catalog looks first and inserts then: who comes second is told of a duplicate key, as a failure
-    of SQL, by words that each database chooses, and not that the thing exists.
+    Iceberg's JDBC catalog checks, then inserts. The second of two runs gets a duplicate-key error in the words of its
+    database, not an error that the thing exists.
     """
     try:
         spark.sql(statement)
@@ -158,6 +154,6 @@ def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> 
 
 
 def table_shape(spark: SparkSession, name: str) -> list[Column]:
-    """The columns that a table has: the fixed ones, then the typed ones."""
+    """The columns of a table: the fixed ones, then the typed ones."""
     fields = spark.table(quoted(name)).schema.fields
     return [(each.name, each.dataType.simpleString(), each.metadata.get("comment", "")) for each in fields]

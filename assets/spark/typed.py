@@ -1,18 +1,18 @@
-"""Typed columns out of stored values, in SQL alone; and tables that follow their store's model.
+"""Typed columns from stored values, in SQL only, and tables whose columns follow their store's schema.
 
-The JSON of a value is parsed once for each row. A value that does not fit stays in its row, as key, value and JSON; its
-typed columns are all null, and ``why`` says what was wrong with it.
+The JSON of a value is parsed once for each row. A value that does not fit keeps its row, with key, value and JSON; all
+its typed columns are null, and ``why`` has the reason.
 
 Invariants:
-    - A row is never left out, and never typed in part.
-    - A table's columns change by their ids: nothing that was published reads differently afterwards.
+    - Every row stays, and has either all its typed columns or none.
+    - Iceberg tracks columns by id, so published versions read the same after a column changes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -48,12 +48,12 @@ from holdfast.processors.engine.schema.types import (
 )
 from holdfast.processors.snapshots.names import quoted
 
-#: Of a value that does not fit, so many characters are shown.
+#: The most characters of an unfit value in its reason.
 SHOWN = 60
 SCHEMA_PROPERTY, VERSION_PROPERTY = "holdfast.schema", "holdfast.schema-version"
 
 _OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
-#: Texts that are parsed after JSON was, and what they must look like: casts take more than that.
+#: Types that are parsed from JSON texts, with the pattern that a text must match: a cast accepts other texts, too.
 _CONVERTED = {
     "timestamp": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
     "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
@@ -63,13 +63,13 @@ _FIXED = frozenset(name for name, _, _ in COLUMNS)
 
 
 class SchemaChangeRefused(HoldfastError):
-    """A model has another type for a column than the table, and not one that holds what the table has."""
+    """The schema's type of a column can't hold the values that the table has in it."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
-    """Name, SQL type and meaning of the typed columns, in their order."""
+    """Name, SQL type and comment of the typed columns, in order."""
     return [(each.name, plain(each.type).sql, each.comment) for each in (schema.columns if schema else ())]
 
 
@@ -77,8 +77,8 @@ def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
     """The rows with their typed columns, and ``why``: null where the value could be read.
 
     Args:
-        rows: With value, state_key and json among their columns; a null value (a deletion) is read as nulls.
-        schema: Resolved (see ``resolve_schema``); None for no typed columns: ``why`` tells of unknown formats only.
+        rows: With value, state_key and json among their columns; a null value (a deletion) gives null columns.
+        schema: The result of ``resolve_schema``; with None, ``why`` covers unknown formats only.
     """
     kept = [tick(name) for name in rows.columns]
     values = schema.values if schema is not None else ()
@@ -88,7 +88,7 @@ def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
 
 
 def typed_query(source: str, schema: StoreSchema | None) -> str:
-    """What ``type_rows`` does, as a query over the query ``source``: for views."""
+    """The SQL of ``type_rows`` over the query ``source``, for views."""
     values = schema.values if schema is not None else ()
     parsed = "".join(f", {_parse(each, values)} AS _part{at}" for at, each in enumerate(values))
     parts = ", ".join(f"_part{at}" for at in range(len(values)))
@@ -100,13 +100,13 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """The schema itself, or, where it is to be inferred, what the rows' values and the table's columns give.
+    """The declared schema, or one inferred from the rows' values and the table's columns.
 
     Args:
         spark: The session.
-        table: The store's, which exists.
-        schema: As it was declared.
-        rows: With the column json: all rows of a full snapshot, the new ones of an incremental one.
+        table: The store's table, which must exist.
+        schema: The declared schema; None for none.
+        rows: With the column json: all rows of a full snapshot, the changed ones of an incremental one.
     """
     if schema is None or not schema.inferred:
         return schema
@@ -116,18 +116,18 @@ def resolve_schema(
 
 
 def table_columns(spark: SparkSession, table: str) -> Record:
-    """The typed columns that a table has."""
+    """The typed columns of a table."""
     return from_spark(spark.table(quoted(table)).schema.jsonValue(), _FIXED)
 
 
 def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None) -> int:
-    """Give a table the columns of a schema; nothing happens when it has them.
+    """Give a table the columns of a schema, where it lacks them.
 
     Returns:
-        The schema's version in this table: 0 before there was any, and one more for each change of the model.
+        The table's schema version: 0 without a schema, and one more for each change of the schema.
 
     Raises:
-        SchemaChangeRefused: A column can't become what the model says; the table is as it was.
+        SchemaChangeRefused: A column can't get the schema's type; the table is unchanged.
     """
     wanted = schema.columns if schema is not None else ()
     steps = changes(table_columns(spark, table), wanted)
@@ -164,11 +164,11 @@ def _version(spark: SparkSession, table: str, schema: StoreSchema | None) -> int
 def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
     first = refused[0]
     name = ".".join(first.path)
-    more = f" ({len(refused) - 1} more columns are concerned)" if len(refused) > 1 else ""
+    more = f" The same holds for {len(refused) - 1} more columns." if len(refused) > 1 else ""
     return SchemaChangeRefused(
-        f"Column {name} of {table} is {first.has}, the store's model says {first.wants}: that does not hold what was "
-        f"published{more}. The table is as it was.",
-        action=f"Leave the field as {first.has}, or give it a new name: {name} then stays in versions that have it.",
+        f"Column {name} of {table} is {first.has}, the store's model says {first.wants}, which can't hold the "
+        f"published values.{more} The table is unchanged.",
+        action=f"Keep the field as {first.has}, or give it a new name; {name} then stays in the versions that have it.",
         table=table,
         column=name,
         has=first.has,
@@ -205,9 +205,9 @@ def _text(text: str) -> str:
 
 
 def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
-    """Any JSON is parsed as the one field of an object, so that numbers, texts and nulls are values like any other.
+    """SQL that parses a value's JSON as the one field of an object, so that numbers, texts and nulls parse, too.
 
-    ``beside`` are all of the schema: what is for any state key is for none that has a model of its own.
+    ``beside`` are all value schemas of the store: the one for any state key skips keys that have their own.
     """
     shape = _text(f"v {_tree_sql(value)}, _misfit string")
     parsed = f"""from_json(concat('{{"v":', json, '}}'), {shape}, {_OPTIONS})"""
@@ -223,7 +223,7 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
 
 
 def _tree_sql(value: ValueSchema) -> str:
-    """The type that a value is parsed as: an object with all paths of its columns."""
+    """The SQL type that a value is parsed as: an object with all paths of its columns."""
     tree: dict[str, object] = {}
     if value.version is not None:
         tree[value.version[0]] = "string"
@@ -249,7 +249,7 @@ def _struct(tree: dict[str, object]) -> str:
 
 
 def _wire(kind: ColumnType) -> str:
-    """What a type is parsed as; some are texts first."""
+    """The SQL type in which a column is parsed; some types are parsed as texts first."""
     match kind:
         case Number():
             return "string"
@@ -266,13 +266,13 @@ def _wire(kind: ColumnType) -> str:
 
 
 def _name(parsed: str) -> str:
-    """A name for an item of what was parsed, unlike those of the items that it is in."""
+    """A lambda variable for an item of ``parsed``, different from those of the enclosing lambdas."""
     within = [int(found) for found in re.findall(r"\bx([0-9]+)\b", parsed)]
     return f"x{max(within, default=0) + 1}"
 
 
 def _is_plain(kind: ColumnType) -> bool:
-    """Whether what is parsed is what the table has."""
+    """Whether the parsed type is the table's type."""
     match kind:
         case Number() | Quotient():
             return False
@@ -285,7 +285,7 @@ def _is_plain(kind: ColumnType) -> bool:
 
 
 def _converted(parsed: str, kind: ColumnType) -> str:
-    """What the table has, out of what was parsed."""
+    """SQL that converts a parsed value to the table's type."""
     if _is_plain(kind):
         return parsed
     name = _name(parsed)
@@ -328,7 +328,7 @@ def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
 
 
 def _why(values: tuple[ValueSchema, ...]) -> str:
-    """Null, or what is wrong with a value; what is cheap to see is asked first."""
+    """SQL: the reason why a value can't be read, or null; cheap tests come first."""
     cases = [
         ("value IS NULL", "NULL"),
         (
@@ -344,11 +344,15 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
     if by_key and by_key[0][0] is None:
         cases.append(("true", by_key[0][1]))
     elif by_key:
-        said = {key: why for key, why in by_key if key != ANY_STATE_KEY}
-        cases += [(f"state_key = {_text(str(key))}", why) for key, why in said.items()]
+        cases += [(f"state_key = {_text(str(key))}", why) for key, why in by_key if key != ANY_STATE_KEY]
         other = next((why for key, why in by_key if key == ANY_STATE_KEY), None)
         cases.append(("true", other or "concat('its state key ', coalesce(state_key, ''), ' is none of the model')"))
-    return f"CASE {' '.join(f'WHEN {test} THEN {said}' for test, said in cases)} END"
+    return _case(cases)
+
+
+def _case(cases: Iterable[tuple[str, str]], otherwise: str = "NULL") -> str:
+    whens = " ".join(f"WHEN {test} THEN {result}" for test, result in cases)
+    return f"CASE {whens} ELSE {otherwise} END"
 
 
 def _why_value(at: int, value: ValueSchema) -> str:
@@ -368,34 +372,34 @@ def _why_value(at: int, value: ValueSchema) -> str:
         parsed = _parsed_column(at, column)
         if column.required and column.paths != ((),):
             cases.append((f"{parsed} IS NULL", _text(f"{column.name} is missing or null")))
-        cases += [(test, _text(said)) for test, said in _problems(parsed, column.type, column.name)]
-    return f"CASE {' '.join(f'WHEN {test} THEN {said}' for test, said in cases)} END"
+        cases += [(test, _text(reason)) for test, reason in _problems(parsed, column.type, column.name)]
+    return _case(cases)
 
 
 def _misfit(value: ValueSchema) -> str:
-    """Which column does not fit; asked only of values of which it is known that one does not."""
+    """SQL: the first column that does not fit, for values with a column that does not fit."""
     shown = f"left(json, {SHOWN})"
     cases = [("try_parse_json(concat('[', json, ']')) IS NULL", f"concat('it is no JSON: ', {shown})")]
     for column in value.columns:
         for path in filter(None, column.paths):
             one = ValueSchema(None, (Column(column.name, column.type, False, (path,)),))
-            # get_json_object takes neither quotes nor brackets in a name, and is only for show
+            # get_json_object, which is only for display here, allows neither quotes nor brackets in a name
             name = path[-1] if path[-1].isidentifier() else "?"
             steps = ".".join((*path[:-1], name))
             seen = f"left(coalesce(get_json_object(json, {_text('$.' + steps)}), '?'), {SHOWN})"
-            said = _text(f"{column.name} is not {plain(column.type).sql}: ")
-            cases.append((f"json LIKE '{{%' AND {_parse(one)}._misfit IS NOT NULL", f"concat({said}, {seen})"))
+            reason = _text(f"{column.name} is not {plain(column.type).sql}: ")
+            cases.append((f"json LIKE '{{%' AND {_parse(one)}._misfit IS NOT NULL", f"concat({reason}, {seen})"))
     wanted = _text("it is not what the model says: ")
-    return f"CASE {' '.join(f'WHEN {test} THEN {said}' for test, said in cases)} ELSE concat({wanted}, {shown}) END"
+    return _case(cases, f"concat({wanted}, {shown})")
 
 
 def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, str]]:
-    """Tests of what was parsed, and what they mean."""
+    """SQL tests of a parsed value, each with the reason that it stands for."""
     name = _name(parsed)
     match kind:
         case Number():
             cast = f"try_cast({parsed} AS {kind.sql})"
-            # a cast rounds in silence
+            # try_cast rounds without an error
             test = f"({cast} IS NULL OR try_cast({parsed} AS decimal(38,18)) <> {cast})"
             yield f"{parsed} IS NOT NULL AND {test}", f"{where} is no {kind.sql}"
         case Scalar(sql, allowed):
@@ -406,11 +410,11 @@ def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, 
                 values = ", ".join(_text(each) if isinstance(each, str) else str(each) for each in allowed)
                 yield f"{parsed} NOT IN ({values})", f"{where} is none of {shown}"
         case Items(element):
-            for test, said in _problems(name, element, f"{where}[]"):
-                yield f"exists({parsed}, {name} -> {test})", said
+            for test, reason in _problems(name, element, f"{where}[]"):
+                yield f"exists({parsed}, {name} -> {test})", reason
         case Entries(value):
-            for test, said in _problems(name, value, f"{where}{{}}"):
-                yield f"exists(map_values({parsed}), {name} -> {test})", said
+            for test, reason in _problems(name, value, f"{where}{{}}"):
+                yield f"exists(map_values({parsed}), {name} -> {test})", reason
         case Record(members):
             for each in members:
                 below = _first(parsed, [(source,) for source in each.sources])

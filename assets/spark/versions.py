@@ -1,7 +1,7 @@
 """The versions of an Iceberg table: branches to write on, tags, and the manifests in their summaries.
 
 Invariants:
-    - main moves by ``fast_forward`` alone, which fails when somebody else moved it first.
+    - main moves only by ``fast_forward``, which fails if another run moved main first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _MOVED = ("not an ancestor", "does not exist", "Branch does not", "unknown branc
 
 
 class TableMoved(HoldfastError):
-    """Somebody else published to the table meanwhile; nothing was published here."""
+    """Another run published to the table meanwhile; this run published nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table: its own id, and the manifest in its summary."""
+    """One version of a table: its Iceberg snapshot id and the manifest in its summary."""
 
     version: int
     manifest: SnapshotManifest
@@ -35,7 +35,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions of a table as they were when it was looked at."""
+    """The versions, branches and tags of a table at the moment of one query."""
 
     summaries: Mapping[int, Mapping[str, str]]
     parents: Mapping[int, int | None]
@@ -43,7 +43,7 @@ class Versions:
 
     @staticmethod
     def of(spark: SparkSession, table: str) -> Versions:
-        """Look at a table that is there."""
+        """The versions of a table, which must exist."""
         rows = spark.sql(
             "SELECT snapshot_id, parent_id, summary, NULL AS name, NULL AS type "
             f"FROM {quoted(table)}.snapshots "
@@ -57,25 +57,25 @@ class Versions:
         )
 
     def ancestors(self, ref: str = MAIN) -> Iterator[int]:
-        """The versions that a branch has been through, newest first."""
+        """The versions of a branch, newest first."""
         at: int | None = self.refs[ref][1] if ref in self.refs else None
         while at is not None and at in self.summaries:
             yield at
             at = self.parents[at]
 
     def head(self, ref: str = MAIN) -> int | None:
-        """The newest version of a branch."""
+        """The newest version of a branch; None if there is no such branch."""
         return next(self.ancestors(ref), None)
 
     def published(self, ref: str = MAIN) -> Iterator[Version]:
-        """The snapshots that a branch has been through, newest first."""
+        """The versions of a branch that are snapshots, newest first."""
         for version in self.ancestors(ref):
             text = self.summaries[version].get(MANIFEST_PROPERTY)
             if text is not None:
                 yield Version(version, SnapshotManifest.decode(text))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
-        """The version of a branch that is this snapshot."""
+        """The version of a branch with this snapshot id; None if it has none."""
         for version in self.ancestors(ref):
             summary = self.summaries[version]
             if summary.get(ID_PROPERTY) == snapshot_id and MANIFEST_PROPERTY in summary:
@@ -83,24 +83,24 @@ class Versions:
         return None
 
     def tagged(self, tag: str) -> Version | None:
-        """The snapshot that a tag names."""
+        """The snapshot of a tag; None if there is no such tag, or its version is no snapshot."""
         kind, version = self.refs.get(tag, ("", 0))
         text = self.summaries.get(version, {}).get(MANIFEST_PROPERTY)
         return Version(version, SnapshotManifest.decode(text)) if kind == "TAG" and text is not None else None
 
     def branches(self, prefix: str) -> list[str]:
-        """The branches whose names begin so."""
+        """The branches whose names start with ``prefix``."""
         return [name for name, (kind, _) in self.refs.items() if kind == "BRANCH" and name.startswith(prefix)]
 
 
 def branches_of(spark: SparkSession, table: str, prefix: str) -> list[str]:
-    """The branches of a table whose names begin so, where its versions are of no interest."""
+    """The branches whose names start with ``prefix``, by a query that does not read the versions."""
     rows = spark.sql(f"SELECT name FROM {quoted(table)}.refs WHERE type = 'BRANCH'").collect()
     return [row["name"] for row in rows if row["name"].startswith(prefix)]
 
 
 def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:
-    """A branch of this attempt alone, from main or from a version; returns its name."""
+    """Create a branch with a unique name, from main or from ``version``; returns the name."""
     name = f"{branch_name(snapshot_id)}-{uuid.uuid4().hex[:8]}"
     where = "" if version is None else f" AS OF VERSION {version}"
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE BRANCH `{name}`{where}")
@@ -108,7 +108,7 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
 
 
 def branch_table(table: str, branch: str) -> str:
-    """A branch as a target of writes."""
+    """The quoted name of a branch as the target of a write."""
     return f"{quoted(table)}.`branch_{branch}`"
 
 
@@ -119,30 +119,30 @@ def at_version(spark: SparkSession, table: str, ref: str | int) -> DataFrame:
 
 
 def fast_forward(spark: SparkSession, table: str, branch: str) -> None:
-    """Publish: main becomes the branch.
+    """Publish a branch: main moves to its newest version.
 
     Raises:
-        TableMoved: Main is no longer what the branch was made from.
+        TableMoved: main moved since the branch was created.
     """
     try:
         spark.sql(f"CALL {CATALOG}.system.fast_forward('{procedure_name(table)}', '{MAIN}', '{branch}')").collect()
     except Exception as failure:
-        if not any(said in str(failure) for said in _MOVED):
+        if not any(phrase in str(failure) for phrase in _MOVED):
             raise
         raise TableMoved(
-            f"Table {table} was published to by somebody else while branch {branch} was written.",
-            action="Run it again; it goes on from what is published now.",
+            f"Another run published to table {table} while branch {branch} was written.",
+            action="Run it again; it continues from the published version.",
             table=table,
             branch=branch,
         ) from failure
 
 
 def set_tag(spark: SparkSession, table: str, tag: str, version: int) -> None:
-    """Name a version; a tag that is there moves."""
+    """Tag a version; an existing tag moves."""
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE OR REPLACE TAG `{tag}` AS OF VERSION {version}")
 
 
 def drop_branches(spark: SparkSession, table: str, names: Iterable[str]) -> None:
-    """Take away what was written on."""
+    """Drop these branches, where they exist."""
     for name in names:
         spark.sql(f"ALTER TABLE {quoted(table)} DROP BRANCH IF EXISTS `{name}`")

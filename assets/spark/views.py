@@ -1,13 +1,13 @@
-"""Views over a store's history, in the same catalog: what held when, and what changed.
+"""Two views over a store's history, in the same catalog: values with their time of validity, and changes.
 
     <store>_scd2   one row for each value of each key: valid_from, valid_to (null while it holds), their offsets
-    <store>_feed   one row for each change: insert, update or delete, with the value and the JSON before it
+    <store>_feed   one row for each change: insert, update or delete, with the former value and JSON
 
-The order of changes is that of offsets. Times are those of the changelog, made to never go back within a key. ``exact``
-is false where a full snapshot found a value, or missed one, that no record told of: it changed at that time or before.
+Changes are ordered by offset. Times are the changelog's, raised where needed so that they never go back within a key.
+``exact`` is false for a change that only a full snapshot found: it happened at that time or before.
 
 Invariants:
-    - The rows of ``<store>_scd2`` that hold now are the rows of the store's table.
+    - The current rows of ``<store>_scd2`` are the rows of the store's table.
 """
 
 from __future__ import annotations
@@ -17,29 +17,26 @@ from datetime import datetime
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.history import JSON
 from holdfast.assets.spark.tables import require_table
 from holdfast.assets.spark.typed import typed_columns, typed_query
-from holdfast.processors.engine.changelog.format import CODEC_JSON
 from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.snapshots.coverage import seconds_of
 from holdfast.processors.snapshots.names import history_name, quoted, views_of
 
-#: A key's changes in their order; what a snapshot found as of an offset was so before the record at that offset.
+#: A key's changes in order; a value that a snapshot found at an offset precedes the record at that offset.
 _ORDER = "PARTITION BY store_partition, key ORDER BY generation, `offset`, if(op IN ('put', 'delete'), 1, 0)"
-_JSON = (
-    f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', "
-    "decode(substring(value, 11, length(value)), 'UTF-8'), NULL) AS json"
-)
+_JSON = f"{JSON} AS json"
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Make both views, with the typed columns of the schema, where they are not there as they should be; their names.
+    """Create both views, or replace them if their query changed; returns their names.
 
     Args:
         spark: The session.
-        processor: Whose store.
+        processor: The processor's name.
         store: The store, which has a history.
-        schema: As it was resolved for the store's table; None for no typed columns.
+        schema: The resolved schema of the store's table; None for no typed columns.
     """
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
@@ -50,27 +47,27 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
 
 
 def _is_made(spark: SparkSession, view: str, query: str) -> bool:
-    """Whether a view is there with this query; each making of it would leave a file more in the warehouse."""
+    """Whether a view exists with this query; each replacement would add a file to the warehouse."""
     try:
         shown = spark.sql(f"SHOW CREATE TABLE {quoted(view)}").collect()[0][0]
-    except AnalysisException:  # it is not there
+    except AnalysisException:  # the view does not exist
         return False
     return str(shown).rstrip().endswith(f"AS\n{query}")
 
 
 def _changes(history: str) -> str:
-    """The rows of a history that changed something, each with the one before it, as of its time."""
-    told = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
-    # What a snapshot found as it was known already is no change.
+    """The rows of a history that changed a value, each with the row before it."""
+    rows = f"SELECT *, lag(op) OVER ({_ORDER}) AS op_before, lag(value) OVER ({_ORDER}) AS value_before FROM {history}"
+    # a base row that repeats the known value is not a change
     return (
         f"SELECT * EXCEPT (timestamp), max(timestamp) OVER ({_ORDER} ROWS UNBOUNDED PRECEDING) AS timestamp "
-        f"FROM ({told}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "
+        f"FROM ({rows}) WHERE op IN ('put', 'delete') AND NOT (op = 'delete' AND value_before IS NULL) "
         "OR op = 'base' AND NOT value <=> value_before OR op = 'base_delete' AND value_before IS NOT NULL"
     )
 
 
 def scd2_query(history: str, schema: StoreSchema | None) -> str:
-    """The query of ``<store>_scd2`` over a table as SQL names it."""
+    """The query of ``<store>_scd2``; ``history`` is the quoted table name."""
     spans = (
         "SELECT store_partition, generation, key, value, message_key, state_key, op, "
         "`offset` AS offset_from, timestamp AS valid_from, "
@@ -87,7 +84,7 @@ def scd2_query(history: str, schema: StoreSchema | None) -> str:
 
 
 def feed_query(history: str, schema: StoreSchema | None) -> str:
-    """The query of ``<store>_feed`` over a table as SQL names it; typed columns are of the new value."""
+    """The query of ``<store>_feed``; ``history`` is the quoted table name. Typed columns are of the new value."""
     before = _JSON.replace("value", "value_before").replace(" AS json", " AS json_before")
     changed = f"SELECT *, {_JSON}, {before} FROM ({_changes(history)})"
     change = "CASE WHEN value IS NULL THEN 'delete' WHEN value_before IS NULL THEN 'insert' ELSE 'update' END AS change"
@@ -100,16 +97,16 @@ def feed_query(history: str, schema: StoreSchema | None) -> str:
 
 
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
-    """What a store held at a moment, with its typed columns: rows of ``<store>_scd2``.
+    """A store's keys at a moment, with their typed columns: rows of ``<store>_scd2``.
 
-    What the history does not cover is not refused here; ``state_at`` of ``assets.spark.past`` does that.
+    A moment that the history does not cover is not refused; ``assets.spark.past.state_at`` refuses it.
 
     Args:
         spark: The session.
-        processor: Whose store.
+        processor: The processor's name.
         store: The store.
-        at: By the changelog's times: a datetime with a zone, or seconds since 1970.
-        key: One key of messages; None for all.
+        at: A moment of the changelog's times: a datetime with a zone, or seconds since 1970.
+        key: One message key; None for all.
 
     Raises:
         TableUnknown: The store has no history: it was never published.

@@ -21,8 +21,8 @@ def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
     """
     # imported here, so loading this module needs no JVM
     from holdfast.assets.spark.flights import verify_flights
-    from holdfast.assets.spark.tables import table_name
     from holdfast.infra.spark.session import spark_session, stop_spark
+    from holdfast.processors.snapshots.names import table_name
 
     session = spark_session(settings, app_name="holdfast-demo")
     try:

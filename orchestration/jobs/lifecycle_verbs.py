@@ -7,6 +7,7 @@ Invariants:
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from pydantic import Field
 from holdfast.assets import keys
 from holdfast.assets.checks import compaction_results
 from holdfast.assets.ports import Cluster, Lifecycle
-from holdfast.assets.telling import teller
+from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
@@ -179,11 +180,7 @@ def _run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Reque
         plan = verbs.plan(request)
         _show(context, plan, dry_run=config.dry_run)
         if isinstance(plan.verdict, Refused):
-            raise dg.Failure(
-                description=f"{plan.verdict.sentence} What to do: {plan.verdict.action}",
-                metadata={"explanation": dg.MetadataValue.md(explain_markdown(plan))},
-                allow_retries=False,
-            )
+            raise refusal(plan, plan.verdict)
         if not config.dry_run:
             done = verbs.apply(plan, confirmed=config.confirm or None, tell=teller(context.log.info))
             _report(context, done)
@@ -197,18 +194,8 @@ def _check(context: dg.OpExecutionContext, definition: ProcessorDefinition) -> N
     try:
         changelogs = definition.topology.changelogs
         for found in compaction_results(definition.name, changelogs, cluster, lifecycle, warn=context.log.warning):
-            assert found.asset_key is not None
-            assert found.check_name is not None
-            context.instance.report_runless_asset_event(
-                dg.AssetCheckEvaluation(
-                    asset_key=found.asset_key,
-                    check_name=found.check_name,
-                    passed=found.passed,
-                    severity=found.severity,
-                    description=found.description,
-                    metadata={**found.metadata, "after_run": context.run.run_id},
-                )
-            )
+            metadata = {**found.metadata, "after_run": context.run.run_id}
+            context.instance.report_runless_asset_event(replace(found, metadata=metadata).evaluation())
     except HoldfastError as failed:
         context.log.warning(f"The plan is applied, but the changelogs could not be checked: {failed}")
     finally:

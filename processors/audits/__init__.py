@@ -1,1 +1,1 @@
-"""Comparison of store, changelog and warehouse. Imports ``snapshots`` and ``engine``."""
+"""Comparison and repair of a store, its changelog and its table. Imports ``snapshots`` and ``engine``."""

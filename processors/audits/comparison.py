@@ -1,13 +1,13 @@
-"""What two or three copies of a partition at one moment have to say of each other; pure.
+"""Compares two or three copies of a partition at one offset, down to the keys. Pure.
 
     fingerprints of partitions ─► of 256 buckets ─► entries of the buckets that differ ─► keys
 
-Copies are never compared at different offsets: a moment is one partition at one changelog offset, and has the copies
-that are there.
+Copies are never compared at different offsets: a moment is one partition at one changelog offset, with two or three
+copies.
 
 Invariants:
-    - Every key that differs is counted; of the first ones all is kept that people need to see.
-    - Memory is bounded by the size of a few buckets, not by that of the store.
+    - Every differing key is counted; the first ``SHOWN`` are kept with their values.
+    - Memory holds a few buckets at a time, never a whole store.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Protocol
 from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
-#: So many of the keys that differ are shown.
+#: The most differing keys that are kept and shown.
 SHOWN = 20
-#: So many entries of each copy are held at once while keys are compared.
+#: Entries of each copy that are held at once while keys are compared.
 ENTRIES_AT_ONCE = 200_000
 
 
 class Side(Enum):
-    """The three copies of a store, in the order of the flow."""
+    """The three copies of a store, in the order in which data flows."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -36,7 +36,7 @@ class Side(Enum):
 
 
 class Odd(Enum):
-    """How the copies of a key differ: which one stands against the others, or which two stand against each other."""
+    """How the copies of a key differ: the one that differs from two equal ones, or the pair that differs."""
 
     STORE = "store"
     CHANGELOG = "changelog"
@@ -56,7 +56,7 @@ _PAIRS = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a copy has of one key: its values, normally one; and the changelog offset of the newest, where known."""
+    """The content of a copy for one key: its values, normally one, and the newest record's offset and time if known."""
 
     values: tuple[bytes, ...] = ()
     offset: int | None = None
@@ -67,28 +67,28 @@ ABSENT = Entry()
 
 
 class Copy(Protocol):
-    """One copy of one partition, at the moment's offset."""
+    """One copy of one partition at the moment's offset."""
 
     def prints(self) -> BucketPrints:
-        """The fingerprints of its buckets."""
+        """The fingerprints of its 256 buckets."""
         ...
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
-        """What it has in some buckets."""
+        """Its keys in these buckets, with their values."""
         ...
 
 
 class Superseded(Protocol):
-    """Which keys the changelog says something newer of: compaction may have taken what it said before."""
+    """Finds keys with newer changelog records: compaction may have removed their older ones."""
 
     def __call__(self, keys: Collection[bytes]) -> frozenset[bytes]:
-        """Of some keys, those that have a record behind the moment."""
+        """The keys among these that have a record after the moment."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a changelog: which topic it is about, and the offset up to which it is folded."""
+    """A point in a changelog: its topic id, and the offset before which all records count."""
 
     topic_id: str
     offset: int
@@ -96,7 +96,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key whose copies differ."""
+    """One key whose copies differ, with the entry of each copy."""
 
     partition: int
     offset: int
@@ -107,17 +107,17 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One partition at one offset: the fingerprints of its copies, and which keys differ.
+    """One partition at one offset: the fingerprints of its copies, and the keys that differ.
 
-    ``unjudged`` counts keys of which the changelog has a newer record and no older one any more: what it said at the
-    offset can't be known, and the other copies agree or are not there.
+    ``unjudged`` counts keys whose changelog record at the offset was compacted, while the other copies agree or are
+    absent.
     """
 
     partition: int
     place: Place
     prints: Mapping[Side, BucketPrints]
     odd: Mapping[Odd, int] = field(default_factory=dict)
-    #: By bucket, how many keys differ; those in which none does are left out.
+    #: Bucket -> the number of differing keys; buckets without any are left out.
     by_bucket: Mapping[int, int] = field(default_factory=dict)
     first: tuple[KeyDifference, ...] = ()
     unjudged: int = 0
@@ -129,20 +129,20 @@ class Moment:
 
     @property
     def differing(self) -> int:
-        """How many keys differ."""
+        """The number of differing keys."""
         return sum(self.odd.values())
 
     @property
     def sentence(self) -> str | None:
-        """What differs, for people; None when nothing does."""
+        """The difference as text, without a full stop; None when all copies are equal."""
         if not self.differing:
             return None
-        said = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
+        copies = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
         how = ", ".join(
             f"{'1 key differs' if count == 1 else f'{count:,} keys differ'} {_MEANING[odd]}"
             for odd, count in self.odd.items()
         )
-        return f"partition {self.partition} at offset {self.place.offset}: the {said}: {how}"
+        return f"partition {self.partition} at offset {self.place.offset}: the {copies}: {how}"
 
 
 _MEANING = {
@@ -160,10 +160,10 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
     """Compare the copies of one moment, down to the keys where they differ.
 
     Args:
-        partition: Which partition.
-        place: The moment.
-        copies: Two or three copies, all at that moment.
-        superseded: Asks the changelog for newer records of keys.
+        partition: The partition's number.
+        place: The point in the changelog that all copies are at.
+        copies: Two or three copies.
+        superseded: Finds keys with newer changelog records.
     """
     prints = {side: copy.prints() for side, copy in copies.items()}
     odd: Counter[Odd] = Counter()
@@ -178,7 +178,7 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
             had = {side: entries[side].get(key, ABSENT) for side in copies}
             judged = dict(had)
             if key in newer and not had[Side.CHANGELOG].values:
-                del judged[Side.CHANGELOG]  # compaction took what it said: that is no difference
+                del judged[Side.CHANGELOG]  # compaction removed the record: not a difference
             found = classify(judged)
             if found is None:
                 unjudged += 1
@@ -192,7 +192,7 @@ def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], su
 
 
 def classify(entries: Mapping[Side, Entry]) -> Odd | None:
-    """How copies of one key differ; None when they agree, or when there is but one."""
+    """How the copies of one key differ; None when they agree, or when there is only one."""
     groups: dict[tuple[bytes, ...], list[Side]] = {}
     for side, entry in entries.items():
         groups.setdefault(entry.values, []).append(side)
@@ -211,7 +211,7 @@ def differing_buckets(prints: Mapping[Side, BucketPrints]) -> tuple[int, ...]:
 
 
 def _chunks(prints: Mapping[Side, BucketPrints]) -> Iterator[frozenset[int]]:
-    """Differing buckets, so many at once as can be held."""
+    """The differing buckets, in groups of about ``ENTRIES_AT_ONCE`` entries."""
     buckets = differing_buckets(prints)
     largest = max(found.whole.count for found in prints.values())
     size = max(1, ENTRIES_AT_ONCE * BUCKETS // max(largest, 1))

@@ -1,10 +1,10 @@
-"""The three copies of a partition as they are read: a checkpoint of RocksDB, the changelog folded, a table's version.
+"""The three copies of a partition: a RocksDB checkpoint, the folded changelog, and a table version.
 
-Each is read by code of its own, so that an error in one shows against the others.
+Each copy has its own reading code, so an error in one reader shows as a difference.
 
 Invariants:
-    - Reading only. The live store is opened by nobody but its owner: what is read here is the owner's checkpoint.
-    - A checkpoint whose own offsets are not those that its manifest says is refused, not compared.
+    - Reading only. Only its worker opens a live store; this module reads the worker's checkpoint.
+    - A checkpoint whose offsets differ from its manifest's is refused.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, in_buckets
 from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED
 
-#: How long the markers of an answered commit may take, in seconds.
+#: The longest wait for the transaction markers of commits that Kafka already answered, seconds.
 MARKERS_WITHIN_S = 10.0
 
 Config = Mapping[str, str | int | float | bool]
 
 
 class AuditImpossible(HoldfastError):
-    """A copy is not at the offset that it is said to be at; fields: topic, partition, seen, expected."""
+    """A copy is not at its recorded offset; fields: topic, partition, seen, expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """Records behind the owner's offset that no commit of the owner's came with: how many, and the first of them."""
+    """Records after the worker's offset ``end`` that no commit of the worker has: their number, and the first one."""
 
     partition: int
     end: int
@@ -48,23 +48,23 @@ class Stray:
 
 
 class StoreCopy:
-    """One partition of a store in a checkpoint that its owner took.
+    """One partition of a store in a checkpoint.
 
     Args:
-        path: The checkpoint of the task.
+        path: The folder of the task's checkpoint.
         store: The store.
-        place: Where its manifest says that it is.
+        place: The point in the changelog that the manifest records.
     """
 
     def __init__(self, path: Path, store: str, place: Place) -> None:
         self._path, self._store, self._place = path, store, place
 
     def prints(self) -> BucketPrints:
-        """See ``Copy.prints``.
+        """The fingerprints of the checkpoint's buckets.
 
         Raises:
-            AuditImpossible: The checkpoint holds other offsets than its manifest.
-            CheckpointDamaged: The folder is no checkpoint, or a file of it is damaged.
+            AuditImpossible: The checkpoint has other offsets than its manifest.
+            CheckpointDamaged: The folder is not a checkpoint, or a file in it is damaged.
         """
         from holdfast.processors.engine.state.checkpoint_reader import checkpoint_meta, checkpoint_pages
 
@@ -73,8 +73,9 @@ class StoreCopy:
         seen = None if at is None else Place(at.topic_id, at.offset)
         if seen != self._place or (meta is not None and meta.restoring):
             raise AuditImpossible(
-                f"The checkpoint {self._path} is at {seen}, and its manifest says {self._place}.",
-                action="Take another checkpoint; if that says the same, restore this partition.",
+                f"The checkpoint {self._path} is at {seen}, expected {self._place}, as its manifest records.",
+                action="Run the audit again, which takes another checkpoint. If it fails again, restore this "
+                "partition: `holdfast apply restore PROCESSOR --partition N --from changelog`.",
                 seen=str(seen),
                 expected=str(self._place),
                 path=str(self._path),
@@ -85,7 +86,7 @@ class StoreCopy:
         return found
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """See ``Copy.entries``."""
+        """The keys of these buckets, with their values."""
         from holdfast.processors.engine.state.checkpoint_reader import (
             iterate_checkpoint,  # RocksDB is for runs, not for loading
         )
@@ -95,11 +96,11 @@ class StoreCopy:
 
 
 class ChangelogCopy:
-    """One changelog partition, folded from its beginning up to an offset; plain Python over a dict.
+    """One changelog partition, folded from its first offset up to ``end``; plain Python over a dict.
 
     Args:
         topics: Kafka.
-        partition: Of which changelog.
+        partition: The changelog partition.
         end: The offset to stop before.
         config: Security settings.
 
@@ -116,14 +117,14 @@ class ChangelogCopy:
         self._stable = _reaching(topics, partition, end)
 
     def prints(self) -> BucketPrints:
-        """See ``Copy.prints``; what is held of a key is one number, not its value."""
+        """The fingerprints of the fold's buckets; memory holds one number for each key, not its value."""
         newest: dict[bytes, int | None] = {}
         self.records = 0
         for keys, values in self._read(self.start, self.end):
             self.records += len(keys)
             newest.update(zip(keys, _pair_hashes(keys, values), strict=True))
         newest.pop(META_KEY, None)
-        newest.pop(None, None)  # type: ignore[call-overload]  # a foreign record without a key
+        newest.pop(None, None)  # type: ignore[call-overload]  # a record without a key is not a worker's
         found = BucketPrints()
         live = [(key, hashed) for key, hashed in newest.items() if hashed is not None]
         for begin in range(0, len(live), BATCH_PAIRS):
@@ -132,7 +133,7 @@ class ChangelogCopy:
         return found
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """See ``Copy.entries``; reads the log again, and holds what is in these buckets."""
+        """The keys of these buckets; reads the log again."""
         found: dict[bytes, Entry] = {}
         for batch in read_batches(
             self._bootstrap, self._partition, self.start, self.end, extra_config=self._config, places=True
@@ -148,7 +149,7 @@ class ChangelogCopy:
         return found
 
     def superseded(self, keys: Collection[bytes]) -> frozenset[bytes]:
-        """Of some keys, those that have a committed record behind ``end``."""
+        """The keys among these that have a committed record at ``end`` or later."""
         wanted = frozenset(keys)
         found: set[bytes] = set()
         for there, _ in self._read(self.end, self._stable):
@@ -156,10 +157,10 @@ class ChangelogCopy:
         return frozenset(found)
 
     def stray(self) -> Stray | None:
-        """Of the committed records behind ``end``, those that somebody else wrote.
+        """The committed records at ``end`` or later that the worker did not write; None if there is none.
 
-        Each transaction of the owner's ends with a meta record in the changelog, and is read as a whole or not at
-        all. So what no meta record follows is not the owner's; what one follows is in the fold of the next audit.
+        Each transaction of the worker ends with a meta record and is read as a whole or not at all. So records after
+        the last meta record are not the worker's. Records before one are in the fold of the next audit.
         """
         count, first = 0, (0, 0)
         for batch in read_batches(
@@ -182,27 +183,27 @@ class TableCopy:
     """One partition of a version of a table.
 
     Args:
-        read: Gives the keys and values of the partition, many at once.
+        read: The partition's keys and values, in batches.
     """
 
     def __init__(self, read: Iterable[tuple[list[bytes], list[bytes]]]) -> None:
         self._read = read
 
     def prints(self) -> BucketPrints:
-        """See ``Copy.prints``."""
+        """The fingerprints of the table's buckets."""
         found = BucketPrints()
         for keys, values in self._read:
             found.add_pairs(keys, values)
         return found
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
-        """See ``Copy.entries``."""
+        """The keys of these buckets, with their values."""
         pairs = (pair for keys, values in self._read for pair in zip(keys, values, strict=True))
         return {key: Entry(tuple(sorted(values))) for key, values in in_buckets(pairs, buckets).items()}
 
 
 def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
-    """The hashes of pairs; None where the key is deleted."""
+    """The hashes of pairs; None for a deletion."""
     if None in keys:
         keys = [b"" if key is None else key for key in keys]
     seeds = map(xxh64_intdigest, keys, repeat(SEED))
@@ -212,19 +213,20 @@ def _pair_hashes(keys: list[Any], values: list[Any]) -> list[int | None]:
 
 
 def _reaching(topics: Topics, partition: Partition, end: int) -> int:
-    """The end of the committed part of a changelog, which has to be at ``end`` or behind it."""
+    """The end of a changelog's committed records, which must be ``end`` or later."""
     topic, number = partition
     stable = topics.end_offsets(topic, committed=True).get(number, 0)
     if stable < end <= topics.end_offsets(topic, committed=False).get(number, 0):
-        try:  # a log that itself is shorter will not catch up; what is written of it may be decided in a moment
+        try:  # the records exist; their transaction may still be open for a moment
             stable = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto={number: end})[number]
         except TransactionUndecided as held:
             stable = held.fields["seen"]
     if stable < end:
         raise AuditImpossible(
             f"Changelog {topic}[{number}] is committed up to offset {stable}, the checkpoint is at {end}.",
-            action="If the topic was deleted and made again, delete the local state and deploy again; "
-            "if a transaction hangs, abort it; then take a new checkpoint.",
+            action="If a transaction hangs, abort it: `holdfast apply compact PROCESSOR`. If the topic was recreated "
+            "and local state is right: `holdfast apply backfill PROCESSOR --store STORE --from local`. Then audit "
+            "again.",
             topic=topic,
             partition=number,
             seen=stable,

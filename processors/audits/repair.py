@@ -1,16 +1,16 @@
-"""What mends a difference: sentences that name the verbs to run, from how the copies differ; pure.
+"""The repair plan of an audit: sentences with the commands to run, chosen by how the copies differ. Pure.
 
-    who stands alone         what is done
-    changelog                made anew from local state, before anybody restores from it
+    differing copy           repair
+    changelog                recreated from local state, before any restore reads it
     store                    restored from the changelog
     warehouse                a full snapshot
-    all three                the store built anew from its source topics, then the others from it
-    store, changelog         the warehouse is asked as third; the changelog is what every restore takes
-    changelog, warehouse     a full snapshot, if the store agrees with the changelog
-    store, warehouse         a full snapshot, while the changelog can still be asked at its offsets
+    all three                the store rebuilt from its source topics, then the other two from the store
+    store, changelog         an audit with the warehouse as third copy, because restores read the changelog
+    changelog, warehouse     a full snapshot, if store and changelog are equal
+    store, warehouse         a full snapshot, while the changelog still has its records
 
 Invariants:
-    - Nothing here deletes the only right copy: what stands alone is mended from those that agree.
+    - No step deletes the only right copy: the copy that differs is repaired from the two that agree.
 """
 
 from __future__ import annotations
@@ -24,122 +24,131 @@ from holdfast.processors.audits.comparison import Moment, Odd, Side
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is to be mended."""
+    """The store to repair."""
 
     processor: str
     store: str
     changelog: str
-    #: How a full snapshot is taken, as half a sentence.
+    #: The instruction to take a full snapshot, without a full stop.
     full_snapshot: str
 
 
 def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
-    """Sentences in the order in which they are to be followed; empty when nothing differs."""
+    """The steps in their order, a text each; empty when nothing differs."""
     partitions: dict[Odd, set[int]] = defaultdict(set)
     keys: dict[Odd, int] = defaultdict(int)
     for moment in moments:
         for odd, count in moment.odd.items():
             partitions[odd].add(moment.partition)
             keys[odd] += count
-    said: list[str] = []
-    for odd, mend in _IN_ORDER:
+    steps: list[str] = []
+    for odd, repair in _IN_ORDER:
         if odd in partitions:
             where = sorted(partitions[odd])
             head = f"{keys[odd]:,} {'key' if keys[odd] == 1 else 'keys'} of partition {', '.join(map(str, where))}: "
-            said.append(head + mend(subject, where, moments))
-    if said:
-        said.append(f"Then prove it: {_audit(subject, warehouse=_asked(moments))}.")
-    return tuple(said)
+            steps.append(head + repair(subject, where, moments))
+    if steps:
+        steps.append(f"Then audit again: {_audit(subject, warehouse=_has_warehouse(moments))}.")
+    return tuple(steps)
 
 
 def _changelog(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     return (
-        "store and warehouse agree, the changelog is wrong. " + _changelog_anew(subject) + " The next snapshot is a "
-        "full one by itself."
+        f"store and warehouse agree, the changelog is wrong. {_recreate_changelog(subject)} The next snapshot is then "
+        "a full one, without a command."
     )
 
 
 def _store(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     return (
-        f"changelog and warehouse agree, the store is wrong: {_restore(subject, where)}. If the table of keys shows "
-        "records of somebody else's from before the snapshot, take that right away first, and delete after the restore "
-        f"what does not belong there: `holdfast apply clear {subject.processor} --store {subject.store} --key KEY`."
+        f"changelog and warehouse agree, the store is wrong. Restore it: {_restore(subject, where)}. If another "
+        "program wrote these records to the changelog before the snapshot, first remove that program's right to write. "
+        f"After the restore, delete its keys: {_clear_key(subject)}."
     )
 
 
 def _warehouse(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     return (
-        f"store and changelog agree, the warehouse is wrong. {subject.full_snapshot}: it replaces the table's content. "
-        "Find out who else may write to the warehouse, and don't restore from the version that was audited."
+        f"store and changelog agree, the warehouse is wrong. {subject.full_snapshot}; that replaces all rows. Find the "
+        "other program that writes to the warehouse, and don't restore from the audited version."
     )
 
 
 def _all(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     return (
-        "no two copies agree, so none is taken for right: don't restore. Build the store anew from its source topics, "
-        f"beside the running processor: `holdfast apply backfill {subject.processor} --store {subject.store} --from "
-        "topic`. Where the topics no longer have their beginning, decide by the table of keys."
+        "no two copies agree, so none is known to be right. Don't restore. Rebuild the store from its source topics "
+        f"while the processor runs: {_backfill(subject, 'topic')}. If the topics no longer have their oldest "
+        "records, compare the differing keys by hand."
     )
 
 
 def _store_changelog(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     third = (
-        "and the table, which is at other offsets, can't say which is wrong."
-        if _asked(moments)
-        else f"and two can't say which is wrong. Where there is a table, ask it: {_audit(subject, warehouse=True)}."
+        "The table is at other offsets, so it can't show which copy is wrong."
+        if _has_warehouse(moments)
+        else f"Two copies can't show which one is wrong; if there is a table, compare it, too: "
+        f"{_audit(subject, warehouse=True)}."
     )
     return (
-        f"store and changelog differ, {third} Otherwise the offsets and times in the table of keys show who wrote "
-        f"them. Few keys are built anew alone, whoever wrote them, while their input is in the topic: "
-        f"`holdfast apply clear {subject.processor} --store {subject.store} --key KEY`, then `holdfast apply backfill "
-        f"{subject.processor} --store {subject.store} --from topic`. Or all: if it was the processor, the changelog is "
-        f"right: {_restore(subject, where)}. If it was somebody else, the store is right. {_changelog_anew(subject)}"
+        f"store and changelog differ. {third} Otherwise the offsets and times of the differing keys show which program "
+        "wrote them. To rebuild a few keys, while their input is in the topic: "
+        f"{_clear_key(subject)}, then {_backfill(subject, 'topic')}. To repair all keys: if the processor wrote the "
+        f"records, the changelog is right: {_restore(subject, where)}. If another program wrote them, the store is "
+        f"right. {_recreate_changelog(subject)}"
     )
 
 
 def _changelog_warehouse(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    proved = {
+    equal = {
         moment.partition
         for moment in moments
         if {Side.STORE, Side.CHANGELOG} <= moment.prints.keys()
         and not moment.odd.keys() & {Odd.STORE, Odd.CHANGELOG, Odd.ALL, Odd.STORE_CHANGELOG}
     }
-    if set(where) <= proved:
+    if set(where) <= equal:
         return (
-            "changelog and warehouse differ at the snapshot's offsets, and store and changelog agree: the warehouse is "
-            f"wrong. {subject.full_snapshot}. Find out who else may write to the warehouse."
+            "changelog and warehouse differ at the snapshot's offsets, store and changelog agree: the warehouse is "
+            f"wrong. {subject.full_snapshot}. Find the other program that writes to the warehouse."
         )
     return (
-        "changelog and warehouse differ at the snapshot's offsets, and the store has not been proved against the "
-        f"changelog. Mend that first, then: {subject.full_snapshot}."
+        "changelog and warehouse differ at the snapshot's offsets, and store and changelog were not compared, or "
+        f"differ. Make those two equal first. Then: {subject.full_snapshot}."
     )
 
 
 def _store_warehouse(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     return (
-        "store and warehouse differ, and of these keys the changelog has only newer records: what it said then is "
-        f"compacted away. {subject.full_snapshot}, and audit at once, while the changelog can still be asked."
+        "store and warehouse differ. Compaction removed the changelog's records of these keys at these offsets. "
+        f"{subject.full_snapshot}, and audit immediately after it, before compaction runs again."
     )
 
 
-def _changelog_anew(subject: Subject) -> str:
+def _recreate_changelog(subject: Subject) -> str:
     return (
-        "Until it is mended, don't restore and don't move partitions: whoever restores takes what is wrong. "
-        f"1. Take the right to write to {subject.changelog} from everybody but the processor. "
-        f"2. `holdfast apply stop {subject.processor}`. 3. Delete the topic with Kafka's own tools. "
-        f"4. `holdfast apply backfill {subject.processor} --store {subject.store} --from local` makes it anew. "
-        f"5. `holdfast apply deploy {subject.processor}`."
+        "Until the changelog is repaired, don't restore and don't move partitions: a restore would copy its wrong "
+        f"values. 1. Allow only the processor to write to {subject.changelog}. "
+        f"2. `holdfast apply stop {subject.processor}`. 3. Delete the topic: `kafka-topics.sh --delete --topic "
+        f"{subject.changelog}`. 4. Recreate it: {_backfill(subject, 'local')}. 5. `holdfast apply deploy "
+        f"{subject.processor}`."
     )
 
 
-def _asked(moments: Sequence[Moment]) -> bool:
-    """Whether the warehouse was one of the copies."""
+def _has_warehouse(moments: Sequence[Moment]) -> bool:
+    """Whether the warehouse was one of the compared copies."""
     return any(Side.WAREHOUSE in moment.prints for moment in moments)
 
 
 def _restore(subject: Subject, where: Sequence[int]) -> str:
     named = " ".join(f"--partition {number}" for number in where)
     return f"`holdfast apply restore {subject.processor} {named} --from changelog`"
+
+
+def _clear_key(subject: Subject) -> str:
+    return f"`holdfast apply clear {subject.processor} --store {subject.store} --key KEY`"
+
+
+def _backfill(subject: Subject, source: str) -> str:
+    return f"`holdfast apply backfill {subject.processor} --store {subject.store} --from {source}`"
 
 
 def _audit(subject: Subject, *, warehouse: bool) -> str:

@@ -1,16 +1,16 @@
-"""Proving a store: the checkpoint that its owner took, the fold of its changelog, and its table in the warehouse.
+"""Audits of a store: compares its checkpoint, the fold of its changelog, and its table in the warehouse.
 
-    checkpoint (at offsets A) ── changelog up to A          the store, proved
-    table (at offsets B) ─────── changelog up to B          the warehouse, proved
-                  └───────────── a kept checkpoint at B     and against the store, where there still is one
-Where A equals B in a partition, all three are one comparison.
+    checkpoint (at offsets A) ── changelog up to A          audits the store
+    table (at offsets B) ─────── changelog up to B          audits the warehouse
+                  └───────────── a kept checkpoint at B     also against the store, if such a checkpoint exists
+Where A equals B in a partition, all three copies are one comparison.
 
 Invariants:
     - Copies are compared at one offset of one topic id, never at different ones.
     - ``fold_changelog`` is plain Python over a dict and shares no code with the store: an error in one shows against
       the other.
-    - A changelog partition that holds state and is in no checkpoint is told, never left out; so is a partition of the
-      table that can't be compared.
+    - A changelog partition with state that is in no checkpoint is reported; so is a partition of the table that can't
+      be compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StorePartition:
-    """One partition of a store in a checkpoint: where its copy lies, and the changelog offset that it is at."""
+    """One partition of a store in a checkpoint: its folder, and its offset in the changelog."""
 
     partition: int
     path: Path
@@ -47,14 +47,14 @@ class StorePartition:
 
     @property
     def place(self) -> Place:
-        """Where it is in the changelog."""
+        """Its point in the changelog."""
         return Place(self.topic_id, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPartition:
-    """One partition of the checkpoint, compared; ``records`` is what was read of the changelog, ``stray`` what somebody
-    else wrote behind the checkpoint's offset."""
+    """One compared partition: ``records`` counts the changelog records read; ``stray`` are records of other programs
+    after the checkpoint's offset."""
 
     part: StorePartition
     mib: float
@@ -64,12 +64,12 @@ class MeasuredPartition:
 
     @property
     def stored(self) -> Fingerprint:
-        """What the checkpoint holds."""
+        """The fingerprint of the checkpoint."""
         return self.moment.prints[Side.STORE].whole
 
     @property
     def folded(self) -> Fingerprint:
-        """What the changelog holds."""
+        """The fingerprint of the folded changelog."""
         return self.moment.prints[Side.CHANGELOG].whole
 
 
@@ -87,15 +87,15 @@ class FoldedPartition:
 
 @dataclass(frozen=True, slots=True)
 class StoreAudit:
-    """A store, proved or not."""
+    """The audit of one store; ``differences`` is empty where all copies are equal."""
 
     subject: Subject
     partitions: tuple[MeasuredPartition, ...]
-    #: Changelog partitions that hold state, and that no worker has.
+    #: Changelog partitions with state that no worker has.
     unowned: tuple[int, ...]
-    #: Partitions of the table that are at other offsets than the checkpoint, compared at their own.
+    #: Partitions of the table at other offsets than the checkpoint, compared at the table's offsets.
     earlier: tuple[Moment, ...] = ()
-    #: What of the table can't be compared, a sentence each.
+    #: A text for each partition of the table that can't be compared.
     unproved: tuple[str, ...] = ()
     tabled: Tabled | None = None
 
@@ -106,40 +106,40 @@ class StoreAudit:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """All comparisons."""
+        """All comparisons: at the checkpoint's offsets, then at the table's."""
         return (*(each.moment for each in self.partitions), *self.earlier)
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """What does not agree or can't be said, a sentence each."""
-        said = [moment.sentence for moment in self.moments]
-        unowned = [f"partition {number} holds state, and no worker has it" for number in self.unowned]
-        return (*(each for each in said if each is not None), *unowned, *self.unproved)
+        """A text, without a full stop, for each partition that differs or can't be compared."""
+        texts = [moment.sentence for moment in self.moments]
+        unowned = [f"partition {number} has state in the changelog, but no worker has it" for number in self.unowned]
+        return (*(each for each in texts if each is not None), *unowned, *self.unproved)
 
     @property
     def repair(self) -> tuple[str, ...]:
-        """What mends it, a sentence for each step."""
+        """The repair, a text for each step; empty when nothing differs."""
         steps = list(repair_plan(self.subject, self.moments))
         if self.unowned:
-            steps.append("Wait until every partition runs, or recover the processor; then audit again.")
+            steps.append("Wait until every partition has a running task (`holdfast status`); then audit again.")
         if self.unproved:
             steps.append(f"{self.subject.full_snapshot}; then audit again.")
         return tuple(steps)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is no difference, and will be one: a sentence for each partition."""
+        """A text for each partition with records of other programs, which a restore would read as state."""
         found = (each.stray for each in self.partitions)
         return tuple(told_stray(self.subject, each) for each in found if each is not None)
 
     @property
     def unjudged(self) -> int:
-        """Keys that can't be judged at the table's offsets any more."""
+        """The number of keys that can't be judged, because compaction removed their records."""
         return sum(moment.unjudged for moment in self.moments)
 
 
 def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list[StorePartition]:
-    """The partitions of a store in checkpoint manifests, the first manifest that has one wins; in order."""
+    """The partitions of a store in these manifests, in order; the first manifest with a partition counts."""
     found: dict[int, StorePartition] = {}
     for part in _parts(manifests, store):
         found.setdefault(part.partition, part)
@@ -147,7 +147,7 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 
 
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
-    """The manifests of the checkpoints below a folder, newest first."""
+    """The readable manifests of the checkpoints below a folder, newest first."""
     found = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
         try:
@@ -166,20 +166,20 @@ def audit_stores(
     tables: Mapping[str, Tabled] | None = None,
     kept: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
 ) -> tuple[StoreAudit, ...]:
-    """Have the owners take a checkpoint, and compare these stores with their changelogs and tables.
+    """Compare stores with their changelogs and tables, at checkpoints that the workers take now.
 
     Args:
         subjects: The stores.
         clients: The processor's workers.
         topics: Kafka.
         config: Security settings for reading.
-        tables: By store, its table; stores without one are not compared with the warehouse.
-        kept: Gives the manifests of older checkpoints, for comparing a table at its own offsets with the store; asked
-            once the new checkpoint is taken, which may take the oldest away.
+        tables: Store -> its table; a store without one is not compared with the warehouse.
+        kept: Gives the manifests of older checkpoints, which compare a table with the store at the table's offsets;
+            called after the new checkpoint, which may remove the oldest.
 
     Raises:
-        ProcessorSilent: A worker is not there.
-        AuditImpossible: A changelog does not reach the offset that state is at.
+        ProcessorSilent: A worker does not answer.
+        AuditImpossible: A changelog ends before the offset of the state.
     """
     manifests = [client.checkpoint() for client in clients]
     older = kept()
@@ -198,19 +198,19 @@ def audit_store(
     tabled: Tabled | None = None,
     kept: Sequence[Mapping[str, Any]] = (),
 ) -> StoreAudit:
-    """Compare a store, as checkpoints have it, with its changelog and its table.
+    """Compare a store's checkpoints with its changelog and its table.
 
     Args:
         subject: The store.
-        manifests: The checkpoints' manifests; of a partition that several have, the first counts. None given: the
-            table alone is audited, at its own offsets.
+        manifests: The checkpoints' manifests; the first one with a partition counts. Empty: only the table is
+            audited, at its own offsets.
         topics: Kafka.
         config: Security settings for reading.
-        tabled: Its table; None for no comparison with the warehouse.
-        kept: Manifests of older checkpoints, for comparing the table at its own offsets with the store.
+        tabled: The store's table; None for no comparison with the warehouse.
+        kept: Manifests of older checkpoints, which compare the table with the store at the table's offsets.
 
     Raises:
-        AuditImpossible: The changelog does not reach the offset that state is at.
+        AuditImpossible: The changelog ends before the offset of the state.
     """
     parts = store_partitions(manifests, subject.store)
     measured = tuple(measure(topics, part, subject.store, config, tabled) for part in parts)
@@ -224,18 +224,19 @@ def audit_store(
 def measure(
     topics: Topics, part: StorePartition, store: str, config: Config, tabled: Tabled | None = None
 ) -> MeasuredPartition:
-    """One partition of a checkpoint against its changelog, and against the table where that is at the same offset.
+    """Compare one partition of a checkpoint with its changelog, and with the table if that has the same offset.
 
     Raises:
-        AuditImpossible: The changelog does not reach the checkpoint's offset, or is another topic.
+        AuditImpossible: The changelog ends before the checkpoint's offset, or is another topic.
     """
     facts = topics.describe([part.changelog]).get(part.changelog)
     if facts is None or facts.topic_id != part.topic_id:
-        seen = "is gone" if facts is None else f"is topic {facts.topic_id}"
+        seen = "is missing" if facts is None else f"has topic id {facts.topic_id}"
         raise AuditImpossible(
-            f"Changelog {part.changelog} {seen}, and the checkpoint belongs to topic {part.topic_id}: offsets of "
-            "one say nothing of the other.",
-            action="If local state is right, fill the changelog from it (backfill --from local); then audit again.",
+            f"Changelog {part.changelog} {seen}, but the checkpoint's offsets belong to topic id {part.topic_id}, so "
+            "the two can't be compared.",
+            action="If local state is right, refill the changelog: `holdfast apply backfill PROCESSOR --store "
+            f"{store} --from local`. Then audit again.",
             topic=part.changelog,
             partition=part.partition,
             seen="none" if facts is None else facts.topic_id,
@@ -251,7 +252,7 @@ def measure(
 
 
 def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], config: Config) -> list[int]:
-    """The changelog partitions that hold state, yet are in no checkpoint; an empty one has nothing to compare."""
+    """The changelog partitions that have live keys but are in no checkpoint."""
     covered = {part.partition for part in parts}
     ends = topics.end_offsets(changelog, committed=True)
     others = {number: end for number, end in sorted(ends.items()) if number not in covered}
@@ -333,7 +334,7 @@ def _earlier(
     manifests: Sequence[Mapping[str, Any]],
     config: Config,
 ) -> tuple[tuple[Moment, ...], tuple[str, ...]]:
-    """The partitions of a table that are at other offsets than the newest checkpoint, at their own."""
+    """Compare the table's partitions at other offsets than the newest checkpoint, at the table's offsets."""
     facts = topics.describe([subject.changelog]).get(subject.changelog)
     kept = {(part.partition, part.place): part for part in _parts(manifests, subject.store)}
     moments, unproved = [], []
@@ -343,15 +344,15 @@ def _earlier(
         if place is None:
             unproved.append(f"partition {number} is not in snapshot {tabled.manifest.snapshot_id}")
         elif facts is None or place.topic_id != facts.topic_id:
-            seen = "is gone" if facts is None else f"is topic {facts.topic_id} now"
+            seen = "is missing" if facts is None else f"now has topic id {facts.topic_id}"
             unproved.append(
-                f"partition {number} of snapshot {tabled.manifest.snapshot_id} is at offset {place.offset} of topic "
-                f"{place.topic_id}, and {subject.changelog} {seen}: there is nothing to compare it with"
+                f"partition {number} of snapshot {tabled.manifest.snapshot_id} is at offset {place.offset} of topic id "
+                f"{place.topic_id}, but {subject.changelog} {seen}: there is nothing to compare it with"
             )
         elif now.get(number) != place:
             changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config)
             copies: dict[Side, Copy] = {}
-            if (number, place) in kept and kept[number, place].path.is_dir():  # a newer one may have taken it away
+            if (number, place) in kept and kept[number, place].path.is_dir():  # a newer checkpoint may have removed it
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)
             copies |= {Side.CHANGELOG: changelog, Side.WAREHOUSE: tabled.copy(number)}
             moments.append(compare_copies(number, place, copies, changelog.superseded))

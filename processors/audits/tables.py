@@ -1,4 +1,4 @@
-"""A store's table as an audit takes it: which snapshot its content is said to be, and its rows."""
+"""A store's table as a copy of an audit: the snapshot that its content comes from, and its rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class SnapshotUnknown(HoldfastError):
-    """A table does not say which snapshot its content is."""
+    """No version of a table has a snapshot's manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tabled:
-    """A store's table: the snapshot that its content is said to be, and its partitions.
+    """A store's table: the manifest of its newest snapshot, and its partitions.
 
-    ``untouched`` says that the version is the snapshot's own, and not one that came after it.
+    ``untouched`` is whether the table's version is the snapshot's own, not a later one.
     """
 
     manifest: SnapshotManifest
@@ -35,23 +35,23 @@ class Tabled:
     untouched: bool = True
 
     def place(self, partition: int) -> Place | None:
-        """Where a partition of the table is in the changelog; None when it has no such partition."""
+        """The changelog point of a partition of the table; None when the snapshot lacks that partition."""
         found = [part for part in self.manifest.partitions if part.partition == partition]
         return Place(found[0].topic_id, found[0].end) if found else None
 
 
 def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | None = None) -> Tabled:
-    """A store's table as its readers see it now; with ``tag``, as of that snapshot.
+    """A store's table at its current version, or at the version of ``tag``.
 
-    What is compared is the content, whoever wrote it last: the snapshot only says at which offsets it should be.
+    The copy is the table's content, whichever program wrote it last; the manifest only gives the offsets.
 
     Raises:
         TableUnknown: There is no such table or tag.
         CatalogUnavailable, CatalogUnusable: The catalog can't be used.
-        SnapshotUnknown: None of the table's versions is a snapshot's.
-        ManifestDamaged, FormatUnknown: What is said of the snapshot can't be read.
+        SnapshotUnknown: No version of the table is a snapshot.
+        ManifestDamaged, FormatUnknown: The manifest can't be read.
     """
-    from holdfast.infra.warehouse.versions import table_version  # the warehouse is for runs, not for loading
+    from holdfast.infra.warehouse.versions import table_version  # slow to import, and not needed to load definitions
 
     _, namespace, table = table_name(processor, store).split(".")
     version = table_version(where, namespace, table, tag=tag)
@@ -59,7 +59,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
     if said is None:
         raise SnapshotUnknown(
             f"Table {version.name} has no snapshot in its history that says at which offsets it is.",
-            action="Take a full snapshot; this version of Holdfast writes them into the table.",
+            action="Materialise the store's snapshot asset with the config `source: full`, which records the offsets.",
             table=version.name,
         )
     manifest = SnapshotManifest.decode(said[0])
@@ -67,7 +67,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
 
 def subject_of(processor: str, store: str, changelog: str) -> Subject:
-    """What is audited, in the words of a repair plan."""
+    """The subject of a repair plan for one store."""
     asset = f"warehouse/{processor}/{store}_snapshot"
     return Subject(
         processor, store, changelog, f"Take a full snapshot: materialise {asset} with the config `source: full`"
@@ -75,7 +75,7 @@ def subject_of(processor: str, store: str, changelog: str) -> Subject:
 
 
 class _Rows:
-    """The rows of one partition, read anew each time they are gone through."""
+    """The rows of one partition; each iteration reads them again."""
 
     def __init__(self, version: TableVersion, partition: int) -> None:
         self._version, self._partition = version, partition

@@ -11,17 +11,17 @@ from holdfast.processors.audits.copies import Stray
 from holdfast.processors.audits.repair import Subject
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 
-#: So many characters of a value are shown.
+#: The most characters of a shown value.
 VALUE_CHARACTERS = 120
 
 UNJUDGED = (
-    "{:,} keys of the table can't be judged: the changelog has newer records of them, and what it said at the table's "
-    "offsets is compacted away. Audit soon after a snapshot."
+    "{:,} keys of the table can't be judged: compaction removed the changelog's records of them at the table's "
+    "offsets, because there are newer ones. Audit soon after a snapshot."
 )
 
 
 def told_key(difference: KeyDifference) -> dict[str, Any]:
-    """One key that differs, as a row: which, and what each copy has of it."""
+    """One differing key as a row: the key, the copy that is wrong, and the value of each copy."""
     message_key, state_key = _key(difference.key)
     record = difference.entries.get(Side.CHANGELOG, Entry())
     return {
@@ -36,13 +36,13 @@ def told_key(difference: KeyDifference) -> dict[str, Any]:
 
 
 def told_stray(subject: Subject, stray: Stray) -> str:
-    """Records that somebody else wrote behind the owner's offset, and what to do about them."""
+    """The warning about records that another program wrote after the worker's last commit, with the action."""
     return (
-        f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} lie behind offset {stray.end}, "
-        f"which its owner is at, and are not the owner's (the first at offset {stray.offset}, "
-        f"{_time(stray.timestamp_ms)}). The store does not have them; whoever restores takes them for state. Take the "
-        f"right to write to {subject.changelog} from everybody but the processor, and don't restore and don't move "
-        "partitions. Once the owner has committed again in that partition, an audit names the keys and what mends them."
+        f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} after the worker's offset "
+        f"{stray.end} are not the worker's (the first at offset {stray.offset}, {_time(stray.timestamp_ms)}). The "
+        "store lacks them, but a restore would read them as state. Allow only the processor to write to "
+        f"{subject.changelog}; don't restore and don't move partitions. After the worker's next commit in this "
+        "partition, audit again: the audit then names the keys and the repair."
     )
 
 
@@ -50,12 +50,12 @@ def _key(key: bytes) -> tuple[str, str]:
     try:
         message_key, state_key = split_key(key)
         return message_key.decode(), state_key
-    except Exception:  # a foreign key is shown as it is
+    except Exception:  # a key of an unknown format is shown as bytes
         return f"0x{key.hex()}", ""
 
 
 def _shown(entry: Entry | None) -> str:
-    """Values as people read them; nothing where there is no such copy."""
+    """The values of a copy as text; empty where there is no such copy."""
     if entry is None:
         return ""
     if not entry.values:
@@ -67,7 +67,7 @@ def _value(value: bytes) -> str:
     try:
         decoded = decode_value(value)
         text = f"0x{decoded.hex()}" if isinstance(decoded, bytes) else json.dumps(decoded, ensure_ascii=False)
-    except Exception:  # whatever it is, it is shown
+    except Exception:  # a value of an unknown format is shown as bytes
         text = f"0x{value.hex()}"
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"
 

@@ -1,1 +1,1 @@
-"""What a table version is made from, when that is safe, and what is recorded of it; pure. Imports ``engine``."""
+"""Plans, manifests, names and retention of snapshots; pure, except ``gathering``. Imports ``engine``."""

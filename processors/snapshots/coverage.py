@@ -1,4 +1,4 @@
-"""Which moments of the past the history can give: those between snapshots that it has every change of. Pure."""
+"""The moments that the history covers: it has every change from an earlier snapshot to a later one. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 
 
 class NotCovered(HoldfastError):
-    """The history does not have every change around this moment; fields: table, at, spans."""
+    """The history lacks changes around this moment; fields: table, at, spans."""
 
 
 class MomentUnclear(HoldfastError):
-    """What was given for a moment is none."""
+    """The argument is not one moment in time."""
 
 
 def seconds_of(moment: datetime | float) -> float:
@@ -24,7 +24,7 @@ def seconds_of(moment: datetime | float) -> float:
         moment: Those seconds, or a datetime with a zone.
 
     Raises:
-        MomentUnclear: It has no zone, or is neither.
+        MomentUnclear: A datetime without a zone, or another type.
     """
     if isinstance(moment, datetime) and moment.tzinfo is not None:
         return moment.timestamp()
@@ -32,12 +32,12 @@ def seconds_of(moment: datetime | float) -> float:
         return float(moment)
     raise MomentUnclear(
         f"{moment!r} is not one moment: expected a datetime with a zone, or seconds since 1970.",
-        action="Give it a zone, for example datetime(2026, 11, 21, 20, tzinfo=UTC).",
+        action="Add a zone, for example `datetime(2026, 11, 21, 20, tzinfo=UTC)`.",
     )
 
 
 def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
-    """The spans of time that are covered, oldest first, joined where they touch (seconds since 1970)."""
+    """The covered spans of time, oldest first, joined where they touch; seconds since 1970."""
     joined: list[tuple[float, float]] = []
     found = ((each.covers_from, each.taken_at) for each in manifests if each.source != HISTORY)
     for begin, end in sorted(found):
@@ -49,33 +49,33 @@ def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
 
 
 def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> SnapshotManifest:
-    """The oldest snapshot whose span has this moment in it.
+    """The oldest snapshot whose covered span contains this moment.
 
     Args:
         manifests: The published snapshots of the table.
         at: Seconds since 1970.
-        table: For the message.
+        table: The table's name, for the error.
 
     Raises:
-        NotCovered: None has; the message says from when on, and up to when, there are.
+        NotCovered: No span contains it; the message names the covered spans.
     """
     fitting = [each for each in manifests if each.source != HISTORY and each.covers_from <= at <= each.taken_at]
     if fitting:
         return min(fitting, key=lambda each: each.taken_at)
     known = spans(manifests)
     if not known:
-        said, action = "it has no snapshots yet", "Materialise the snapshot asset for the current time first."
+        extent, action = "it has no snapshots yet", "Materialise the snapshot asset for the current time first."
     elif at < known[0][0]:
-        said = f"it reaches back to {shown(known[0][0])}"
-        action = "Ask for a later time; what was before the first snapshot is not known to the warehouse."
+        extent = f"it reaches back to {shown(known[0][0])}"
+        action = "Choose a later time; the warehouse has no data from before its first snapshot."
     elif at > known[-1][1]:
-        said = f"it reaches up to {shown(known[-1][1])}"
-        action = "Materialise the store's state asset (it takes a checkpoint), then this again."
+        extent = f"it reaches up to {shown(known[-1][1])}"
+        action = "Materialise the store's state asset, which takes a checkpoint; then materialise this asset again."
     else:
-        said = f"it has every change {', and '.join(_told(begin, end) for begin, end in known)}"
-        action = f"Ask for a time in what it has. {_why_gap(manifests, at)}"
+        extent = f"it has every change {', and '.join(_span(begin, end) for begin, end in known)}"
+        action = f"Choose a time within these spans. {_why_gap(manifests, at)}"
     raise NotCovered(
-        f"The history of {table} does not have every change around {shown(at)}: {said}.",
+        f"The history of {table} does not have every change around {shown(at)}: {extent}.",
         action=action,
         table=table,
         at=at,
@@ -83,30 +83,30 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
     )
 
 
-def _told(begin: float, end: float) -> str:
-    """A span, for people. A snapshot that follows none, or a gap, is known at its own moment only."""
+def _span(begin: float, end: float) -> str:
+    """A span as text. The first snapshot, and one after a gap, covers only its own moment."""
     return f"from {shown(begin)} to {shown(end)}" if begin < end else f"at {shown(begin)}, when a snapshot was taken"
 
 
 def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
-    """Why nothing is known of a moment between two snapshots, and what leaves no such gap another time."""
+    """The cause of a gap between two snapshots, and the way to avoid it."""
     taken = [each for each in manifests if each.source != HISTORY]
     before = max((each for each in taken if each.taken_at < at), key=lambda each: each.taken_at, default=None)
     after = min((each for each in taken if each.taken_at > at), key=lambda each: each.taken_at, default=None)
     if before is not None and after is not None and before.generation != after.generation:
         return (
-            "The changelog was made anew between two snapshots: what was written between the last one of the old "
-            "changelog and the first one of the new is in no log; take a snapshot just before a changelog is remade."
+            "The changelog was recreated between two snapshots, so no log has the changes between them. Take a "
+            "snapshot just before a changelog is recreated."
         )
     return "Snapshots that follow each other within 75 % of the changelog's min.compaction.lag.ms leave no gap."
 
 
 def nearest(manifests: Iterable[SnapshotManifest], at: float) -> SnapshotManifest | None:
-    """The newest snapshot that was taken at this moment or before it."""
+    """The newest snapshot that was taken at or before this moment; None if there is none."""
     older = [each for each in manifests if each.taken_at <= at]
     return max(older, key=lambda each: each.taken_at, default=None)
 
 
 def shown(at: float) -> str:
-    """A moment, for people."""
+    """A moment as text, in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

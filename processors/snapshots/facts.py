@@ -1,4 +1,4 @@
-"""What is known before a snapshot is planned: the owner's checkpoint, the changelog now, and the table so far."""
+"""The facts that a snapshot's plan is made from: the worker's checkpoint, the changelog and the table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 @dataclass(frozen=True, slots=True)
 class StorePoint:
-    """One partition of a store at a checkpoint: its files, and the offsets that it is at.
+    """One partition of a store in a checkpoint: the folder of its files, and its offsets.
 
-    ``taken_at`` is when (wall-clock seconds since 1970), ``files`` whether the copy is still to be read.
+    ``taken_at`` is in wall-clock seconds since 1970; ``files`` is whether the files are still on this machine.
     """
 
     partition: int
@@ -29,7 +29,7 @@ class StorePoint:
 
 @dataclass(frozen=True, slots=True)
 class LogPartition:
-    """One partition of the changelog now; ``end`` is the last stable offset."""
+    """One partition of the current changelog; ``end`` is the last stable offset."""
 
     start: int
     end: int
@@ -37,8 +37,16 @@ class LogPartition:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogNow:
-    """The changelog now; ``delete_retention_s`` and ``compaction_lag_s`` are how long compaction leaves deletions, and
-    everything, in peace; ``deletes_by_age`` says that its cleanup policy is not compaction alone."""
+    """The current changelog.
+
+    Args:
+        topic: Its name.
+        topic_id: The id that Kafka gave it when it was created.
+        partitions: Its offsets by partition.
+        delete_retention_s: Seconds for which compaction keeps deletions.
+        compaction_lag_s: Seconds for which compaction keeps every record.
+        deletes_by_age: Whether its cleanup policy also deletes by age or size.
+    """
 
     topic: str
     topic_id: str
@@ -50,7 +58,7 @@ class ChangelogNow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryHead:
-    """How far the table of changes reaches: normally as far as the newest snapshot, further when one broke off."""
+    """The end of the history: that of the newest snapshot, or later after a snapshot run was interrupted."""
 
     snapshot_id: str
     generation: int
@@ -60,7 +68,7 @@ class HistoryHead:
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """The table so far: ``base`` is the newest published snapshot, ``full_at`` when the newest full one was taken."""
+    """The table before the snapshot: ``base`` is the newest snapshot, ``full_at`` the time of the newest full one."""
 
     base: SnapshotManifest | None = None
     full_at: float | None = None
@@ -69,8 +77,7 @@ class TableNow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """Everything that a plan is made from. ``changelog`` is None when the topic is not there; ``now`` is wall-clock
-    seconds since 1970."""
+    """All facts of a plan; ``changelog`` is None if the topic is missing, ``now`` is wall-clock seconds since 1970."""
 
     processor: str
     store: str
@@ -84,10 +91,10 @@ class SnapshotFacts:
 
 
 def points_of(checkpoints: Sequence[Mapping[str, Any]], store: str) -> tuple[StorePoint, ...]:
-    """The newest checkpoint of each partition of a store; in order of partitions.
+    """The newest checkpoint of each partition of a store, ordered by partition.
 
     Args:
-        checkpoints: Manifests of the owners' checkpoints, newest first.
+        checkpoints: Manifests of the workers' checkpoints, newest first.
         store: The store.
     """
     found: dict[int, StorePoint] = {}

@@ -1,4 +1,4 @@
-"""What a snapshot's plan has to know of the changelog, read from Kafka."""
+"""The changelog's facts that a snapshot's plan needs, read from Kafka."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.engine.state.coherence import delete_retention_s
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
 
-#: How long the markers of an answered commit may take, in seconds.
+#: The longest wait for the transaction markers of commits that Kafka already answered, seconds.
 MARKERS_WITHIN_S = 10.0
 
 
 def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> ChangelogNow | None:
-    """The changelog as it is; None when it is not there.
+    """The current changelog; None when the topic does not exist.
 
     Args:
         topics: Kafka.
         topic: The changelog.
-        upto: By partition, the offsets whose transactions are waited for, a moment.
+        upto: Partition -> the offset up to which transactions are awaited, at most ``MARKERS_WITHIN_S``.
 
     Raises:
-        KafkaFailed: It can't be asked.
+        KafkaFailed: Kafka does not answer.
     """
     facts = topics.describe([topic]).get(topic)
     if facts is None:

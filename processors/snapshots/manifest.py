@@ -1,12 +1,12 @@
-"""What is said of a snapshot: what it was made from, at which offsets, and what each partition holds.
+"""The manifest of a snapshot: its source, its offsets, and the content of each partition.
 
-It lies as JSON in the summary of the table version (``holdfast.manifest``, beside ``holdfast.id``), and row by row in
-the ``_snapshots`` table of the processor.
+The summary of the table version holds it as JSON (``holdfast.manifest``, beside ``holdfast.id``); the processor's
+``_snapshots`` table holds it row by row.
 
 Invariants:
-    - ``end`` and ``inputs`` are one moment of the owner: what the changelog gives up to ``end`` is what the inputs give
-      up to ``inputs``.
-    - A manifest of a later version is refused by name, never half understood.
+    - ``end`` and ``inputs`` are one commit of the worker: the changelog up to ``end`` is the state after the inputs up
+      to ``inputs``.
+    - A manifest of a later version is refused, never read in part.
 """
 
 from __future__ import annotations
@@ -21,25 +21,34 @@ from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 MANIFEST_VERSION = 1
-#: The properties of a table version's summary that the snapshot's id and its manifest lie in.
+#: The properties of a table version's summary that hold the snapshot's id and its manifest.
 ID_PROPERTY, MANIFEST_PROPERTY = "holdfast.id", "holdfast.manifest"
-#: What a snapshot can be made from.
+#: The sources of a snapshot.
 INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY = "incremental", "changelog", "checkpoint", "history"
 SOURCES = (INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY)
 
 
 class ManifestDamaged(HoldfastError):
-    """The text is no manifest of a snapshot."""
+    """The text is not a manifest of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionManifest:
     """One changelog partition of a snapshot.
 
-    ``[start, end)`` are the offsets that were read (for a checkpoint ``start`` equals ``end``: nothing was read from
-    the log), ``log_start`` where the log began then; ``records`` and ``tombstones`` what was read, ``live_keys`` what
-    the table holds; ``inputs`` are the next input offsets by topic that belong to ``end``, ``sources`` those topics'
-    ids; ``quarantined`` is how many values could not be read.
+    Args:
+        partition: Its number.
+        topic_id: The id of the changelog.
+        log_start: The first offset of the log at that time.
+        start: The first offset that was read; equal to ``end`` for a checkpoint.
+        end: The offset of the state: all records before it are in the table.
+        records: Records read.
+        tombstones: Deletions read.
+        live_keys: Keys in the table.
+        fingerprint: The fingerprint of these keys and values.
+        inputs: Topic -> the next input offset that belongs to ``end``.
+        quarantined: Values that could not be read.
+        sources: Input topic -> its id.
     """
 
     partition: int
@@ -58,10 +67,12 @@ class PartitionManifest:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """A snapshot: ``base`` is the id of the snapshot that an incremental one builds on, ``why`` the reason for the
-    source as a sentence, ``taken_at`` when the owner was at these offsets (wall-clock seconds since 1970),
-    ``generation`` counts the changelogs that the store has had; the history has every change from ``covers_from`` to
-    ``taken_at``, so that any moment between them can be made from it."""
+    """One snapshot of a store.
+
+    ``base`` is the id of the snapshot that an incremental one builds on; ``why`` is the reason for the source.
+    ``taken_at`` is the time of the checkpoint (wall-clock seconds since 1970). ``generation`` counts the store's
+    changelogs. The history has every change from ``covers_from`` to ``taken_at``.
+    """
 
     snapshot_id: str
     processor: str
@@ -86,12 +97,12 @@ class SnapshotManifest:
 
     @property
     def topic_ids(self) -> dict[int, str]:
-        """Changelog partition -> the id of the topic that the offsets are about."""
+        """Changelog partition -> the id of the changelog that the offsets refer to."""
         return {part.partition: part.topic_id for part in self.partitions}
 
     @property
     def fingerprints(self) -> dict[int, Fingerprint]:
-        """Changelog partition -> what the table holds of it."""
+        """Changelog partition -> the fingerprint of its rows in the table."""
         return {part.partition: part.fingerprint for part in self.partitions}
 
     @property
@@ -110,7 +121,7 @@ class SnapshotManifest:
         return sum(part.quarantined for part in self.partitions)
 
     def encode(self) -> str:
-        """As JSON, in one line."""
+        """The manifest as one line of JSON."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         parts = [
             {name: getattr(part, name) for name in _NUMBERS}
@@ -122,11 +133,11 @@ class SnapshotManifest:
 
     @staticmethod
     def decode(text: str) -> SnapshotManifest:
-        """From JSON.
+        """The manifest from its JSON.
 
         Raises:
-            FormatUnknown: A later version wrote it.
-            ManifestDamaged: It is no manifest.
+            FormatUnknown: A later version of Holdfast wrote it.
+            ManifestDamaged: The text is not a manifest.
         """
         try:
             fields = json.loads(text)
@@ -136,7 +147,7 @@ class SnapshotManifest:
         if version != MANIFEST_VERSION:
             raise FormatUnknown(
                 f"A snapshot's manifest has version {version}, expected {MANIFEST_VERSION}.",
-                action="Use the Holdfast version that wrote it, or a newer one.",
+                action="Use the Holdfast version that wrote the manifest, or a newer one.",
                 version=version,
             )
         try:
@@ -181,12 +192,13 @@ def _partition(part: Mapping[str, Any]) -> PartitionManifest:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"text was expected, not {value!r}")
+        raise TypeError(f"expected text, not {value!r}")
     return value
 
 
 def _damaged(why: str) -> ManifestDamaged:
     return ManifestDamaged(
-        f"A text is no manifest of a snapshot: {why}.",
-        action="Take a full snapshot anew; the table's older tags show which version was the last good one.",
+        f"This text is not a manifest of a snapshot: {why}.",
+        action="Materialise the snapshot asset with the config `source: full`; older tags of the table name the last "
+        "good version.",
     )

@@ -1,36 +1,36 @@
-"""The names of tables, tags and branches of the warehouse; built here and nowhere else.
+"""The names of tables, tags and branches of the warehouse. No other module builds one.
 
-    holdfast.<processor>.<store>               the store now, one row for each key
+    holdfast.<processor>.<store>               the current state, one row for each key
     holdfast.<processor>.<store>_history       every change, append-only
-    holdfast.<processor>.<store>_quarantine    what could not be read, with the reason
+    holdfast.<processor>.<store>_quarantine    values that could not be read, with the reason
     holdfast.<processor>.<store>_scd2          a view: each value, and how long it held
-    holdfast.<processor>.<store>_feed          a view: each change, with what was there before
+    holdfast.<processor>.<store>_feed          a view: each change, with the value before it
     holdfast.<processor>._snapshots            one row for each partition of each snapshot
 
 Invariants:
-    - A name of the warehouse has no dots: catalogs take those for namespaces.
+    - A table name contains no dots, because catalogs read those as namespaces.
 """
 
 from __future__ import annotations
 
 import re
 
-#: The catalog's name, alike in every engine that reads it.
+#: The catalog's name, the same in every engine that reads it.
 CATALOG = "holdfast"
 #: The manifests of all snapshots of a processor.
 SNAPSHOTS_TABLE = "_snapshots"
 HISTORY_SUFFIX = "_history"
 QUARANTINE_SUFFIX = "_quarantine"
-#: Views over the history: how long each value held, and each change with what was there before.
+#: Views over the history: how long each value held, and each change with the value before it.
 SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
-#: A store must not be named as the tables and views beside another store are.
+#: Suffixes that a store's name must not end with: another store's tables and views use them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 VIEW_SUFFIXES = (SCD2_SUFFIX, FEED_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
 
 
 def table_name(processor: str, store: str) -> str:
-    """The table of a store, as people and other engines write it."""
+    """The table of a store, with catalog and namespace."""
     return f"{CATALOG}.{_word(processor)}.{_word(store)}"
 
 
@@ -40,7 +40,7 @@ def history_name(processor: str, store: str) -> str:
 
 
 def quarantine_name(processor: str, store: str) -> str:
-    """The table of what could not be read."""
+    """The table of a store's values that could not be read."""
     return table_name(processor, store + QUARANTINE_SUFFIX)
 
 
@@ -60,17 +60,17 @@ def views_of(processor: str, store: str) -> tuple[str, str]:
 
 
 def quoted(table: str) -> str:
-    """A table's name as SQL has it, whatever characters it has."""
+    """A table's name quoted for SQL."""
     return ".".join(f"`{part}`" for part in table.split("."))
 
 
 def procedure_name(table: str) -> str:
-    """A table's name as procedures of the catalog take it, without the catalog."""
+    """A table's name as an argument of Iceberg's procedures: quoted, without the catalog."""
     return ".".join(f"`{part}`" for part in table.split(".")[1:])
 
 
 def snapshot_tag(snapshot_id: str) -> str:
-    """The tag of a snapshot, kept as long as the snapshot is."""
+    """The tag of a snapshot; maintenance drops both together."""
     return f"{SNAPSHOT_TAG}{snapshot_id}"
 
 

@@ -1,12 +1,12 @@
-"""What a snapshot is made from, decided: facts in, a plan with its reason out. Pure.
+"""Chooses the source of a snapshot: facts in, a plan with its reason out. Pure.
 
-    incremental   the changelog from the newest snapshot's end on, merged into it
-    checkpoint    the owner's RocksDB files, whole
-    changelog     the whole changelog, folded
+    incremental   the changelog after the newest snapshot, merged into that snapshot
+    checkpoint    all keys of the worker's RocksDB checkpoint
+    changelog     the whole changelog, folded to its newest values
 
 Invariants:
-    - The offsets are those of the owner's checkpoint; the same facts give the same snapshot id.
-    - A source that could lose a deletion, or give another state than the owner had, is never chosen.
+    - A snapshot has the offsets of the worker's checkpoint; the same facts give the same snapshot id.
+    - A source that may lose a deletion, or differ from the worker's state, is never chosen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPa
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
-#: A window that compaction leaves is used up to this part: its clock is not ours.
+#: The part of a compaction or retention time that is relied on: the broker's clock may differ from this one.
 WINDOW_PART_SAFE = 0.75
-#: Every so often, in seconds, a snapshot is full, so that an error could not go on for ever.
+#: Seconds after which a snapshot is full again, so that an error in incremental ones can't last.
 FULL_EVERY_S = 7 * 86_400.0
+_CHECKPOINT_FIRST = (
+    "Materialise the store's state asset, which takes a checkpoint; then materialise its snapshot asset."
+)
 
 
 class Wanted(StrEnum):
-    """Which source is asked for."""
+    """The source that the user requests; ``FULL`` is a checkpoint, or else the whole changelog."""
 
     AUTO = "auto"
     FULL = "full"
@@ -38,16 +41,16 @@ class Wanted(StrEnum):
 
 
 class SnapshotImpossible(HoldfastError):
-    """No source gives the state as the owner had it."""
+    """No source is sure to give the state of the worker's checkpoint."""
 
 
 class ChangelogMoved(HoldfastError):
-    """The changelog was not, to the end of the read, what the plan was made for; nothing was published."""
+    """The changelog changed between the plan and the end of the read; nothing was published."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """One partition: what is read from the changelog is ``[start, end)``, for the history ``[feed_start, end)``."""
+    """One partition: the table reads changelog offsets ``[start, end)``, the history reads ``[feed_start, end)``."""
 
     partition: int
     topic_id: str
@@ -62,7 +65,7 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """What to do, exactly. ``published`` says that the newest snapshot is at these offsets already, and is that one."""
+    """One snapshot to write. ``published``: the newest snapshot already has these offsets, and this is its id."""
 
     snapshot_id: str
     processor: str
@@ -82,7 +85,7 @@ class SnapshotPlan:
 
     @property
     def table(self) -> str:
-        """The table of the store."""
+        """The full name of the store's table."""
         return table_name(self.processor, self.store)
 
     @property
@@ -92,22 +95,22 @@ class SnapshotPlan:
 
     @property
     def incremental(self) -> bool:
-        """Whether it builds on another one."""
+        """Whether it builds on an earlier snapshot."""
         return self.source == INCREMENTAL
 
 
 def plan_snapshot(
     facts: SnapshotFacts, wanted: Wanted = Wanted.AUTO, *, full_every_s: float = FULL_EVERY_S
 ) -> SnapshotPlan:
-    """Decide.
+    """The plan of the next snapshot.
 
     Args:
-        facts: All that is known.
-        wanted: The source that is asked for.
-        full_every_s: A full snapshot is taken when the last one is older.
+        facts: Checkpoint, changelog and table.
+        wanted: The requested source.
+        full_every_s: The snapshot is full when the last full one is older, seconds.
 
     Raises:
-        SnapshotImpossible: No source, or not the one that is asked for, gives the state as the owner had it.
+        SnapshotImpossible: No source, or not the requested one, is sure to give the state of the checkpoint.
     """
     points = _whole_vector(facts)
     base = facts.table.base
@@ -128,7 +131,7 @@ def plan_snapshot(
     reasons += [f"not from the changelog, because {no_log}"] if no_log and wanted is not Wanted.CHECKPOINT else []
     raise SnapshotImpossible(
         f"No snapshot of store {facts.store} of {facts.processor} can be taken: {'; '.join(reasons)}.",
-        action="Have the owner take a new checkpoint (materialise the store's state asset), then take the snapshot.",
+        action=_CHECKPOINT_FIRST,
         processor=facts.processor,
         store=facts.store,
         reasons=reasons,
@@ -136,16 +139,16 @@ def plan_snapshot(
 
 
 def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, ended: float) -> None:
-    """Whether the changelog was, to the end of the read, what it was when the plan was made.
+    """Refuse a read whose changelog did not stay as the plan found it.
 
     Args:
-        plan: What was read.
+        plan: The plan whose offsets were read.
         after: The changelog after the read; None when the topic is gone.
-        began: When the read began (wall-clock seconds since 1970).
-        ended: When it had ended.
+        began: The start of the read, wall-clock seconds since 1970.
+        ended: The end of the read, wall-clock seconds since 1970.
 
     Raises:
-        ChangelogMoved: It was truncated, made anew, or compaction may have taken what had to be read.
+        ChangelogMoved: It was truncated or recreated, or compaction may have removed records before they were read.
     """
     read = [part for part in plan.partitions if min(part.start, part.feed_start) < part.end]
     if not read:
@@ -154,14 +157,14 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
     if why is not None:
         raise ChangelogMoved(
             f"Snapshot {plan.snapshot_id} of {plan.table}: {why}. Nothing was published.",
-            action="Take a new checkpoint (materialise the store's state asset), and the snapshot again.",
+            action=_CHECKPOINT_FIRST,
             table=plan.table,
             snapshot=plan.snapshot_id,
         )
 
 
 def gap_free(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
-    """Whether the history has every change between the base and this snapshot: compaction could not have eaten any."""
+    """Whether the history has every change between the base and this snapshot: compaction can't have removed one."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:
         return False
@@ -171,11 +174,11 @@ def gap_free(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -
 
 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
-    """The checkpoint's offsets for every partition; those of a partition that never held anything are 0."""
+    """The checkpoint's offsets of every partition; 0 for a partition whose changelog is empty."""
     if not facts.points:
         raise SnapshotImpossible(
             f"There is no checkpoint of store {facts.store} of {facts.processor}.",
-            action="Materialise the store's state asset first; it takes one.",
+            action=_CHECKPOINT_FIRST,
             processor=facts.processor,
             store=facts.store,
         )
@@ -186,8 +189,9 @@ def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
     if held:
         raise SnapshotImpossible(
             f"Partitions {', '.join(map(str, held))} of store {facts.store} of {facts.processor} are in no checkpoint, "
-            "and their changelog is not empty.",
-            action="Wait until all of the processor's tasks run, materialise the store's state asset, then this again.",
+            "but their changelog is not empty.",
+            action="Wait until all tasks run (`holdfast status`), then materialise the store's state asset and its "
+            "snapshot asset.",
             processor=facts.processor,
             store=facts.store,
             partitions=held,
@@ -212,30 +216,30 @@ def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...],
 def _against_incremental(
     facts: SnapshotFacts, points: tuple[StorePoint, ...], wanted: Wanted, full_every_s: float
 ) -> Iterator[str]:
-    """What stands against building on the newest snapshot; nothing when it is safe."""
+    """The reasons against building on the newest snapshot; none when that is safe."""
     if wanted is not Wanted.AUTO:
-        yield "that was asked for"
+        yield "a full snapshot was requested"
     base = facts.table.base
     if base is None:
         yield "it is the first snapshot"
         return
     if base.schema_version != facts.schema_version:
-        yield f"the table's shape is version {facts.schema_version} now, the newest snapshot has {base.schema_version}"
+        yield f"the table has schema version {facts.schema_version}, the newest snapshot has {base.schema_version}"
     if base.state_format != facts.state_format:
-        yield f"state has format {facts.state_format} now, the newest snapshot has {base.state_format}"
+        yield f"state has format {facts.state_format}, the newest snapshot has {base.state_format}"
     before, after = len(base.partitions), len(points)
     if base.ends.keys() != {point.partition for point in points}:
-        yield f"the store has {after} partitions now, and had {before}: keys are in other ones"
+        yield f"the store has {after} partitions, the newest snapshot has {before}: keys moved to other partitions"
         return
     for point in points:
         if point.topic_id != base.topic_ids[point.partition]:
-            yield f"the changelog was made anew (topic id {point.topic_id}, was {base.topic_ids[point.partition]})"
+            yield f"the changelog was recreated (topic id {point.topic_id}, before {base.topic_ids[point.partition]})"
         if point.end < base.ends[point.partition]:
             yield (
-                f"the offset of partition {point.partition} went back, from {base.ends[point.partition]} to {point.end}"
+                f"the offset of partition {point.partition} went back from {base.ends[point.partition]} to {point.end}"
             )
     if _generation(facts, points) != base.generation:
-        yield "a run that broke off has fed the history from another changelog, or beyond this checkpoint"
+        yield "an interrupted run fed the history from another changelog, or beyond this checkpoint"
     full_at = facts.table.full_at
     if full_at is None or facts.now - full_at >= full_every_s:
         yield "the last full snapshot is " + ("unknown" if full_at is None else f"{_age(facts.now - full_at)} old")
@@ -248,14 +252,14 @@ def _against_incremental(
     age, window = facts.now - base.taken_at, changelog.delete_retention_s * WINDOW_PART_SAFE
     if not 0 <= age < window:
         yield (
-            f"the newest snapshot is {_age(age)} old, and deletions are only sure to be in the changelog for "
-            f"{_age(window)} (75 % of delete.retention.ms)"
+            f"the newest snapshot is {_age(age)} old, and the changelog is sure to keep deletions for {_age(window)} "
+            "only (75 % of delete.retention.ms)"
         )
 
 
 def _against_checkpoint(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str | None:
     gone = [str(point.partition) for point in points if point.end and not point.files]
-    return f"its files of partitions {', '.join(gone)} are not here" if gone else None
+    return f"its files of partitions {', '.join(gone)} are not on this machine" if gone else None
 
 
 def _against_changelog(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str | None:
@@ -266,32 +270,32 @@ def _against_changelog(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> 
 def _against_reading(
     facts: SnapshotFacts, points: Mapping[int, StorePoint], starts: Mapping[int, int]
 ) -> Iterator[str]:
-    """What stands against reading the changelog from these offsets up to the checkpoint's."""
+    """The reasons against reading the changelog from these offsets up to the checkpoint's."""
     changelog = facts.changelog
     if changelog is None:
-        yield "the changelog is not there"
+        yield "the changelog is missing"
         return
     if changelog.deletes_by_age:
-        yield "the changelog's cleanup.policy deletes by age or size: keys go from it without a deletion being written"
+        yield "the changelog's cleanup.policy deletes by age or size: keys vanish from it without a deletion record"
     for number, point in points.items():
         log = changelog.partitions.get(number, LogPartition(0, 0))
         if point.topic_id != changelog.topic_id:
-            yield f"the changelog was made anew after the checkpoint (topic id {changelog.topic_id})"
+            yield f"the changelog was recreated after the checkpoint (topic id {changelog.topic_id})"
         if log.start > starts[number]:
             yield f"partition {number} of the changelog begins at offset {log.start}, after {starts[number]}"
         if log.end < point.end:
             yield f"partition {number} of the changelog ends at offset {log.end}, before the checkpoint's {point.end}"
         if not _exact(point.end, log, facts.now - point.taken_at, changelog):
             yield (
-                f"the checkpoint is {_age(facts.now - point.taken_at)} old: compaction may have taken values that were "
-                f"overwritten since (min.compaction.lag.ms keeps them {_age(changelog.compaction_lag_s)})"
+                f"the checkpoint is {_age(facts.now - point.taken_at)} old: compaction may have removed values that "
+                f"were overwritten later (min.compaction.lag.ms keeps them for {_age(changelog.compaction_lag_s)})"
             )
 
 
 def _exact(end: int, log: LogPartition, age: float, changelog: ChangelogNow) -> bool:
-    """Whether reading up to ``end`` gives the state there: nothing later can have made compaction take earlier values.
+    """Whether a read up to ``end`` gives the state there: no later record let compaction remove an earlier value.
 
-    One offset more can only be the marker of the last commit.
+    A log that ends one offset later holds only the marker of the last commit there.
     """
     return log.end - end <= 1 or 0 <= age < changelog.compaction_lag_s * WINDOW_PART_SAFE
 
@@ -300,7 +304,7 @@ def _moved(
     plan: SnapshotPlan, read: list[PlannedPartition], after: ChangelogNow | None, began: float, ended: float
 ) -> str | None:
     if after is None or any(part.topic_id != after.topic_id for part in read):
-        return "the changelog was made anew between plan and read"
+        return "the changelog was recreated between plan and read"
     for part in read:
         log = after.partitions.get(part.partition, LogPartition(0, 0))
         first = min(part.start, part.feed_start)
@@ -311,12 +315,11 @@ def _moved(
     for part in read:
         log = after.partitions[part.partition]
         if not _exact(part.end, log, ended - plan.taken_at, after):
-            return (
-                f"the read ended {_age(ended - plan.taken_at)} after the checkpoint; compaction may have gone past it"
-            )
+            after_s = _age(ended - plan.taken_at)
+            return f"the read ended {after_s} after the checkpoint, so compaction may have removed records"
     since = plan.base.taken_at if plan.incremental and plan.base is not None else began
     if ended - since >= after.delete_retention_s * WINDOW_PART_SAFE:
-        return f"the read ended after {_age(ended - since)}, and deletions stay only {_age(after.delete_retention_s)}"
+        return f"the read ended after {_age(ended - since)}, and deletions stay {_age(after.delete_retention_s)} only"
     return None
 
 
@@ -328,7 +331,7 @@ def _what_is_new(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str:
 
 
 def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
-    """Counts changelogs: offsets of two of them can't be compared."""
+    """The number of the changelog; offsets of two generations can't be compared."""
     head = facts.table.history
     if head is None:
         return 1

@@ -1,8 +1,8 @@
-"""Which tags and branches of a table have had their time: a pure decision, before anything is deleted.
+"""Chooses the tags and branches of a table that have expired. Pure; ``assets.spark.maintenance`` drops them.
 
 Invariants:
-    - The newest snapshot of a table is never let go of, whatever the settings say.
-    - What has a tag keeps its files: only what no kept tag leads to can expire.
+    - The newest snapshot of a table never expires, whatever the settings are.
+    - A version with a kept tag keeps its files.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from holdfast.processors.snapshots.names import BRANCH, SNAPSHOT_TAG, TIME_TAG
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how long what is kept.
+    """How long tags and branches are kept.
 
     Args:
-        snapshots: So many of the newest snapshots keep their tag,
-        snapshot_days: and all that are younger than so many days.
-        time_days: Tags of time partitions are kept for so many days.
-        branch_hours: A branch of a snapshot that was never published goes after so many hours.
+        snapshots: The number of newest snapshots that keep their tag, at any age.
+        snapshot_days: The age, days, up to which all other snapshots keep theirs.
+        time_days: The age, days, up to which tags of time partitions are kept.
+        branch_hours: The age, hours, up to which a branch of an unpublished snapshot is kept.
     """
 
     snapshots: int
@@ -33,14 +33,14 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tag or a branch, and when the version that it leads to was committed (with a zone)."""
+    """A tag or a branch, and the commit time of its version (with a zone)."""
 
     name: str
     committed_at: datetime
 
 
 def expired_references(references: Iterable[Reference], kept: Retention, now: datetime) -> tuple[str, ...]:
-    """The tags and branches to let go of, the oldest first; names that are not Holdfast's are somebody else's."""
+    """The expired tags and branches, oldest first; names that Holdfast does not make never expire."""
     ordered = sorted(references, key=lambda each: (each.committed_at, each.name), reverse=True)
     snapshots = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG)]
     times = [each for each in ordered if each.name.startswith(TIME_TAG)]

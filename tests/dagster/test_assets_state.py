@@ -101,7 +101,10 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         rehearsed, told = checks.pop(RESTORE_REHEARSED)
         assert rehearsed, "that none was rehearsed yet is no fault"
         assert f"holdfast rehearse {group}" in told
-        assert checks == {MATCHES_CHANGELOG: (True, ""), CHECKPOINTS_STORED: (True, "")}
+        assert checks[MATCHES_CHANGELOG] == (True, "All copies are equal; keys: 7, partitions: 1.")
+        passed, stored = checks[CHECKPOINTS_STORED]
+        assert passed, stored
+        assert stored.startswith("Stored checkpoints: ")
         event = instance.get_latest_materialization_event(state)
         assert event is not None
         metadata = event.asset_materialization.metadata
@@ -117,7 +120,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         passed, warned = run(definition, instance, state)[MATCHES_CHANGELOG]
         assert passed, "the owner has not come to it yet, and holds what it should"
         assert "partition 0: 1 records of" in warned
-        assert "are not the owner's" in warned
+        assert "are not the worker's" in warned
         feed(broker, f"{group}-in", 100)
         wait_processed(client, 200)
         definitions = dg.Definitions.merge(build_processor(definition), dg.Definitions(resources=build_resources()))

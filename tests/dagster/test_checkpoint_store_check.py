@@ -41,8 +41,8 @@ def test_a_store_that_fails_is_warned_of_with_its_reason() -> None:
         dg.AssetCheckSeverity.WARN,
     )
     assert judged.description is not None
-    assert judged.description.startswith("slot 1: it is full (4 failures, tried again in 10 s)")
-    assert "slot 0" not in judged.description
+    assert judged.description.startswith("Slot 1: it is full (4 failures, next attempt in 10 s).")
+    assert "Slot 0" not in judged.description
     assert judged.metadata["failures"].value == 4
 
 
@@ -50,7 +50,7 @@ def test_a_store_that_is_slow_is_warned_of_too() -> None:
     judged = judge_store(KEY, [status("0", ok=False, error="it is slow")])
     assert not judged.passed
     assert judged.description is not None
-    assert judged.description.startswith("slot 0: it is slow (0 failures). Mend the store, its speed")
+    assert judged.description.startswith("Slot 0: it is slow (0 failures). Expected: workers store their checkpoints.")
 
 
 @pytest.mark.parametrize("statuses", [[], [status("0", off=True)], [status("0"), status("1")]])

@@ -145,7 +145,7 @@ def test_the_measured_rate_is_what_checks_reckon_with(
         counting.group, definition.topology.changelogs, ClusterResource(), lifecycle, warn=print
     )
     lifecycle.close()
-    assert result.check_name == COMPACTION
+    assert result.name == COMPACTION
     rate = result.metadata["restore_records_per_s"].value
     assert rate == pytest.approx(found["records"] / found["seconds"], rel=0.01)
 

@@ -73,7 +73,7 @@ def test_a_deletion_that_the_log_has_forgotten_is_not_missed(cleaned: Changelog,
         cleaned.write(0, [(b"x", 1)])
     result = from_checkpoint(cleaned, tmp_path / "second")
     assert result.manifest.source == "checkpoint"
-    assert "deletions are only sure to be in the changelog for" in result.manifest.why
+    assert "the changelog is sure to keep deletions for" in result.manifest.why
     assert cleaned.stored() == cleaned.model
     assert cleaned.stored(history.live(history.fold(cleaned.history()))) == cleaned.model
     assert result.corrections == 1, "the history was not told of the deletion either"

@@ -5,12 +5,12 @@ import datetime as dt
 import pytest
 from pydantic import BaseModel
 
-from holdfast.assets.spark.tables import create_history, quoted
+from holdfast.assets.spark.tables import create_history
 from holdfast.assets.spark.views import create_views, held_at
 from holdfast.infra.warehouse.catalog import TableUnknown
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
-from holdfast.processors.snapshots.names import history_name
+from holdfast.processors.snapshots.names import history_name, quoted
 
 T0 = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -6,10 +6,9 @@ import json
 import pytest
 
 from holdfast.assets.spark.records import record_snapshot
-from holdfast.assets.spark.tables import quoted
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.manifest import PartitionManifest, SnapshotManifest
-from holdfast.processors.snapshots.names import snapshots_name
+from holdfast.processors.snapshots.names import quoted, snapshots_name
 
 WHY = 'full, because "a\\b" isn\'t \'c\', ${none} of it:\n{"ä": \U0001f600}'
 

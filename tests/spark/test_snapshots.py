@@ -175,7 +175,7 @@ def test_a_changelog_made_anew_begins_another_generation(changelog):
     changelog.write(0, [(b"a", 1), (b"c", 3)])
     result = changelog.snapshot()
     assert result.manifest.source == "changelog"
-    assert "made anew" in result.manifest.why
+    assert "recreated" in result.manifest.why
     assert (result.manifest.generation, result.corrections) == (2, 1)
     assert changelog.history().where("op = 'base_delete'").select("message_key").collect()[0][0] == "b"
     assert_history_tells_the_table(changelog)
@@ -315,7 +315,7 @@ def test_what_was_written_wrongly_is_not_published(changelog, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(current, "merge", merge_and_lose)
-        with pytest.raises(steps.SnapshotAuditFailed, match="is not what was read: partition 0"):
+        with pytest.raises(steps.SnapshotAuditFailed, match="differs from the records that were read: partition 0"):
             changelog.snapshot()
     assert changelog.table() == {"a": "1", "b": "1"}
     assert changelog.snapshot().committed
@@ -372,7 +372,7 @@ def test_a_changelog_made_anew_between_plan_and_read_is_noticed(changelog):
     plan = changelog.plan()
     changelog.recreate()
     changelog.write(0, [(b"x", 1), (b"y", 1), (b"z", 1), (b"w", 1), (b"v", 1), (b"u", 1)])
-    with pytest.raises(ChangelogMoved, match="made anew between plan and read"):
+    with pytest.raises(ChangelogMoved, match="recreated between plan and read"):
         changelog.snapshot(plan)
     assert changelog.table() == {"a": "1"}
     assert changelog.history().count() == 1

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
 
 from holdfast import Count, Max, Mean, Sum
 from holdfast.assets.spark.quarantine import write_quarantine
-from holdfast.assets.spark.tables import create_table, quoted
+from holdfast.assets.spark.tables import create_table
 from holdfast.assets.spark.typed import (
     SchemaChangeRefused,
     evolve_table,
@@ -26,6 +26,7 @@ from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_sch
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
+from holdfast.processors.snapshots.names import quoted
 
 
 class Colour(enum.Enum):
@@ -246,7 +247,7 @@ def test_a_table_follows_its_model_and_older_versions_read_as_they_were(spark, t
     assert publish(spark, table, None, [value])[0] == 3
     assert "home" not in spark.table(quoted(table)).columns
     comments = {row["col_name"]: row["comment"] for row in spark.sql(f"DESCRIBE {quoted(table)}").collect()}
-    assert comments["json"] == "the value, when it is JSON"
+    assert comments["json"] == "the value as text, when it is JSON"
 
 
 class Incompatible(BaseModel):
@@ -260,8 +261,8 @@ def test_an_incompatible_change_is_refused_and_the_table_stays_as_it_was(spark, 
     with pytest.raises(SchemaChangeRefused) as refused, short_errors("evolve"):
         evolve_table(spark, table, schema_of(Incompatible))
     assert f"Column flights of {table} is bigint, the store's model says string" in str(refused.value)
-    assert "1 more columns are concerned" in str(refused.value)
-    assert "give it a new name: flights then stays in versions that have it" in str(refused.value)
+    assert "The same holds for 1 more columns." in str(refused.value)
+    assert "give it a new name; flights then stays in the versions that have it" in str(refused.value)
     assert spark.table(quoted(table)).schema == before
 
 

@@ -12,12 +12,12 @@ from pydantic import BaseModel
 
 from holdfast.assets.spark.maintenance import Upkeep, commits_since_compaction, maintain_store
 from holdfast.assets.spark.quarantine import write_quarantine
-from holdfast.assets.spark.tables import COLUMNS, create_table, quoted
+from holdfast.assets.spark.tables import COLUMNS, create_table
 from holdfast.assets.spark.typed import evolve_table, type_rows, typed_columns
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
-from holdfast.processors.snapshots.names import quarantine_name, snapshot_tag, table_name
+from holdfast.processors.snapshots.names import quarantine_name, quoted, snapshot_tag, table_name
 from holdfast.processors.snapshots.retention import Retention
 
 KEYS = 200

@@ -52,7 +52,7 @@ def test_a_gap_is_explained_by_what_made_it():
     assert "min.compaction.lag.ms leave no gap" in sparse.value.action
     with pytest.raises(NotCovered) as remade:
         covering([replace(THIRD, generation=FIRST.generation + 1), SECOND, FIRST], 250, "t")
-    assert "made anew between two snapshots" in remade.value.action
+    assert "recreated between two snapshots" in remade.value.action
     assert "min.compaction.lag.ms" not in remade.value.action
 
 

@@ -58,7 +58,7 @@ def test_a_later_version_is_refused_by_name():
 
 @pytest.mark.parametrize("text", ["", "7", "[]", "{}", '{"version": "x"}', '{"version": null}', '{"version": 1}'])
 def test_what_is_no_manifest_is_told(text):
-    with pytest.raises(ManifestDamaged, match="no manifest"):
+    with pytest.raises(ManifestDamaged, match="not a manifest"):
         SnapshotManifest.decode(text)
 
 

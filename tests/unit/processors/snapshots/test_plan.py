@@ -114,23 +114,26 @@ def test_where_nothing_was_committed_since_there_is_nothing_to_do():
     ("change", "why"),
     [
         ({"table": TableNow()}, "it is the first snapshot"),
-        ({"schema_version": 2}, "the table's shape is version 2 now, the newest snapshot has 1"),
-        ({"state_format": "2.1.1"}, "state has format 2.1.1 now"),
-        ({"points": points(150, 200, 10), "changelog": log(180, 260, 10)}, "the store has 3 partitions now, and had 2"),
+        ({"schema_version": 2}, "the table has schema version 2, the newest snapshot has 1"),
+        ({"state_format": "2.1.1"}, "state has format 2.1.1, the newest snapshot has"),
+        (
+            {"points": points(150, 200, 10), "changelog": log(180, 260, 10)},
+            "the store has 3 partitions, the newest snapshot has 2",
+        ),
         (
             {"points": points(150, 200, topic_id="id-2"), "changelog": log(180, 260, topic_id="id-2")},
-            r"the changelog was made anew \(topic id id-2, was id-1\)",
+            r"the changelog was recreated \(topic id id-2, before id-1\)",
         ),
-        ({"points": points(90, 200)}, "the offset of partition 0 went back, from 100 to 90"),
+        ({"points": points(90, 200)}, "the offset of partition 0 went back from 100 to 90"),
         ({"changelog": log(180, 260, starts=(101, 0))}, "partition 0 of the changelog begins at offset 101, after 100"),
         ({"changelog": log(149, 260)}, "partition 0 of the changelog ends at offset 149, before the checkpoint's 150"),
         ({"changelog": log(180, 260, deletes_by_age=True)}, "cleanup.policy deletes by age or size"),
-        ({"changelog": log(180, 260, topic_id="id-2")}, "the changelog was made anew after the checkpoint"),
-        ({"changelog": None}, "the changelog is not there"),
-        ({"points": points(150, 200, taken_at=NOW - 0.8 * HOUR)}, "compaction may have taken values"),
+        ({"changelog": log(180, 260, topic_id="id-2")}, "the changelog was recreated after the checkpoint"),
+        ({"changelog": None}, "the changelog is missing"),
+        ({"points": points(150, 200, taken_at=NOW - 0.8 * HOUR)}, "compaction may have removed values"),
         (
             {"table": replace(FACTS.table, base=base_at(100, 200, taken_at=NOW - 0.76 * DAY))},
-            "the newest snapshot is 18.2 h old, and deletions are only sure to be in the changelog for 18.0 h",
+            "the newest snapshot is 18.2 h old, and the changelog is sure to keep deletions for 18.0 h",
         ),
         (
             {"table": replace(FACTS.table, base=base_at(100, 200, taken_at=NOW + 60))},
@@ -138,7 +141,7 @@ def test_where_nothing_was_committed_since_there_is_nothing_to_do():
         ),
         ({"table": replace(FACTS.table, full_at=NOW - 8 * DAY)}, "the last full snapshot is 192.0 h old"),
         ({"table": replace(FACTS.table, full_at=None)}, "the last full snapshot is unknown"),
-        ({"table": replace(FACTS.table, history=head_at(170, 200))}, "a run that broke off has fed the history"),
+        ({"table": replace(FACTS.table, history=head_at(170, 200))}, "an interrupted run fed the history"),
     ],
 )
 def test_each_guard_leads_to_a_full_snapshot_that_says_why(change, why):
@@ -166,23 +169,23 @@ def test_without_files_the_whole_changelog_is_read():
     ("change", "why"),
     [
         ({"changelog": log(180, 260, starts=(1, 0))}, "partition 0 of the changelog begins at offset 1, after 0"),
-        ({"changelog": None}, "not from the changelog, because the changelog is not there"),
+        ({"changelog": None}, "not from the changelog, because the changelog is missing"),
         ({"changelog": log(180, 260, deletes_by_age=True)}, "not from the changelog, because the changelog's cleanup"),
-        ({"changelog": log(180, 260, compaction_lag_s=1.0)}, "compaction may have taken values"),
+        ({"changelog": log(180, 260, compaction_lag_s=1.0)}, "compaction may have removed values"),
     ],
 )
 def test_when_no_source_is_right_it_is_said_of_each_why(change, why):
     facts = replace(FACTS, **{"points": points(150, 200, files=False), "schema_version": 2, **change})
     with pytest.raises(SnapshotImpossible, match=why) as raised:
         plan_snapshot(facts)
-    assert "its files of partitions 0, 1 are not here" in raised.value.message
+    assert "its files of partitions 0, 1 are not on this machine" in raised.value.message
 
 
 def test_a_source_that_is_asked_for_is_taken_or_refused():
     assert plan_snapshot(FACTS, Wanted.FULL).source == "checkpoint"
     assert plan_snapshot(FACTS, Wanted.CHANGELOG).source == "changelog"
-    assert plan_snapshot(FACTS, Wanted.CHECKPOINT).why == "full, because that was asked for"
-    with pytest.raises(SnapshotImpossible, match="its files of partitions 0, 1 are not here"):
+    assert plan_snapshot(FACTS, Wanted.CHECKPOINT).why == "full, because a full snapshot was requested"
+    with pytest.raises(SnapshotImpossible, match="its files of partitions 0, 1 are not on this machine"):
         plan_snapshot(replace(FACTS, points=points(150, 200, files=False)), Wanted.CHECKPOINT)
 
 
@@ -219,11 +222,11 @@ def test_what_the_log_no_longer_has_is_not_fed():
 @pytest.mark.parametrize(
     ("after", "ended", "why"),
     [
-        (None, NOW, "made anew between plan and read"),
-        (log(180, 260, topic_id="id-2"), NOW, "made anew between plan and read"),
+        (None, NOW, "recreated between plan and read"),
+        (log(180, 260, topic_id="id-2"), NOW, "recreated between plan and read"),
         (log(180, 260, starts=(101, 0)), NOW, "truncated to 101 while it was read"),
-        (log(180, 260), NOW + HOUR, "compaction may have gone past it"),
-        (log(150, 260, delete_retention_s=700.0), NOW, "deletions stay only 12 min"),
+        (log(180, 260), NOW + HOUR, "compaction may have removed records"),
+        (log(150, 260, delete_retention_s=700.0), NOW, "deletions stay 12 min only"),
     ],
 )
 def test_what_happened_during_the_read_is_noticed(after, ended, why):
