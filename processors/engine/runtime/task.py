@@ -10,7 +10,7 @@ The three offsets of one input topic, on its line of offsets::
     offset   0 ─────── began ─────────── committed ─────────── positions ────────► end
                          │                   │                     └─ next record to process
                          │                   └─ next offset of the last commit: RocksDB and the group have it
-                         └─ where this task began to read; the task never rereads what is before it
+                         └─ where this task began to read; only a command with new positions moves it
                                              └─────── (1) ─────────┘
 
     (1) is only in the overlay and in the open transaction. A commit moves ``committed`` up to ``positions``; ``drop``
