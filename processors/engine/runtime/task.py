@@ -367,8 +367,8 @@ def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable
     partition, offset = batch.partition, batch.offsets[index]
     shown = (batch.values[index] or b"")[:40]
     return ValueUnreadable(
-        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be deserialized: "
-        f"{failure} (its value begins with {shown!r}).",
+        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+        f"(its value begins with {shown!r}).",
         action="Correct the producer or the topic's deserializer, or set `dead_letter_topic`.",
         topic=partition.topic,
         partition=partition.number,
