@@ -145,7 +145,7 @@ class Assignment:
             self._by_partition[partition] = task
 
     def check_folder(self) -> None:
-        """Raise when another process took the state folder."""
+        """Raise StateDiskFailed when the state folder was deleted or replaced."""
         self._folder.check_held()
 
     def revoked(self, partitions: Sequence[Partition]) -> None:

@@ -136,7 +136,7 @@ class TransactionProducer(Protocol):
         ...
 
     def poll(self) -> None:
-        """Run the callbacks of delivered records; raise the error of a failed one."""
+        """Run the callbacks of delivered records; ``flush`` raises the error of a refused one."""
         ...
 
     def flush(self, timeout_s: float) -> None:
