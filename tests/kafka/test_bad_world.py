@@ -121,7 +121,7 @@ def test_damaged_state_is_moved_aside_and_restored_at_a_start_and_while_running(
     stream.feed_numbers(KEYS, KEYS)
     waiting(lambda: committed(stream) == 3 * KEYS, "the third round")
     said = one.log.read_text()
-    assert "state is damaged; joining the group anew, to restore it" in said
+    assert "state is damaged; joining the group again to restore it" in said
     assert "moved aside and restored from its changelog" in said
     assert one.terminate() == 0
     is_exact(stream, 3, KEYS)

@@ -223,7 +223,7 @@ def test_a_loop_that_stands_still_is_not_healthy(stream: Any, worker: Any, waiti
     waiting(lambda: ask(one, "GET", "/health").status_code == 503, "the silence to be seen")
     assert ask(one, "GET", "/health").json()["status"] == "stuck"
     ready = ask(one, "GET", "/ready")
-    assert (ready.status_code, "no sign of life" in ready.json()["reason"]) == (503, True)
+    assert (ready.status_code, "no heartbeat" in ready.json()["reason"]) == (503, True)
     assert one.client.status().phase == "running", "the last that it said is told still"
     assert plain(one, "holdfast_heartbeat_age_seconds") > 4
     assert one.client.last_heartbeat(one.process.pid).timestamp() <= one.client.status().heartbeat_at + 1

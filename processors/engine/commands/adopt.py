@@ -1,11 +1,11 @@
-"""Making one content equal to another: a store to what another changelog has, or a changelog to what a store has.
+"""The command ``adopt``: make a store equal to another changelog, byte for byte.
 
-A changelog is replayed into a database of its own first; then the two contents, both in the order of their keys, are
-gone through side by side, and only what differs is written, batch by batch.
+The other changelog is replayed into a scratch database. Then both contents are read side by side in the order of their
+keys, and only differences are written, batch by batch.
 
 Invariants:
-    - Nothing is changed before the other changelog was replayed whole: to its end, and from its first record.
-    - The same again changes nothing.
+    - Nothing is changed before the other changelog was replayed completely, from its first record to its end.
+    - The same command a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
-    """Make a store equal to what another changelog has, and set positions with the last change of each task.
+    """Make a store equal to another changelog; set positions in the commit of each task's last change.
 
     Raises:
-        CommandWrong: A store, topic or offset is not there, or the changelog is not whole.
+        CommandWrong: A store, topic or offset does not exist, or the changelog is incomplete.
         CommandRefused: The worker is not paused, or does not own a partition.
     """
     check_paused(worker)
@@ -42,8 +42,8 @@ def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
     own = worker.topology.changelog_of(asked.store)
     if own is not None and own.name == asked.changelog:
         raise CommandWrong(
-            f"{asked.changelog} is the changelog of store {asked.store} itself.",
-            action="Name the changelog that its content is to come from.",
+            f"{asked.changelog} is the changelog of store {asked.store} itself; expected another changelog.",
+            action="Name the changelog to copy the content from.",
             topic=asked.changelog,
         )
     moves = moves_of(worker, asked.positions or {}, within=tasks)
@@ -92,8 +92,8 @@ def _adopt(
 
 def _goes_on(place: Partition, upto: int, last: int) -> CommandFailed:
     return CommandFailed(
-        f"{place.topic}[{place.number}] was to end at offset {upto}, but has records up to {last}: somebody writes it.",
-        action="Stop its writer, and ask again with the offset where it ends; nothing was changed in this partition.",
+        f"{place.topic}[{place.number}] has records up to {last}; expected its end at {upto}. It has a writer.",
+        action="Stop its writer and repeat the command with the new end; nothing was changed in this partition.",
         topic=place.topic,
         seen=last,
         expected=upto,

@@ -1,7 +1,7 @@
-"""What every command checks before its first step, and how it commits one task's writes by themselves.
+"""The checks of every owner command before its first step, and its commits of one task's writes by themselves.
 
-A command refuses before it changes anything: a wrong name, a partition of another worker, a worker that still takes on
-its partitions. It settles before each of its own commits, so that such a commit holds nothing else.
+A command refuses before it changes anything: a wrong name, a partition of another worker, a worker that still opens its
+partitions. It commits the task's own work before each of its own commits, so that these contain nothing else.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from holdfast.processors.engine.state.store import Writes
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
-    """The tasks that have all of these stores, in these partitions; they all run.
+    """The running tasks that have all of these stores, in these partitions (None: all that the worker owns).
 
     Raises:
-        CommandWrong: There is no such store.
-        CommandRefused: The worker does not own the partitions, or not yet.
+        CommandWrong: The processor has no store of that name, or no task has all of the stores.
+        CommandRefused: The worker does not own the partitions, or does not run them yet.
     """
     topology = worker.topology
     known = [spec.name for spec in topology.stores]
@@ -31,14 +31,14 @@ def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] |
         if store not in known:
             raise CommandWrong(
                 f"Processor {topology.processor} has no store {store!r}.",
-                action=f"Name one of: {', '.join(known) or 'none, it keeps no state'}.",
+                action=f"Name one of: {', '.join(known) or 'none, because it keeps no state'}.",
                 store=store,
             )
     subtopologies = [sub.name for sub in topology.subtopologies if set(stores) <= set(sub.stores)]
     if not stores or not subtopologies:
         raise CommandWrong(
             f"No task has all of the stores {', '.join(stores) or '(none given)'}.",
-            action="Ask for stores that are used together at once, and for others one after the other.",
+            action="Name only stores of the same stream in one command; use one command each for others.",
         )
     check_settled(worker)
     tasks = {task.partition: task for task in worker.assignment.tasks if task.subtopology in subtopologies}
@@ -47,45 +47,45 @@ def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] |
     if missing:
         raise CommandRefused(
             f"This worker does not own the partitions {missing} of {', '.join(stores)}; it owns {sorted(tasks)}.",
-            action="Ask the worker that owns them; `holdfast status` shows which one that is.",
+            action="Send the command to the worker that owns them; `holdfast status` shows the owners.",
             missing=str(missing),
         )
     return [tasks[number] for number in wanted]
 
 
 def check_settled(worker: Owner) -> None:
-    """Refuse while it is not clear what the worker owns.
+    """Refuse while the worker joins its group or restores tasks.
 
     Raises:
-        CommandRefused: It is not clear yet.
+        CommandRefused: Not all of its tasks run yet.
     """
     waiting = [task.name for task in worker.assignment.tasks if task.phase is not TaskPhase.RUNNING]
     if waiting or worker.assignment.busy or not worker.assignment.joined:
         raise CommandRefused(
-            f"The worker is still taking on its partitions{' (' + ', '.join(waiting) + ')' if waiting else ''}.",
-            action="Ask again when its phase is running.",
+            f"The worker is still opening its partitions{' (' + ', '.join(waiting) + ')' if waiting else ''}.",
+            action="Repeat the command when its phase is `running`.",
             phase=worker.phase.value,
         )
 
 
 def check_paused(worker: Owner) -> None:
-    """Refuse what would happen under the eyes of running functions.
+    """Refuse a change of state or positions while functions process messages.
 
     Raises:
         CommandRefused: The worker is not paused.
     """
     if not worker.paused:
         raise CommandRefused(
-            "Positions can be set, and stores be replaced, while the worker is paused only; it is not.",
-            action="Pause it first (or start it with --paused), and resume it afterwards.",
+            "The worker is not paused; positions and whole stores can be changed only while it is.",
+            action="Pause it first (or start it with `--paused`), and resume it afterwards.",
         )
 
 
 def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = None) -> dict[str, dict[str, int]]:
-    """By task, topic to the next offset to read, checked against what the topics have.
+    """By task, topic to the next offset to read, checked against the offsets that the topics have.
 
     Raises:
-        CommandWrong: An offset is not there, or is of a topic that is not read.
+        CommandWrong: The topic does not have an offset, or the processor does not read the topic.
         CommandRefused: The worker does not own a partition, or is not paused.
     """
     if not positions and within is not None:
@@ -106,8 +106,8 @@ def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = 
             task = worker.assignment.running(Partition(topic, number))
             if task is None or (within is not None and task not in within):
                 raise CommandRefused(
-                    f"{topic}[{number}] is not read by a task of this worker that the command is about.",
-                    action="Ask the worker that owns it, about the stores that are built from it.",
+                    f"No task of this worker that the command selects reads {topic}[{number}].",
+                    action="Send the command to the worker that owns it, with the stores that are built from it.",
                     topic=topic,
                     partition=number,
                 )
@@ -115,7 +115,7 @@ def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = 
             if not start <= offset <= end:
                 raise CommandWrong(
                     f"{topic}[{number}] can't be read from offset {offset}: it has {start} to {end}.",
-                    action="Choose an offset that is there.",
+                    action=f"Choose an offset from {start} to {end}.",
                     topic=topic,
                     partition=number,
                     seen=offset,
@@ -125,25 +125,25 @@ def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = 
 
 
 def check_running(task: Task, ticket: Ticket) -> None:
-    """See that a task was not taken away meanwhile.
+    """Refuse to continue after the task was revoked.
 
     Raises:
-        CommandFailed: It was.
+        CommandFailed: The task no longer runs on this worker.
     """
     if task.phase is not TaskPhase.RUNNING:
         raise CommandFailed(
-            f"Task {task.name} was taken away from this worker in mid-command.",
-            action="Ask its new owner: it goes on where this ended.",
+            f"Task {task.name} was revoked from this worker in mid-command.",
+            action="Send the command to its new owner: it continues where this stopped.",
             task=task.name,
             done=ticket.done,
         )
 
 
 def settle(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
-    """Commit what is open, so that a command's commit holds nothing else.
+    """Commit all open work, so that a command's commit contains nothing else.
 
     Raises:
-        CommandFailed: The task was taken away.
+        CommandFailed: The task was revoked.
     """
     check_running(task, ticket)
     while not worker.commit_all():
@@ -158,11 +158,11 @@ def commit_apart(
     writes: Mapping[str, Writes],
     inputs: Mapping[str, int],
 ) -> Generator[None, None, None]:
-    """Commit writes of one task, by store, and other positions; nothing else of it is uncommitted.
+    """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
 
     Raises:
-        CommandFailed: The task was taken away.
-        OwnershipLost, KafkaFailed, StateFailed: See ``Committer.commit_apart``.
+        CommandFailed: The task was revoked.
+        OwnershipLost, KafkaFailed, StateFailed: As ``Committer.commit_apart`` raises them.
     """
     while True:
         part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1)

@@ -1,7 +1,7 @@
-"""Two contents side by side: a changelog replayed into a database of its own, and what turns one content into another.
+"""Replays a changelog into a scratch database, and finds the writes that turn one content into another.
 
 Invariants:
-    - A replay is whole, from the first record to the high watermark, before anything is compared with it.
+    - A replay is complete, from the first record to the high watermark, before anything is compared with it.
     - Both contents are read in the order of their keys; only differences are written, batch by batch.
 """
 
@@ -31,21 +31,21 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Records asked for in one step.
 RECORDS_PER_STEP = 10_000
-#: So many entries at the most are looked at in one step.
+#: Entries compared in one step, at most.
 LOOKS_MAX = 50_000
-#: A replay that gets nothing new for so many seconds is given up.
+#: Seconds without a new record after which a replay fails.
 NO_PROGRESS_S = 120.0
 
-#: Entries of one content from a changelog key on, in order.
+#: Reads the entries of one content from a changelog key on, in order of keys.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Difference:
-    """What turns one content into another, in batches.
+    """The writes that turn one content into another, in batches.
 
     Args:
-        current: What there is.
-        wanted: What there is to be.
+        current: Reads the content to change.
+        wanted: Reads the content to reach.
     """
 
     def __init__(self, current: Read, wanted: Read) -> None:
@@ -56,7 +56,7 @@ class Difference:
         self.set = self.deleted = self.same = 0
 
     def batch(self) -> Writes:
-        """The next writes; none where all that was looked at is the same."""
+        """The next writes; empty when all entries compared in this step are equal."""
         first = self._after + b"\x00" if self._after else b""
         writes, looked, size = Writes([], []), 0, 0
         for key, old, new in _side_by_side(self._current(first), self._wanted(first)):
@@ -79,7 +79,7 @@ class Difference:
 def _side_by_side(
     current: Iterator[tuple[bytes, bytes]], wanted: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Key, value in the one, value in the other; None where it is not."""
+    """Key, current value and wanted value; None for a value that does not exist."""
     old, new = next(current, None), next(wanted, None)
     while old is not None or new is not None:
         if new is None or (old is not None and old[0] < new[0]):
@@ -95,14 +95,14 @@ def _side_by_side(
 
 
 class Replay:
-    """One partition of a changelog, replayed whole into a database of its own.
+    """A complete replay of one changelog partition into a scratch database.
 
     Args:
-        cluster: Where it is.
-        place: Which.
-        bounds: Its first offset, and the high watermark up to which it is replayed.
-        into: The database, empty; entries are kept under the name of ``store``.
-        store: Any name.
+        cluster: The cluster with the changelog.
+        place: The changelog partition.
+        bounds: Its first offset, and the high watermark at which the replay ends.
+        into: The empty database.
+        store: The store name of the entries in the database.
     """
 
     def __init__(
@@ -113,23 +113,23 @@ class Replay:
         self._into, self._prefix = into, store_prefix(store)
         self._consumer: ChangelogReplayer = cluster.changelog_consumer()
         self._progress_at = self._clock.monotonic()
-        #: Behind its last record; commit markers are none.
+        #: The offset behind its last record, without commit markers.
         self.last = 0
-        #: The inputs that its last meta record tells of.
+        #: The input offsets in its last meta record.
         self.inputs: Mapping[str, int] = {}
         self._consumer.assign({place: self.position})
 
     @property
     def done(self) -> bool:
-        """Whether its end was reached."""
+        """Whether the replay reached its end."""
         return self.position >= self._end
 
     def step(self) -> None:
         """Replay some records.
 
         Raises:
-            CommandFailed: There was no progress for two minutes, or the changelog can't be read.
-            StateFailed: The disk refused.
+            CommandFailed: No progress for ``NO_PROGRESS_S``, or the changelog can't be read.
+            StateFailed: The disk refused a write.
         """
         try:
             batches, ends = self._consumer.poll(RECORDS_PER_STEP, 0.05)
@@ -146,13 +146,13 @@ class Replay:
         if now - self._progress_at > NO_PROGRESS_S:
             raise CommandFailed(
                 f"Replaying {self._place.topic}[{self._place.number}] got no further than offset {self.position} of "
-                f"{self._end} in {NO_PROGRESS_S:.0f} s: an open transaction holds its records back, or Kafka is away.",
-                action="See that its writer has stopped and nothing is open on it, and ask again.",
+                f"{self._end} in {NO_PROGRESS_S:.0f} s: an open transaction holds its records back, or Kafka is down.",
+                action="Stop its writer, abort open transactions on it, then repeat the command.",
                 done=0,
             )
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the consumer."""
         self._consumer.close()
 
     def _load(self, batch: Batch) -> None:
@@ -167,8 +167,8 @@ class Replay:
                 continue
             if key[:1] != bytes([KEY_VERSION]) or (value is not None and value[:1] != bytes([VALUE_VERSION])):
                 raise FormatUnknown(
-                    f"{self._place.topic}[{self._place.number}] has a record at offset {offset} that is none of a "
-                    f"changelog in a format that this version knows: its key begins with {key[:1]!r}.",
+                    f"{self._place.topic}[{self._place.number}] has a record at offset {offset} in no changelog format "
+                    f"of this version: its key begins with {key[:1]!r}.",
                     action="Name a changelog, or run the Holdfast version that wrote it; nothing was changed.",
                 )
             keys.append(self._prefix + key)
@@ -179,7 +179,7 @@ class Replay:
 
 
 def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:
-    """Replay to the end; ``still`` raises where that is no use any more."""
+    """Replay to the end; ``still`` is called after each step and raises to stop the replay."""
     before = ticket.done
     while not replay.done:
         replay.step()
@@ -189,14 +189,14 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 
 
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-    """The first offset and the high watermark of partitions of a changelog that nobody writes to any more.
+    """By partition, the first offset and the high watermark of a changelog that has no writer.
 
     Raises:
-        CommandWrong: It is not there, is not whole, or ends elsewhere.
+        CommandWrong: The changelog does not exist, has lost its first records, or ends before ``upto``.
     """
     topics = cluster.topics()
     if changelog not in topics.describe([changelog]):
-        raise CommandWrong(f"Changelog {changelog} is not there.", action="Correct its name.", topic=changelog)
+        raise CommandWrong(f"Changelog {changelog} does not exist.", action="Correct its name.", topic=changelog)
     starts, ends = topics.start_offsets(changelog), topics.end_offsets(changelog, committed=False)
     bounds = {}
     for number, expected in upto.items():
@@ -204,21 +204,21 @@ def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict
         if start is None or end is None:
             raise CommandWrong(
                 f"Changelog {changelog} has no partition {number}; it has {sorted(starts)}.",
-                action="Name partitions that both have.",
+                action="Name only partitions that both changelogs have.",
                 topic=changelog,
             )
         if start > 0:
             raise CommandWrong(
-                f"Changelog {changelog}[{number}] begins at offset {start}: it has lost its head.",
-                action="Build it anew from its source.",
+                f"Changelog {changelog}[{number}] begins at offset {start}, so its first records are lost; expected 0.",
+                action="Rebuild it from its source.",
                 topic=changelog,
                 seen=start,
                 expected=0,
             )
         if end < expected:
             raise CommandWrong(
-                f"Changelog {changelog}[{number}] ends at {end}, before {expected}.",
-                action="Give the offset where it ends.",
+                f"Changelog {changelog}[{number}] ends at offset {end}; expected {expected} or later.",
+                action=f"Give {end}, the offset where it ends.",
                 topic=changelog,
                 seen=end,
                 expected=expected,
@@ -228,11 +228,11 @@ def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict
 
 
 class Scratch:
-    """A database for the time of a comparison; gone afterwards.
+    """A scratch database for one comparison; ``close`` deletes it.
 
     Args:
-        worker: Whose disk it is on.
-        task: The task that it is for.
+        worker: The worker with the scratch folder.
+        task: The name of the compared task.
     """
 
     def __init__(self, worker: Owner, task: str) -> None:
@@ -240,7 +240,7 @@ class Scratch:
         self._steps = ExitStack()
 
     def open(self, records: int) -> TaskStore:
-        """Empty, and expecting so many writes."""
+        """Open the database empty, in bulk mode for this many writes."""
         store = self._folder.open(self._task)
         self._steps.callback(self._folder.delete, self._task)
         self._steps.callback(store.close)
@@ -248,6 +248,6 @@ class Scratch:
         return store
 
     def close(self) -> None:
-        """Delete it; what can't be deleted is, when it is needed again."""
+        """Delete the database; if that fails, the next use of its name deletes it."""
         with suppress(HoldfastError, OSError):
             self._steps.close()

@@ -1,12 +1,12 @@
-"""What the commands do: counting, exporting and clearing keys, and setting positions, task by task and batch by batch.
+"""The commands ``count``, ``export``, ``clear`` and ``position``, task by task and batch by batch.
 
-Each function is the work of one command (``processors.engine.runtime.maintenance``). It refuses before its first step.
-The worker's loop runs wherever it yields.
+Each function is the work of one command, which ``runtime.maintenance`` runs. The checks run before its first step, and
+the worker's loop runs at each yield.
 
 Invariants:
-    - Deletes go the way of every write: changelog and offsets in one transaction, then the database.
-    - What is exported and cleared is on the disk, under its name, before the first delete is sent.
-    - Positions change with the last deletes of their task, or after them.
+    - Deletes are committed like every write: changelog and offsets in one transaction, then the database.
+    - ``clear`` with an export finishes the file under its final name before it sends the first delete.
+    - Positions change in the commit of their task's last deletes, or after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.processors.engine.state.store import Writes
 
 
 def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection) -> Work:
-    """Count what is selected; each batch as of its own moment."""
+    """Count the selected keys; functions may write between two batches."""
     yield
     told = _Told(tasks)
     for task in tasks:
@@ -46,7 +46,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
 
 
 def export(worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection) -> Work:
-    """Write what is selected to a file, as of one moment."""
+    """Write the selected keys to a file, as of one moment: the inputs are paused."""
     worker.maintenance.hold()
     yield
     told = _Told(tasks)
@@ -66,7 +66,7 @@ def export(worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected
     except OSError as failure:
         raise CommandFailed(
             f"The export can't be written to {file.path}: {failure.strerror}.",
-            action="Make room, or give the rights back; nothing was deleted.",
+            action="Free disk space or correct the rights, then repeat the command; nothing was deleted.",
             path=str(file.path),
             done=0,
         ) from failure
@@ -83,7 +83,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     selection: Selection,
     moves: Mapping[str, Mapping[str, int]],
 ) -> Work:
-    """Delete what is selected, and set positions with the last deletes of each task."""
+    """Delete the selected keys; set positions in the commit of each task's last deletes."""
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     if asked.export:
@@ -110,7 +110,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
-    """Set positions, one commit for each task."""
+    """Set positions, in one commit for each task."""
     worker.maintenance.hold()
     yield
     ticket.total = len(moves)
@@ -124,7 +124,7 @@ def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int
 
 
 class _Told:
-    """What a command comes to, over its tasks."""
+    """The sums of a command's result over its tasks."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._partitions = sorted(task.partition for task in tasks)
@@ -142,6 +142,6 @@ class _Told:
 def _exports_of(worker: Owner) -> Path:
     if worker.options.exports is None:
         raise CommandFailed(
-            "This worker has no folder for exports.", action="Run it by `python -m holdfast.processors`.", done=0
+            "This worker has no folder for exports.", action="Run it with `python -m holdfast.processors`.", done=0
         )
     return worker.options.exports

@@ -1,11 +1,11 @@
-"""Making changelogs anew from local state: where one was lost, recreated or turned on later, and the state is right.
+"""Re-seed: rewrite changelogs from correct local state, after one was lost, recreated or turned on later.
 
-The task stays in its restore meanwhile: it runs, and commits anything, only when the changelog is whole again. The
-local offsets name no topic until then: a worker that is started without being asked to re-seed refuses them.
+The task stays RESTORING meanwhile; it processes and commits input only when its changelogs are complete. Until then the
+local offsets name no topic, and a worker started without ``--reseed`` refuses them.
 
 Invariants:
-    - No meta record is in the changelog before all of its data is: nobody takes a part of it for the state.
-    - Local state is never changed, and belongs to the group's committed offsets.
+    - The changelog gets its meta record after all of its data: no restore treats a part of it as the state.
+    - The local state is never changed, and is at the group's committed offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger("runtime.reseeding")
 
 
 def reseed(worker: Owner, ticket: Ticket) -> Work:
-    """Make the changelogs of all waiting tasks anew; each task runs when its own are whole."""
+    """Rewrite the changelogs of all waiting tasks; each task runs when its own are complete."""
     worker.maintenance.hold()
     yield
     told = {"set": 0, "deleted": 0, "same": 0}
@@ -44,7 +44,7 @@ def reseed(worker: Owner, ticket: Ticket) -> Work:
                 told[name] += getattr(difference, name)
         yield from _commit(worker, task, ticket, {}, last=True)
         worker.assignment.reseeds.done(task.name)
-        _log.info("changelogs are whole again", task=task.name, **told)
+        _log.info("changelogs are complete again", task=task.name, **told)
         yield
     return dict(told)
 
@@ -83,7 +83,7 @@ def _reseed_store(worker: Owner, ticket: Ticket, task: Task, store: str) -> Gene
 def _commit(
     worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], *, last: bool
 ) -> Generator[None, None, None]:
-    """Send records to the changelog; with the ``last`` commit come the meta records, and the local offsets."""
+    """Commit records to the changelog; the ``last`` commit also writes the meta records and the local offsets."""
     while True:
         _check_waiting(worker, task, ticket)
         if worker.commit_all():
@@ -97,8 +97,8 @@ def _commit(
 def _check_waiting(worker: Owner, task: Task, ticket: Ticket) -> None:
     if task.phase is not TaskPhase.RESTORING or task.name not in worker.assignment.reseeds.waiting:
         raise CommandFailed(
-            f"Task {task.name} was taken away from this worker while its changelogs were made anew.",
-            action="Start the machine that has its state alone, and ask again: it goes on where this ended.",
+            f"Task {task.name} was revoked from this worker while its changelogs were rewritten.",
+            action="Run only the worker that has its state, with `--reseed` again: it continues where this stopped.",
             task=task.name,
             done=ticket.done,
         )

@@ -1,8 +1,8 @@
-"""Going over the state of a task in batches that fit a transaction: what a selection of keys has in its stores.
+"""Reads the selected entries of a task's stores, in batches that fit a transaction.
 
 Invariants:
-    - Nothing is held of the database between two batches: a task may be taken away there.
-    - Each batch begins behind the last one: a sweep sees each entry once.
+    - No iterator of the database is open between two batches, because the task may be revoked there.
+    - Each batch begins behind the last one, so that a sweep returns each entry once.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from holdfast.processors.engine.runtime.commands import Selection
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.task_store import TaskStore
 
-#: A transaction has at most so many entries, and so many bytes in the values that it writes or tells.
+#: Maximum entries of a batch, and maximum bytes of their values.
 ENTRIES_MAX = 10_000
 BYTES_MAX = 8 << 20
 
 _LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
 
-#: Entries of one store from a changelog key on, in order.
+#: Reads the entries of one store from a changelog key on, in order of keys.
 Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 Entries = list[tuple[bytes, bytes]]
 
 
 def message_key_of(key: bytes) -> bytes:
-    """The message key inside of a changelog key."""
+    """Extract the message key from a changelog key."""
     return key[_KEY_AT : _KEY_AT + int.from_bytes(key[_LENGTH_AT:_KEY_AT], "big")]
 
 
 def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Entries of one store that are selected, in order, behind a changelog key."""
+    """The selected entries of one store behind the changelog key ``after``, in order of keys."""
     first = after + b"\x00" if after else b""
     if selection.heads is None:
         yield from _by_prefix(read, selection.prefix, first)
         return
     for head in selection.heads:
         if first > head and not first.startswith(head):
-            continue  # behind it already
+            continue  # an earlier batch returned it
         for key, value in read(max(head, first)):
             if not key.startswith(head):
                 break
@@ -47,7 +47,7 @@ def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[t
 
 
 def _by_prefix(read: Read, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys are in the order of their length first: of each length that there is, those with the prefix lie together."""
+    """Keys are sorted by length first: for each length, seek to the keys with the prefix, which are adjacent."""
     begin: bytes | None = max(first, _head(len(prefix)) + prefix)
     while begin is not None:
         at, begin = begin, None
@@ -69,9 +69,9 @@ class Sweep:
     """The selected entries of one task.
 
     Args:
-        task: The task; it runs.
-        stores: Which of its stores.
-        selection: Which message keys.
+        task: A running task.
+        stores: Names of stores; those of other tasks are ignored.
+        selection: The message keys.
     """
 
     def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection) -> None:
@@ -86,14 +86,14 @@ class Sweep:
 
     @property
     def done(self) -> bool:
-        """Whether everything was seen."""
+        """Whether all selected entries were returned."""
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
         """The next entries, by store.
 
         Raises:
-            StateFailed: The disk refused.
+            StateFailed: The disk refused a read.
         """
         found: dict[str, Entries] = {}
         entries = size = 0

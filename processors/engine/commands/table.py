@@ -1,4 +1,4 @@
-"""Maps each command to the generator that carries it out; the face hands this table to the worker."""
+"""Maps each owner command to the generator that carries it out; the application gives this table to the worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:
-    """The checked work of a command.
+    """Check a command and return its work.
 
     Raises:
-        CommandWrong: It names something that the processor does not have.
+        CommandWrong: The command names something that the processor does not have.
         CommandRefused: The worker can't do it now.
     """
     if isinstance(command, Position):

@@ -1,8 +1,8 @@
-"""How far a worker reads its inputs: wherever they go, or, of one that builds a store anew, as far as it is told.
+"""The command ``until``: a worker that rebuilds a store reads its inputs up to given offsets, and commits.
 
 Invariants:
-    - A bounded worker processes no record at or past its bound, and none of a partition that it was told nothing about.
-    - Bounds live as long as the process: one that comes back reads nothing before it is told again.
+    - A bounded worker processes no record at or past its bound, and none of a partition without a bound.
+    - Bounds live as long as the process: a restarted worker reads nothing until it gets bounds again.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
-#: When nothing came of a partition for so many seconds, it is looked whether there is anything before its bound.
+#: Seconds without progress in a partition after which it is checked for records before its bound.
 QUIET_S = 0.5
-#: How long one look waits for an answer, in seconds.
+#: Seconds that one check waits for an answer.
 LOOK_S = 0.05
 
 
 class Gap:
-    """Looks whether there are records before a bound: commit markers, aborted and compacted records leave gaps that a
-    member of the group is never told of.
+    """Finds partitions without records before their bound.
+
+    Commit markers, aborted and compacted records leave gaps of offsets, which a group member never receives.
 
     Args:
-        cluster: Where the inputs are.
+        cluster: The cluster with the inputs.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -40,7 +41,7 @@ class Gap:
         self._moved_at: dict[Partition, tuple[int, float]] = {}
 
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """Those of ``waiting`` (position and bound by partition) that have no record in between.
+        """Those of ``waiting`` (position and bound by partition) without a record from position to bound.
 
         Raises:
             KafkaFailed: An input can't be read.
@@ -70,7 +71,7 @@ class Gap:
             if place in firsts:
                 if firsts[place] >= bound:
                     found.append(place)
-                else:  # the member gets it in a moment; what was passed here is no gap for the next look
+                else:  # the member receives the record soon; this reader must start again at the position
                     self._moved_at[place] = position, now
                     self._looks_at = {}
             elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:
@@ -78,7 +79,7 @@ class Gap:
         return found
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the consumer, if there is one."""
         if self._reader is not None:
             self._reader.close()
 
@@ -87,14 +88,14 @@ def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
     """Process the inputs up to bounds, and commit.
 
     Raises:
-        CommandWrong: A topic is not read, or was read further already.
-        CommandRefused: The worker is no shadow, is paused, or does not own a partition.
+        CommandWrong: A partition was already read past its bound.
+        CommandRefused: The worker is not a shadow, is paused, or does not read a partition.
     """
     if not worker.reach.bounded or worker.paused:
         raise CommandRefused(
-            "Only a worker that builds a store anew, and is not paused, reads up to a bound; this one is "
-            f"{'paused' if worker.reach.bounded else 'none'}.",
-            action="Pause a processor to have it read no further, and resume it to have it go on.",
+            "Only a running worker that rebuilds a store reads up to a bound; this worker "
+            f"{'is paused' if worker.reach.bounded else 'does not rebuild one'}.",
+            action="Resume a paused worker. To stop a processor's reading, pause it instead.",
         )
     check_settled(worker)
     bounds: dict[Partition, int] = {}
@@ -105,15 +106,15 @@ def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
             task = worker.assignment.running(place)
             if task is None:
                 raise CommandRefused(
-                    f"{topic}[{number}] is not read by this worker.",
-                    action="Ask about the inputs of the store that it builds, all of which it has.",
+                    f"This worker does not read {topic}[{number}].",
+                    action="Name only inputs of the store that it rebuilds.",
                     topic=topic,
                     partition=number,
                 )
             if task.positions[topic] > bound:
                 raise CommandWrong(
                     f"{topic}[{number}] was read up to offset {task.positions[topic]} already, past {bound}.",
-                    action="Remove what builds the store anew, and begin again.",
+                    action="Remove the worker that rebuilds the store, then start the rebuild again.",
                     topic=topic,
                     partition=number,
                     seen=task.positions[topic],
@@ -143,7 +144,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
             for task in tasks.values():
                 yield from settle(worker, task, ticket)
             if not _left(bounds, tasks):
-                break  # else a transaction was aborted, and is read again
+                break  # else a transaction was aborted; its records are read again
     finally:
         gap.close()
     ticket.done = first
@@ -161,11 +162,11 @@ def _empty(gap: Gap, waiting: Mapping[Partition, tuple[int, int]], ticket: Ticke
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:
-    """Position and bound of what is before its bound."""
+    """By partition that is before its bound, its position and bound."""
     positions = {place: tasks[place].positions[place.topic] for place in bounds}
     return {place: (positions[place], bound) for place, bound in bounds.items() if positions[place] < bound}
 
 
 def _left(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> int:
-    """Offsets still to go."""
+    """Offsets left to the bounds, over all partitions."""
     return sum(bound - position for position, bound in _waiting(bounds, tasks).values())

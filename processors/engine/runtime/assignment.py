@@ -1,10 +1,15 @@
-"""Assignment: which tasks this worker has, from being assigned to running, and back.
+"""The tasks of one worker, from assigned to running and back; here a restore chooses its start.
 
-Order on taking a partition (anything else can miss the last batch of a former owner): assigned; committed offsets
-read with pending transactions waited for; *then* the changelogs' high watermarks; replay up to them; coherence.
+The start is a checkpoint from the object store, the local RocksDB, or the first changelog record. A partition is taken
+in this order; another order can miss the last batch of the former owner:
+    1. The group assigns the partition.
+    2. Read the committed offsets; the broker answers when no transaction holds pending ones.
+    3. Read the high watermarks of the changelogs: the targets of the restore.
+    4. Replay the changelogs up to the targets.
+    5. The coherence guard compares the state with the committed offsets.
 
 Invariants:
-    - A task runs only after the coherence guard let it pass.
+    - A task runs only after the coherence guard has passed it.
 """
 
 from __future__ import annotations
@@ -57,12 +62,12 @@ class Assignment:
     """The tasks of one worker.
 
     Args:
-        topology: What is run.
-        cluster: For facts about changelogs, and the restore consumer.
-        folder: Where stores live.
-        databases: What they are.
-        options: How to run.
-        checkpoints: Takes checkpoints, and fetches them where a disk was lost; None for none.
+        topology: The topology that the worker runs.
+        cluster: Describes the changelogs and makes the restore consumer.
+        folder: The folder with the tasks' databases.
+        databases: Opens databases.
+        options: The worker's options.
+        checkpoints: Takes checkpoints, and fetches them when a disk was lost; None without an object store.
     """
 
     def __init__(
@@ -83,23 +88,23 @@ class Assignment:
         self.scratch = ScratchFolder(databases, folder.path)
         self.reseeds = Reseeds(options.start.reseed)
         self.checkpoints = checkpoints
-        #: Of tasks that other processes run.
+        #: Copies of tasks that other processes run.
         self.standbys = Standbys(topology, cluster, folder, databases, options)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
         self._starts: dict[Partition, int] = {}
         self.pending: list[Task] = []
-        #: How long nothing can be done for what is pending, in seconds.
+        #: Seconds until there is something to do for the pending tasks.
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, Job, Patience]] = {}
         self._fetched: dict[str, Fetched] = {}
         self.joined = False
-        #: The ids of sources and changelogs, as of the last assignment.
+        #: By topic name, the ids of sources and changelogs at the last assignment.
         self.topic_ids: dict[str, str] = {}
 
     @property
     def tasks(self) -> Sequence[Task]:
-        """All tasks that this worker has now."""
+        """All tasks assigned to this worker now, running or not."""
         return list(self._tasks.values())
 
     @property
@@ -113,19 +118,19 @@ class Assignment:
         return bool(self.pending or self._fetching or self._restorer.active or self.reseeds.busy)
 
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
-        """What a task's state began with: the checkpoint that is being fetched, was used, or why none was."""
+        """The checkpoint that a task's state began with: being fetched, used, or why none was used."""
         if task in self._fetching:
             return {"fetching": dict(self._fetching[task][1].progress)}
         fetched = self._fetched.get(task)
         return None if fetched is None else fetched.told()
 
     def running(self, partition: Partition) -> Task | None:
-        """The running task that reads a partition."""
+        """The task that reads a partition; None while it does not run here."""
         task = self._by_partition.get(partition)
         return task if task is not None and task.phase is TaskPhase.RUNNING else None
 
     def assigned(self, partitions: Sequence[Partition]) -> None:
-        """Note new partitions; their tasks are opened later, outside of the callback."""
+        """Record new partitions; ``advance`` opens their tasks later, outside of the callback."""
         self.joined = True
         self.standbys.look_soon()
         for partition in partitions:
@@ -140,11 +145,11 @@ class Assignment:
             self._by_partition[partition] = task
 
     def check_folder(self) -> None:
-        """See ``StateFolder.check_held``."""
+        """Raise StateDiskFailed when the state folder was deleted or replaced."""
         self._folder.check_held()
 
     def revoked(self, partitions: Sequence[Partition]) -> None:
-        """Close the tasks of these partitions."""
+        """Close the tasks of these partitions; uncommitted work is dropped."""
         for partition in partitions:
             self._starts.pop(partition, None)
             task = self._by_partition.pop(partition, None)
@@ -160,7 +165,7 @@ class Assignment:
         self._share_cache()
 
     def _share_cache(self) -> None:
-        """All stores of all tasks have the same share of the memory for committed values."""
+        """Give each store of each task the same share of the cache for committed values."""
         states = [state for task in self._tasks.values() for state in task.states.values()]
         for state in states:
             state.bound_cache(self._options.state_cache_bytes // len(states))
@@ -198,11 +203,11 @@ class Assignment:
         return started
 
     def follow(self, member: GroupMember, *, idle: bool) -> None:
-        """Let the standbys follow a little; see ``Standbys.step``."""
+        """Let the standbys replay for a short time."""
         self.standbys.step(member, self._tasks, idle=idle)
 
     def close_all(self) -> None:
-        """Close every task, every standby and the restore consumer."""
+        """Close every task, every standby and the restore consumer. Safe to call twice."""
         self._restorer.close()
         self.standbys.close()
         for name in list(self._tasks):
@@ -218,7 +223,7 @@ class Assignment:
     def _open_pending(self, member: GroupMember) -> None:
         tasks = list(self.pending)
         inputs = [Partition(topic, task.partition) for task in tasks for topic in task.inputs]
-        # Before any request: a process that is frozen in between must not take its state for younger than it is.
+        # Before any request: a process frozen in between must not record its state as newer than it is.
         looked_at = self._cluster.clock.time()
         if not self._fence_former_owners(tasks):
             self.rest_s = LOOK_EVERY_S
@@ -238,7 +243,7 @@ class Assignment:
         return self.standbys.owners.fence({task.name: task.partition for task in tasks}, changelogs)
 
     def _look_at_sources(self, inputs: Sequence[Partition], committed: Mapping[Partition, int | None]) -> None:
-        """Check the sources, and choose where to begin in those that nothing was committed of."""
+        """Check the sources, and choose the start of those without a committed offset."""
         topics = self._cluster.topics()
         names = sorted({partition.topic for partition in inputs})
         described = topics.describe(names)
@@ -254,7 +259,7 @@ class Assignment:
                     self._starts[partition] = start if self._options.offset_reset == "earliest" else end
 
     def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
-        """Facts of every changelog partition of these tasks, high watermarks read last."""
+        """Facts of every changelog partition of these tasks; the high watermarks are read last."""
         stores = {name for task in tasks for name in self._stores(task)}
         names = [spec.topic.name for spec in self._topology.changelogs if spec.store in stores]
         topics = self._cluster.topics()
@@ -273,7 +278,7 @@ class Assignment:
         return facts
 
     def _facts_of(self, task: Task, changelogs: Mapping[Partition, ChangelogFacts]) -> dict[str, ChangelogFacts]:
-        """Facts of a task's own changelog partitions, by store."""
+        """Facts of one task's changelog partitions, by store."""
         facts: dict[str, ChangelogFacts] = {}
         for name in self._stores(task):
             spec = self._topology.changelog_of(name)
@@ -292,7 +297,7 @@ class Assignment:
         committed: Mapping[str, int | None],
         looked_at: float,
     ) -> None:
-        """Open a task's store and begin its replay, or first look for a checkpoint to begin with."""
+        """Open a task's store and begin its replay, or fetch a checkpoint first."""
         store = None
         if self._stores(task):
             self.standbys.release(task.name)
@@ -331,9 +336,9 @@ class Assignment:
             kept = [name for name in held if name not in self._options.start.begin_empty]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
-            # Its age is not known either: deletes may be gone that this data still lacks.
+            # Its age is unknown: compaction may have removed deletes that this data still lacks.
             whole = plan_restore(task.name, None, facts, looked_at)
-            decided = replace(whole, wipe="it holds data without offsets: its first write was torn")
+            decided = replace(whole, wipe="it holds data without offsets: its first write was interrupted")
         return decided
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -346,7 +351,7 @@ class Assignment:
         committed: Mapping[str, int | None],
         looked_at: float,
     ) -> bool:
-        """Whether a checkpoint is looked for now; the task is opened again when that is done."""
+        """Whether a fetch of a checkpoint began; the task is opened again when the fetch ends."""
         replay = sum(known.end - decided.starts[name] for name, known in facts.items())
         if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
             return False
@@ -358,7 +363,7 @@ class Assignment:
         return True
 
     def _look_at_fetches(self) -> None:
-        """Tasks whose checkpoint is there, or is known not to be, are opened next."""
+        """Queue the tasks whose fetch ended, with or without a checkpoint, to be opened next."""
         now = self._cluster.clock.monotonic()
         for name, (task, job, patience) in list(self._fetching.items()):
             too_slow = None if job.done else patience.spent(now, job.progress.get("bytes", 0))
@@ -369,7 +374,7 @@ class Assignment:
                 job.cancel()
             found = job.result
             if not isinstance(found, Fetched):
-                why = (Refusal("all", too_slow or f"looking for one failed: {job.failure!r}"),)
+                why = (Refusal("all", too_slow or f"the fetch failed: {job.failure!r}"),)
                 found = Fetched(None, None, why)
             self._fetched[name] = found
             for refused in found.refused:
@@ -377,7 +382,7 @@ class Assignment:
             self.pending.append(task)
 
     def _install(self, task: Task) -> None:
-        """Put a checkpoint that was fetched in the place of the task's store."""
+        """Move a fetched checkpoint into the place of the task's store."""
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None or fetched.path is None:
             return
@@ -399,7 +404,7 @@ class Assignment:
         )
 
     def _tail_in_bulk(self, task: Task, facts: Mapping[str, ChangelogFacts]) -> int | None:
-        """The records that the task's checkpoint lacks, when they are many: its database is opened for them at once."""
+        """The records that the task's checkpoint lacks, when they are enough for bulk mode; else None."""
         fetched = self._fetched.get(task.name)
         if fetched is None or fetched.manifest is None:
             return None
@@ -408,7 +413,7 @@ class Assignment:
         return tail if is_for_bulk(tail) else None
 
     def _check_installed(self, task: Task, store: TaskStore) -> None:
-        """A checkpoint's database and its manifest must tell the same."""
+        """Refuse a checkpoint whose database has other offsets than its manifest."""
         fetched = self._fetched.get(task.name)
         if fetched is not None and fetched.manifest is not None and store.meta() != fetched.manifest.meta:
             self._refuse(task, fetched, "its database has other offsets than its manifest")
@@ -427,7 +432,7 @@ class Assignment:
             job.cancel()
             found = job.result if isinstance(job.result, Fetched) else found
         if found is not None and self.checkpoints is not None:
-            self.checkpoints.discard(found)  # nothing is there any more where it was put into place
+            self.checkpoints.discard(found)  # does nothing after the checkpoint was moved into place
 
     def _finish(self, restore: TaskRestore, frames: Mapping[str, StreamingDataFrame]) -> None:
         task = restore.task
@@ -457,7 +462,7 @@ class Assignment:
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
 
     def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
-        """A worker that was frozen in a restore may meet records of its successor: then nothing is wrong but its age.
+        """Tell a frozen worker from damaged state: after a freeze, the replay may hold records of a later owner.
 
         Raises:
             MembershipLost: The group's offsets moved since the restore began: another worker has the partition.
@@ -466,24 +471,24 @@ class Assignment:
         now = {partition.topic: offset for partition, offset in member.committed(inputs).items()}
         if now != restore.committed:
             raise MembershipLost(
-                f"While task {restore.task.name} was restored, another worker went on with its partition.",
-                action="Nothing is lost: this worker joins the group anew.",
+                f"While task {restore.task.name} was restored, another worker committed offsets of its partition.",
+                action="Nothing to do: nothing is lost, and this worker joins the group again.",
                 task=restore.task.name,
                 seen=now,
                 expected=dict(restore.committed),
             )
 
     def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
-        """Without changelogs the local state is all there is: it must be exactly at the committed offsets."""
+        """Without changelogs nothing can repair the local state: refuse it unless it is at the committed offsets."""
         if task.store is None or task.meta.inputs == committed:
             return
         if task.meta == TaskMeta():
             _log.warning("the store keeps no changelog and starts empty", task=task.name, inputs=dict(committed))
             return
         raise StateIncoherent(
-            f"Task {task.name}: its state holds the inputs up to {dict(task.meta.inputs)}, the group committed "
-            f"{dict(committed)}, and there is no changelog to mend it from.",
-            action="Call clear_state() and reset the group's offsets to build the state anew; keep changelogs on.",
+            f"Task {task.name}: its state holds the inputs up to {dict(task.meta.inputs)}, but the group committed "
+            f"{dict(committed)}. The store has no changelog to repair it from.",
+            action="Call `clear_state()` and reset the group's offsets to rebuild the state; turn changelogs on.",
             cause="offsets-reset",
             task=task.name,
         )

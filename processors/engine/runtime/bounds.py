@@ -1,4 +1,4 @@
-"""Up to which offsets a worker reads its inputs: to their ends, or, while it builds a store anew, up to given bounds.
+"""Up to which offsets a worker reads its inputs: without bounds, or, while it rebuilds a store, up to given offsets.
 
 Invariants:
     - A bounded worker processes no record at or past its bound, and none of a partition without a bound.
@@ -14,10 +14,10 @@ from holdfast.infra.kafka.records import Batch, Partition
 
 
 class Reach:
-    """Up to which offsets records are processed.
+    """The bounds of a worker's inputs.
 
     Args:
-        bounded: Whether nothing is, before it is told; else all are.
+        bounded: True: process nothing of a partition without a bound; False: process all records.
     """
 
     def __init__(self, *, bounded: bool) -> None:
@@ -25,7 +25,7 @@ class Reach:
         self._bounds: dict[Partition, int] = {}
 
     def within(self, batch: Batch) -> int:
-        """How many records of a batch, from its first on, are to be processed."""
+        """How many records of a batch to process, counted from its first."""
         if not self.bounded:
             return len(batch.offsets)
         return bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))

@@ -1,9 +1,9 @@
-"""Streams that are a built-in aggregation and nothing else: runs of messages by columns, where that can be.
+"""Runs of messages by columns, for streams that are one built-in aggregation and nothing else.
 
     source ── aggregate ── to_topic (one or more)
 
-with JSON in and out and keys as they are. Everything else, and every run that can't be done to the bit, goes through
-the stream's steps message by message.
+The values are JSON, the keys stay bytes. All other streams, and every run whose result would differ in a bit, go
+through the stream's steps message by message.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 #: Fewer messages than this are faster one by one.
 RUN_MIN = 48
-#: What more messages need together is out of the processor's cache before it is used again.
+#: The data of more messages does not stay in the CPU caches until it is used again.
 RUN_MAX = 500
-#: After slices of which most went message by message, so many are not even tried.
+#: After slices that went mostly message by message, at most this many slices skip the attempt.
 REST_MAX = 64
 
 
 class ColumnarStream:
-    """One stream of one task.
+    """Processes one stream of one task by columns.
 
     Args:
         columns: The aggregation.
-        boxes: Where its outputs go.
+        boxes: The outboxes of its outputs.
     """
 
     def __init__(self, columns: ColumnarAggregation, boxes: list[Outbox]) -> None:
         self._columns, self._boxes = columns, boxes
         self._rest, self._rested = 0, 0
-        #: Messages that went by columns, and message by message, in all.
+        #: Total messages processed by columns, and message by message.
         self.taken = self.left = 0
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """A slice in runs of a good size; none while it is no use to try."""
+        """Parts of a slice to try by columns; none after slices that could not be."""
         if self._rest:
             self._rest -= 1
             return
@@ -56,7 +56,7 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run; False when it is for the steps, and nothing was done.
+        """Process a run; False when nothing was done, and the steps must process it.
 
         Raises:
             StateFailed: The state can't be read.
@@ -75,11 +75,11 @@ class ColumnarStream:
         return True
 
     def split(self, first: int, last: int) -> int | None:
-        """Where to part a run that could not be taken; None when it is too short for that."""
+        """The middle of a run that could not be taken; None when it is too short to halve."""
         return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
     def leave(self, batch: Batch, first: int, last: int) -> None:
-        """The steps are going to process these messages."""
+        """Write back what the columns hold of these messages' keys; the steps process them next."""
         self._columns.leave(batch.keys[first:last])
         self.left += last - first
 
@@ -90,7 +90,7 @@ def columnar_stream(
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
 ) -> ColumnarStream | None:
-    """The stream by columns; None when it is not of the form above."""
+    """The stream by columns; None when it does not have the form that the module draws."""
     if len(frame.source.children) != 1:
         return None
     step = frame.source.children[0]
@@ -102,7 +102,7 @@ def columnar_stream(
     topics = [node.topic.name for node in sinks if node.topic is not None]
     if len(set(topics)) < len(topics):
         return None
-    # Only here: numpy is a tenth of a second at the start, and most of the modules of a worker.
+    # Imported here: numpy costs a tenth of a second at the start, and most of the modules of a worker.
     from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
     from holdfast.processors.engine.dataframe.columns import Unfit
 
@@ -122,5 +122,5 @@ def columnar_stream(
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether it sends values as JSON under the message's own key."""
+    """Whether the node sends values as JSON under the message's own key."""
     return node.topic is not None and node.function is None and node.topic.serialize_value is serializer("json")

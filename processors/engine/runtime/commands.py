@@ -1,7 +1,7 @@
-"""What a worker can be asked to do with the state and the positions that it owns: the commands as frozen data.
+"""The owner commands as frozen data: count, export, clear and adopt state, set positions, read up to a bound.
 
-They come as JSON over HTTP, and as they are from Python. What depends on the worker (who owns what now, whether it is
-paused) is checked when a command begins; see ``processors.engine.runtime.maintenance``.
+They arrive as JSON over HTTP (``COMMANDS`` has their routes), or as objects from Python. ``runtime.maintenance`` checks
+at the start of a command what depends on the worker: the partitions that it owns, and whether it is paused.
 """
 
 from __future__ import annotations
@@ -14,37 +14,39 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import key_prefix
 
-#: A command's body has at most so many bytes; a longer list of keys is sent in several commands.
+#: Maximum bytes of a command's body; the client splits a longer list of keys into several commands.
 COMMAND_BYTES_MAX = 1 << 20
 
 
 class CommandWrong(HoldfastError):
-    """A command can't be understood, or names what the processor does not have: asked again, it is wrong again."""
+    """A command is malformed, or names something that the processor does not have; a retry fails, too."""
 
 
 class CommandRefused(HoldfastError):
-    """A command does not fit what the worker does now; later, or on another worker, it may."""
+    """The worker can't do the command now; a retry later, or on another worker, may succeed."""
 
 
 class CommandFailed(HoldfastError):
-    """A command ended before its end; fields: ``done``, what had been done by then."""
+    """A command failed before it was complete; its field ``done`` counts what it had done."""
 
 
 class KeyBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message key that is no UTF-8 text; base64 in JSON."""
+    """A message key that is not UTF-8 text; base64 in JSON."""
 
     base64: bytes
 
 
-#: A message key, or the beginning of some.
+#: A message key, or a prefix of message keys.
 Key = str | KeyBytes
 #: Topic to partition to offset.
 Offsets = Mapping[str, Mapping[int, int]]
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Some of the state: of these stores, in these partitions (None for all that the worker owns), the keys named by
-    exactly one of ``keys``, ``prefix`` and ``all``. All that a store has for a message key belongs to it."""
+    """A selection of keys in these stores and partitions (None: all that the worker owns).
+
+    Exactly one of ``keys``, ``prefix`` and ``all`` names the message keys. All entries of a message key are selected.
+    """
 
     store: str | tuple[str, ...]
     partitions: tuple[int, ...] | None = None
@@ -59,37 +61,44 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Count(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say how many keys and bytes are selected."""
+    """Count the selected keys and bytes."""
 
 
 class Export(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Write the selected keys to a file."""
+    """Write the selected keys to a file on the worker's machine."""
 
 
 class Clear(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete the selected keys here and in the changelog; with ``export``, they are in a file before. With
-    ``positions``, the inputs are read from there on, as of the same commit as the last deletes."""
+    """Delete the selected keys in the store and in the changelog.
+
+    With ``export``, they are written to a file first. With ``positions``, the inputs are read from these offsets,
+    committed together with the last deletes.
+    """
 
     export: bool = False
     positions: dict[str, dict[int, int]] | None = None
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read inputs from other offsets on."""
+    """Read the inputs from other offsets."""
 
     positions: dict[str, dict[int, int]]
 
 
 class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Read inputs up to these offsets and no further; of a worker that builds a store anew. It is done when nothing
-    before them is left and all is committed. Asked while another one is under way, it takes its place."""
+    """Read the inputs up to these offsets and no further; only for a worker that rebuilds a store.
+
+    It is done when all records before the offsets are committed. A new one replaces one that is running.
+    """
 
     positions: dict[str, dict[int, int]]
 
 
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make a store's content equal to what another changelog has, whose partitions end at ``upto``; with
-    ``positions``, the inputs are read from there on, as of the same commit as the last change."""
+    """Make a store equal to another changelog, whose partitions end at ``upto``.
+
+    With ``positions``, the inputs are read from these offsets, committed together with the last change.
+    """
 
     store: str
     changelog: str
@@ -110,28 +119,28 @@ COMMANDS: Mapping[str, type[Command]] = {
 
 
 def verb_of(command: Command) -> str:
-    """What the command is called."""
+    """The command's name in logs and errors, for example ``clear``."""
     return type(command).__name__.lower()
 
 
 def decode(page: str, body: bytes) -> Command:
-    """The command that a page's body asks for.
+    """Decode the body of a POST to a command's route.
 
     Raises:
-        CommandWrong: It is no JSON, or not of the command's form.
+        CommandWrong: The body is not JSON, or does not have the command's fields.
     """
     kind = COMMANDS[page]
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as failure:
         raise CommandWrong(
-            f"The body of {page} can't be used: {failure}.",
+            f"The body of {page} can't be decoded: {failure}.",
             action=f"Send a JSON object with {', '.join(kind.__struct_fields__)}.",
         ) from failure
 
 
 def key_of(raw: bytes | str) -> Key:
-    """A message key as commands have it."""
+    """A message key in the form that commands use: text if it is UTF-8."""
     if isinstance(raw, str):
         return raw
     try:
@@ -141,38 +150,38 @@ def key_of(raw: bytes | str) -> Key:
 
 
 def bytes_of(key: Key) -> bytes:
-    """A message key's bytes."""
+    """The bytes of a message key, as Kafka has them."""
     return key.encode() if isinstance(key, str) else key.base64
 
 
 class Selection:
-    """Which message keys a command is about: a list in the order of the changelog's keys, or those with a prefix.
+    """The message keys that a command selects: a sorted list, or all with a prefix.
 
     Args:
-        asked: What was asked for.
+        asked: The command.
 
     Raises:
-        CommandWrong: It names its keys in no way, or in two ways.
+        CommandWrong: The command does not have exactly one of ``keys``, ``prefix`` and ``all``.
     """
 
     def __init__(self, asked: Selected) -> None:
         ways = [asked.keys is not None, asked.prefix is not None, asked.all]
         if sum(ways) != 1:
             raise CommandWrong(
-                f"A command was to name its keys in one way; it names them in {sum(ways)}.",
-                action="Give one of: keys, a list; prefix, what they begin with; all, which is true.",
+                f"A command has {sum(ways)} of `keys`, `prefix` and `all`; expected exactly 1.",
+                action="Give one of: `keys`, a list; `prefix`, the beginning of the keys; `all`, which is true.",
                 seen=sum(ways),
                 expected=1,
             )
         self.prefix = b"" if asked.prefix is None else bytes_of(asked.prefix)
-        #: In the order of the database; None for a prefix.
+        #: Sorted as in the database; None when a prefix selects the keys.
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
             self.heads = sorted({key_prefix(bytes_of(key)) for key in asked.keys})
 
 
 def plain(value: Any) -> Any:
-    """A command as JSON-ready data, for the log; keys are counted, not told."""
+    """A command as JSON-ready data for the log, with the number of its keys instead of the keys."""
     told = msgspec.to_builtins(value)
     if told.get("keys") is not None:
         told["keys"] = len(told["keys"])

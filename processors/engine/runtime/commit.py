@@ -1,15 +1,16 @@
-"""The commit cycle: what turns an overlay and pending outputs into committed state.
+"""The frozen commit and the five steps that carry it out; ``committer`` owns the producer and its open transaction.
 
-In order, and what is true if we die after each step:
-    1. produce each dirty key once, and one meta record for each changelog   - nothing is committed
-    2. flush                                                                  - nothing is committed
-    3. send the inputs' next offsets, with group metadata read now            - nothing is committed
-    4. commit the transaction                                                 - committed; the replay writes it locally
-    5. write overlay and offsets to RocksDB in one batch, offsets last        - committed and local
-At-least-once does the same, except that outputs go past the transaction, by a producer of their own: readers see them
-at once, and a message that is processed again sends them again. They are flushed before step 1, because whoever replays
-the changelog takes what it stands for as done. State is exact at both guarantees, and fenced. Where there is no
-changelog, the offsets alone are committed, without a transaction.
+The steps, and what is true if the worker dies after each:
+    1. produce each dirty key once, and one meta record per changelog   nothing is committed; the broker aborts
+    2. flush: the broker has acknowledged every record                  nothing is committed; the broker aborts
+    3. send the inputs' next offsets, with group metadata read now      nothing is committed; the broker aborts
+    4. commit the transaction                                           committed; a restore replays it into RocksDB
+    5. write overlay and offsets to RocksDB in one batch, offsets last  committed and local; nothing to replay
+
+At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see
+them at once, and a message that is processed again sends them again. They are flushed before step 1, because a restore
+treats everything in the changelog as done. State is exact and fenced with both guarantees. Without changelogs, only the
+offsets are committed, without a transaction.
 
 Invariants:
     - RocksDB never holds an uncommitted write.
@@ -30,7 +31,7 @@ from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.state.task_store import StoreOffset
 from holdfast.processors.engine.topology import Topology
 
-#: How long records may take to be acknowledged before the outcome counts as unknown, in seconds.
+#: Seconds to wait for acknowledgements; after that, the outcome is unknown.
 FLUSH_TIMEOUT_S = 30.0
 
 
@@ -42,21 +43,21 @@ class TaskCommit:
     inputs: dict[str, int]
     transaction: int
     changelog_ends: dict[str, int] = field(default_factory=dict)
-    #: By store, as sent to the changelogs; full keys are made only once.
+    #: By store, the writes as sent to the changelogs: their full keys are made only once.
     writes: dict[str, Writes] = field(default_factory=dict)
-    #: Neither a meta record nor anything local: more is to come before the changelog tells of it.
+    #: Send records only: no meta record and no local write, because a later commit completes the changelog.
     records_only: bool = False
 
 
 @dataclass(slots=True)
 class Commit:
-    """A commit under way."""
+    """A frozen commit: the parts of all tasks that have progressed."""
 
     tasks: list[TaskCommit]
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """The inputs' next offsets, all tasks together."""
+        """The inputs' next offsets, over all tasks."""
         return {
             Partition(topic, part.task.partition): offset
             for part in self.tasks
@@ -65,7 +66,7 @@ class Commit:
 
     @property
     def before(self) -> dict[Partition, int | None]:
-        """What the group had committed before."""
+        """The group's offsets before this commit; None for a partition without one."""
         return {
             Partition(topic, part.task.partition): part.task.committed.get(topic)
             for part in self.tasks
@@ -74,10 +75,10 @@ class Commit:
 
 
 def prepare(tasks: Sequence[Task]) -> Commit:
-    """Freeze what is to be committed of those tasks that have progressed.
+    """Freeze the commit of those tasks that have progressed.
 
     Raises:
-        StateFailed: The disk refused a read since the last commit: results may rest on it.
+        StateFailed: A read from the disk failed since the last commit; results may depend on it.
     """
     for task in tasks:
         if task.store is not None and task.store.failure is not None:
@@ -88,7 +89,7 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def flush_outputs(producer: TransactionProducer) -> None:
-    """At-least-once, before step 1: nothing that is committed may lack its outputs.
+    """Flush the outputs of at-least-once before step 1, so that no commit lacks its outputs.
 
     Raises:
         OutcomeUnknown, KafkaFailed: As the producer says.
@@ -99,13 +100,13 @@ def flush_outputs(producer: TransactionProducer) -> None:
 def produce_changelogs(
     commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str], owner: str
 ) -> None:
-    """Step 1: the overlay and the meta records, which name their ``owner``, into the changelogs."""
+    """Step 1: produce the overlays and the meta records, which name their ``owner``, to the changelogs."""
     for part in commit.tasks:
         meta = ChangelogMeta(
             part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids), owner
         ).encode()
         for name, state in part.task.states.items():
-            if name not in part.writes:  # they are given where a command changes the state
+            if name not in part.writes:  # a command gives its own writes
                 part.writes[name] = state.writes()
             changelog = topology.changelog_of(name)
             if changelog is None:
@@ -119,7 +120,7 @@ def produce_changelogs(
 
 
 def commit_transaction(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
-    """Steps 2 to 4.
+    """Steps 2 to 4: flush, send the offsets, commit the transaction.
 
     Raises:
         TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed: As the producer says.
@@ -130,7 +131,7 @@ def commit_transaction(commit: Commit, producer: TransactionProducer, member: Gr
 
 
 def commit_offsets(commit: Commit, member: GroupMember) -> None:
-    """At-least-once without changelogs: there is no state that offsets could part from.
+    """Commit offsets alone, for at-least-once without changelogs: no changelog can disagree with them.
 
     Raises:
         MembershipLost, OutcomeUnknown, KafkaFailed: As the member says.
@@ -143,10 +144,10 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 
 
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
-    """Step 5; ``complete_at`` is the wall-clock time before the commit was sent, in seconds since 1970.
+    """Step 5: write to RocksDB. ``complete_at`` is when the commit was about to be sent, in seconds since 1970.
 
     Raises:
-        StateDiskFailed: The disk refused; the changelog has everything.
+        StateDiskFailed: The disk refused the write; the changelog has everything.
     """
     for part in commit.tasks:
         task = part.task

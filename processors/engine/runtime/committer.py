@@ -1,12 +1,14 @@
-"""The committer: a worker's producer, its open transaction, and what becomes of it.
+"""The owner of a worker's producer and open transaction: begins, commits, aborts, and resolves unknown outcomes.
+
+``commit`` holds the frozen commit and its five steps; this module decides what each error of Kafka means for them.
 
     CLOSED ──start──► IDLE ──first output or commit──► OPEN ──committed──► IDLE
                        ▲                                │
                        └──────aborted, or resolved──────┘        any ──close──► CLOSED
 
 Invariants:
-    - After an answer that leaves the outcome open, the producer is replaced before anything else is sent: a late
-      end of the old transaction could otherwise end a new one.
+    - After an unknown outcome, the producer is replaced before anything else is sent: a delayed end of the old
+      transaction could otherwise end a new one.
     - Local state is written only after the transaction is known to be committed.
 """
 
@@ -36,18 +38,18 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")
 
-#: So many aborts in a row without a commit between them stop the worker: it would never get further.
+#: More aborts in a row, without a commit between them, stop the worker: it makes no progress.
 ABORTS_MAX = 20
-#: So many times in a row a fenced worker joins anew; two live processes with one slot would else fence forever.
+#: A worker fenced more times in a row stops: two live processes with one slot would fence each other forever.
 FENCED_MAX = 3
 
 
-#: The broker ends a transaction that is open for longer, in seconds.
+#: Seconds after which the broker aborts an open transaction.
 TRANSACTION_S = 15.0
 
 
 class Outcome(Enum):
-    """What a commit came to."""
+    """The result of a commit."""
 
     NOTHING = "there was nothing to commit"
     DONE = "committed, here and in Kafka"
@@ -55,18 +57,18 @@ class Outcome(Enum):
 
 
 class OwnershipLost(Exception):
-    """The group went on without us; join anew."""
+    """Another member owns the tasks, or may own them: drop everything and join the group again."""
 
 
 class Committer:
-    """Commits a worker's tasks.
+    """Sends the outputs of a worker's tasks and commits their work.
 
     Args:
-        topology: What is run.
-        cluster: Makes producers.
-        options: How to run.
-        assignment: The tasks.
-        transactional_id: The slot's own.
+        topology: The topology that the worker runs.
+        cluster: Makes the producers.
+        options: The worker's options.
+        assignment: The worker's tasks.
+        transactional_id: The slot's transactional id, stable over restarts.
     """
 
     def __init__(
@@ -82,18 +84,18 @@ class Committer:
         self._clock = cluster.clock
         self._options = options
         self._assignment = assignment
-        #: At-least-once without changelogs commits nothing but offsets.
+        #: False for at-least-once without changelogs: it commits only offsets.
         self._transactional = options.exactly_once or bool(topology.changelogs)
         self._transactional_id = transactional_id
         assignment.standbys.owners.own = transactional_id
         self._producer: TransactionProducer | None = None
-        #: Sends outputs; at-least-once past the transaction.
+        #: Sends the outputs; at-least-once sends them outside of the transaction.
         self._outputs: TransactionProducer | None = None
         self._open = False
         self._opened_at = 0.0
         self._aborts_in_a_row = 0
         self._fenced_in_a_row = 0
-        #: Told while an answer of Kafka is waited for: since when it is waited, None once the producer works.
+        #: Called while a request to Kafka waits, with the start of the wait; None once the producer is initialised.
         self.on_wait: Callable[[float | None], None] = lambda since: None
         self.sent = 0
         self.count = 0
@@ -108,11 +110,11 @@ class Committer:
         return self._open
 
     def start(self) -> None:
-        """Make the producers; what a former holder of the transactional id left open is ended.
+        """Make the producers; the broker ends what an earlier holder of the transactional id left open.
 
         Raises:
             BrokerUnreachable: Kafka did not answer in time.
-            OwnershipLost: Another producer took over, or the client library did not come back: join anew.
+            OwnershipLost: Another producer took over, or the client library did not return: join the group again.
         """
         waiting_since = self._clock.monotonic()
         self._open = False
@@ -138,7 +140,7 @@ class Committer:
         self._producer.on_wait = lambda: self.on_wait(None)
 
     def close(self) -> None:
-        """Abort what is open, as far as Kafka answers, and let go of the producers."""
+        """Abort the open transaction, if Kafka answers, and close the producers. Safe to call twice."""
         producer, outputs = self._producer, self._outputs
         self._producer = self._outputs = None
         if producer is None:
@@ -149,21 +151,21 @@ class Committer:
             if self._open:
                 producer.abort()
         except KafkaFailed as failure:
-            _log.warning("the open transaction is left to the broker to abort", error=failure.message)
+            _log.warning("the open transaction is not aborted; the broker will abort it", error=failure.message)
         finally:
             self._open = False
             producer.close()
 
     def send(self, task: Task) -> Outcome:
-        """Send the outputs of a task: NOTHING, or DROPPED when they failed, and their transaction with them.
+        """Send a task's outputs: NOTHING when they are queued, DROPPED when their transaction was aborted.
 
         Raises:
-            OwnershipLost, KafkaFailed: See ``commit``.
+            OwnershipLost, KafkaFailed: As ``commit`` raises them.
         """
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
             for box in boxes:
-                box.clear()  # the processor itself sent them
+                box.clear()  # the processor beside this shadow sends them
             return Outcome.NOTHING
         if not boxes:
             return Outcome.NOTHING
@@ -180,33 +182,35 @@ class Committer:
             return Outcome.DROPPED
         except ProducerFenced as fenced:
             self._fenced(fenced)
-        except OutcomeUnknown as unknown:  # nothing was asked to be committed: it has not happened
-            _log.warning("a producer does not come back; going on with a new one", error=unknown.message)
+        except OutcomeUnknown as unknown:  # no commit was requested, so none can have happened
+            _log.warning("a producer does not return; replacing it", error=unknown.message)
             self._replace_producer()
             self._count_abort(unknown)
             return Outcome.DROPPED
         return Outcome.NOTHING
 
     def commit(self, member: GroupMember) -> Outcome:
-        """Commit what the running tasks have done.
+        """Commit the work of all running tasks.
 
         Raises:
-            OwnershipLost: The group or another producer took over; nothing was committed that is not known.
-            KafkaFailed: Kafka refuses.
-            StateFailed: The disk refused, after Kafka committed or before anything was sent.
+            OwnershipLost: The group or another producer took over; this commit did not happen, or a replay finds it.
+            KafkaFailed: Kafka refused the commit.
+            StateFailed: The disk refused, before anything was sent or after Kafka committed.
         """
         pending = commits.prepare([task for task in self._assignment.tasks if task.phase is TaskPhase.RUNNING])
         return self._carry_out(pending, member, self._resolve) if pending.tasks else Outcome.NOTHING
 
     def commit_apart(self, part: commits.TaskCommit, member: GroupMember) -> Outcome:
-        """Commit what a command does to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
+        """Commit a command's writes to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
 
-        Offsets that stay where they are can't tell what became of a commit without an answer: state is replayed then.
+        A command may leave the offsets where they are, so offsets can't prove its commit. When the commit gets no
+        answer, the state is replayed.
 
         Raises:
-            OwnershipLost, KafkaFailed, StateFailed: See ``commit``; its cause is OutcomeUnknown where that is why.
+            OwnershipLost: As ``commit`` raises it; its cause is OutcomeUnknown when the commit got no answer.
+            KafkaFailed, StateFailed: As ``commit`` raises them.
         """
-        assert not self._open, "a command's commit would take others' work along"
+        assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
 
     def _carry_out(
@@ -217,12 +221,12 @@ class Committer:
     ) -> Outcome:
         self._assignment.check_folder()
         started = self._clock.monotonic()
-        # Read before the answer: a process that is frozen in between must not take its state for younger than it is.
+        # Read before the commit is sent: a process frozen in between must not record its state as newer than it is.
         complete_at = self._clock.time()
         try:
             self._send_commit(pending, member)
         except MembershipLost as lost:
-            _log.warning("work is not committed: its next owner redoes it", error=lost.message)
+            _log.warning("work is not committed; the next owner processes it again", error=lost.message)
             raise OwnershipLost from lost
         except TransactionAborted as aborted:
             self._abort(aborted)
@@ -269,7 +273,7 @@ class Committer:
     def _abort(self, why: KafkaFailed) -> None:
         self._count_abort(why)
         _log.warning(
-            "transaction aborted; its messages are processed again",
+            "transaction aborted; its messages will be processed again",
             error=why.message,
             in_a_row=self._aborts_in_a_row,
         )
@@ -289,41 +293,45 @@ class Committer:
             raise why
 
     def _fenced(self, why: ProducerFenced) -> None:
-        """Another producer took over, or the broker ended a transaction that was open for too long: join anew."""
+        """Raise OwnershipLost: another producer took over, or the broker ended a transaction open for too long.
+
+        Raises:
+            ProducerFenced: The worker was fenced more than ``FENCED_MAX`` times in a row.
+        """
         open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False
         self._fenced_in_a_row += 1
         if self._fenced_in_a_row > FENCED_MAX:
             raise _held_open(open_s, why) if open_s > TRANSACTION_S else why
-        _log.warning("fenced by a newer producer; joining the group anew", error=why.message)
+        _log.warning("fenced by a newer producer; joining the group again", error=why.message)
         raise OwnershipLost from why
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Find out whether a commit without an answer happened; return when it did not.
+        """Ask Kafka whether a commit without an answer happened; return only when it did not.
 
-        The new offsets alone don't prove that the commit was ours: an owner that came after us may have read the same
-        records, with other results. So the overlay is never written; the replay writes what was committed.
+        The new offsets alone don't prove that the commit was ours: a later owner may have read the same records with
+        other results. So the overlay is never written; a replay writes what was committed.
 
         Raises:
-            OwnershipLost: It happened, or another owner went on: join anew, and replay the changelog.
+            OwnershipLost: The commit happened, or another owner committed: join again and replay the changelog.
         """
-        _log.warning("a commit got no answer; asking Kafka what became of it", error=why.message)
+        _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
         self._replace_producer()
         actual = self._committed_now(member, list(pending.offsets))
         if actual != pending.before:
-            _log.info("the commit had happened, or a successor's: state is replayed from its changelog")
+            _log.info("the commit, or one of a later owner, happened; state is replayed from the changelog")
             raise OwnershipLost
-        _log.info("the commit had not happened; its messages are processed again")
+        _log.info("the commit did not happen; its messages will be processed again")
         self._count_abort(why)
 
     def _replay(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Whether a command's commit happened is found out by the replay."""
-        _log.warning("a command's commit got no answer; state is replayed from its changelog", error=why.message)
+        """Leave it to a replay to find out whether a command's commit happened."""
+        _log.warning("a command's commit got no answer; state is replayed from the changelog", error=why.message)
         self._replace_producer()
         raise OwnershipLost from why
 
     def _replace_producer(self) -> None:
-        self._open = False  # asked to abort it, this producer might not come back: the next one ends it
+        self._open = False  # an abort by this producer might not return; the init of the next one ends the transaction
         self.close()
         self.start()
 
@@ -340,9 +348,9 @@ class Committer:
 
 def _held_open(open_s: float, why: ProducerFenced) -> ProducerFenced:
     return ProducerFenced(
-        f"A transaction was open for {open_s:.0f} s, longer than Kafka lets it: {why.message}",
-        action="Some message takes longer than that to process: make the function faster, or use the guarantee "
-        "at-least-once, where outputs are sent outside of transactions.",
+        f"A transaction was open for {open_s:.0f} s; Kafka allows {TRANSACTION_S:g} s: {why.message}",
+        action="A message takes longer than that to process: make its function faster, or use the guarantee "
+        "`at-least-once`, which sends outputs outside of transactions.",
         seen=open_s,
         expected=TRANSACTION_S,
     )

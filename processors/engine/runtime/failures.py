@@ -1,4 +1,4 @@
-"""What becomes of a message whose processing raised: stop (the default), a dead-letter record, or a skip."""
+"""What happens to a message that fails: stop the worker (the default), write a dead letter, or skip the message."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from holdfast.processors.engine.runtime.task import FailedMessage
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
 
-#: The user's say: called with the error, the message and a logger; True skips the message.
+#: The user's callback: called with the error, the message and a logger; returns True to skip the message.
 OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 
-#: Of the first failures each is logged, later ones every so many.
+#: The first failures are logged one by one, later ones at every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
-#: Of an error's text so many characters are kept: the dead letter itself must never be what is too large.
+#: Characters kept of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
 
 
 class ProcessingFailed(HoldfastError):
-    """A message could not be processed, and nothing says what to do with such messages."""
+    """A message could not be processed, and neither a callback nor a dead-letter topic accepts it."""
 
     cause = "poison-message"
 
@@ -36,11 +36,11 @@ class FailurePolicy:
     """Decides about failed messages, and counts them.
 
     Args:
-        dead_letter_topic: Where failed messages go; None to stop at the first.
-        on_processing_error: The user's callback, asked first.
+        dead_letter_topic: The topic of failed messages; None to stop at the first.
+        on_processing_error: The user's callback, called first.
         processor: The processor's name, for the headers.
         code_version: The processor's code version, for the headers.
-        record_bytes_max: The most bytes that a dead letter may have.
+        record_bytes_max: Maximum bytes of a dead letter.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class FailurePolicy:
         self.skipped = 0
 
     def __call__(self, failed: FailedMessage) -> Output | None:
-        """Decide about one message.
+        """The dead letter of a failed message, or None to skip the message.
 
         Raises:
-            ProcessingFailed: Neither the callback nor a dead-letter topic takes it.
+            ProcessingFailed: The callback does not skip it, and there is no dead-letter topic or it is too large.
         """
         if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
@@ -96,8 +96,8 @@ class FailurePolicy:
             return ask(failed.error, failed, _users_log)
         except (Exception, SystemExit) as raised:
             name = getattr(ask, "__name__", repr(ask))
-            said = f"on_processing_error ({name}), asked about it, raised {type(raised).__name__}: {_text(raised)}."
-            raise _failure(failed, also=said, action="Mend on_processing_error; it returns True to skip.") from raised
+            said = f"`on_processing_error` ({name}) raised {type(raised).__name__}: {_text(raised)}."
+            raise _failure(failed, also=said, action="Correct `on_processing_error`: True skips.") from raised
 
     def _headers(self, failed: FailedMessage) -> Headers:
         ours = {
@@ -109,7 +109,7 @@ class FailurePolicy:
             "holdfast.processor": self._processor,
             "holdfast.code_version": self._code_version,
         }
-        # An error's text may hold anything, also what is no valid UTF-8.
+        # An error's text may contain anything, also invalid UTF-8.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
         return [*(failed.headers or []), *encoded]
 
@@ -130,11 +130,11 @@ def _failure(failed: FailedMessage, *, also: str = "", action: str = "") -> Proc
     place = f"{failed.partition.topic}[{failed.partition.number}] offset {failed.offset}"
     return ProcessingFailed(
         f"Processing the message at {place} raised {type(failed.error).__name__}: "
-        f"{_reason(failed.error).rstrip('.')}. {also and also + ' '}Its state writes are undone; all before it is "
-        "committed.",
+        f"{_reason(failed.error).rstrip('.')}. {also and also + ' '}Its state writes are undone; the messages "
+        "before it are committed.",
         action=action
-        or "Mend the function or the message and restart: processing goes on at this offset. Or set "
-        "dead_letter_topic to put such messages aside.",
+        or "Correct the function or the message and restart: processing resumes at this offset. Or set "
+        "`dead_letter_topic` to put failed messages aside.",
         topic=failed.partition.topic,
         partition=failed.partition.number,
         offset=failed.offset,

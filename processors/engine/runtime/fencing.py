@@ -1,13 +1,13 @@
-"""What a dead owner left open is ended by its heir, at once, instead of by the broker's clock.
+"""Fencing by the heir: end the transaction that a dead owner left open, without waiting for the broker's timeout.
 
-A worker that is killed in mid-commit leaves a transaction open on the changelogs of its tasks, and pending offsets:
-whoever gets a task next would wait for the broker to end them, 15 s after they began or later. The heir knows the
-transactional id of the owner from the changelog that it has followed, and fences it: the broker ends what is open.
+A worker killed in mid-commit leaves a transaction open on its tasks' changelogs, and pending offsets. The next owner
+would wait until the broker ends them, 15 s after they began or later. The heir knows the owner's transactional id from
+the changelog that it followed, and fences it: the broker then ends the transaction.
 
-Why nobody is harmed: it is done only by whom the group has given the partition, and only where a transaction is open on
-its changelog then. A live owner ends its transaction before it gives a partition back; one that could not was thrown
-out, and is fenced by the group's generation anyway. Whoever else is hit, as a worker that was just restarted in the
-dead one's slot, joins anew: fencing never commits anything.
+Why this is safe: only the worker that the group gave the partition to does it, and only while a transaction is open on
+the changelog. A live owner ends its transaction before it gives a partition back; an owner that could not do so was
+removed from the group, and the group's generation fences it. A worker just restarted in the dead owner's slot may be
+fenced, too; it joins again. Fencing never commits anything.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ from holdfast.processors.engine.runtime.ports import Cluster
 
 _log = structlog.get_logger("runtime.fencing")
 
-#: How long the transaction coordinator may take, in seconds: the worker waits for it.
+#: Timeout of a request to the transaction coordinator, in seconds: the worker waits for it.
 FENCE_TIMEOUT_S = 5.0
-#: A commit is answered before its markers are written. What is open for longer than this, in seconds, was left open.
+#: Kafka answers a commit before its markers are written. Open for longer than this, in seconds, means left open.
 MARKERS_S = 0.5
-#: How often is looked until then, in seconds.
+#: Seconds between two checks until then.
 LOOK_EVERY_S = 0.05
 
 
 class FormerOwners:
-    """The transactional ids of those that ran the tasks that this worker follows.
+    """The transactional ids of the owners of the tasks that this worker follows.
 
     Args:
-        cluster: Where their transactions are.
+        cluster: The cluster with their transactions.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._owners: dict[str, str] = {}
-        #: Since when something was seen open, by task.
+        #: By task, when its transaction was first seen open.
         self._open_since: dict[str, float] = {}
         self._look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
 
     def note(self, task: str, owner: str) -> None:
-        """A commit of a task was seen, of this owner."""
+        """Remember the owner that made the last replayed commit of a task; an empty owner is ignored."""
         if owner:
             self._owners[task] = owner
 
     def forget(self, task: str) -> None:
-        """A task is followed no longer: who owns it is not known any more."""
+        """Forget the owner of a task that this worker no longer follows."""
         self._owners.pop(task, None)
         self._open_since.pop(task, None)
 
     def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
-        """End what the former owners of tasks, that were given to this worker, have open on their changelogs.
+        """End the transactions that former owners left open on the changelogs of newly assigned tasks.
 
-        What fails is logged, and left to the broker's clock.
+        A failure is logged, and the broker ends the transaction after its timeout.
 
         Args:
             taken: The partition of each task.
-            changelogs: The topics of each task.
+            changelogs: The changelog topics of each task.
 
         Returns:
-            Whether that is done; else it is to be called again: what is open may be a commit whose markers are on
-            their way.
+            True when done. False: call again, because an open transaction may be a commit whose markers are not
+            written yet.
         """
         others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
         now = self._cluster.clock.monotonic()
@@ -75,7 +75,7 @@ class FormerOwners:
         try:
             held = self._held({topic for task in others for topic in changelogs[task]})
         except HoldfastError as failure:  # Kafka is away: the tasks are opened again when it is back
-            _log.warning("open transactions of former owners are not looked for", error=failure.message)
+            _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
         still = {task for task in others if any((topic, taken[task]) in held for topic in changelogs[task])}
         self._open_since = {task: self._open_since.get(task, now) for task in still}
@@ -89,7 +89,7 @@ class FormerOwners:
         return True
 
     def _held(self, topics: set[str]) -> set[tuple[str, int]]:
-        """The partitions with something open."""
+        """The partitions with an open transaction: their last stable offset is below the high watermark."""
         view = self._cluster.topics(FENCE_TIMEOUT_S)
         found = set()
         for topic in sorted(topics):

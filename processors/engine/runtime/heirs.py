@@ -1,7 +1,7 @@
-"""Heirs: which member of a group gets a partition next, when the member that has it now is gone.
+"""Heirs: which member of a group gets a partition next, when its present owner is gone.
 
 The group's assignor is a pure function of members and partitions, and so is this: every process computes the same
-heirs from the group's description, without a word between them. Built after the client library's assignors
+heirs from the group's description, without messages between them. It repeats the client library's assignors
 (``range`` and ``cooperative-sticky`` for members that all read the same topics, without racks).
 
 Invariants:
@@ -19,11 +19,11 @@ Shares = Mapping[str, AbstractSet[Partition]]
 
 
 def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
-    """The heirs of every partition: who gets it when its owner goes, then when that one goes, too, and so on.
+    """The heirs of every partition, in order: the first gets it when the owner leaves, the second after the first.
 
     Args:
-        group: Who has which partitions now.
-        replicas: How many heirs of each partition are asked for; there are fewer when members are few.
+        group: The members and their partitions now.
+        replicas: Heirs of each partition; fewer in a group with fewer members.
     """
     after: dict[frozenset[str], Shares] = {}
     found: dict[Partition, tuple[str, ...]] = {}
@@ -40,7 +40,7 @@ def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]
 
 
 def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partition]:
-    """The partitions that a member is an heir of."""
+    """The partitions that have this member among their heirs."""
     return {partition for partition, after in heirs(group, replicas).items() if member in after}
 
 
@@ -52,7 +52,7 @@ def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
 
 
 def _range(members: list[str], partitions: list[Partition]) -> Shares:
-    """Of each topic, a run of partitions to each member in the order of their ids; the first ones get one more."""
+    """Give each member a run of every topic's partitions, in the order of member ids; the first ones get one more."""
     shares: dict[str, set[Partition]] = {member: set() for member in members}
     for topic in {partition.topic for partition in partitions}:
         numbers = [partition for partition in partitions if partition.topic == topic]
@@ -66,8 +66,10 @@ def _range(members: list[str], partitions: list[Partition]) -> Shares:
 
 
 def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:
-    """Everybody keeps what is theirs; what is free goes, the last partition first, to whoever has least (of several,
-    to the smallest id)."""
+    """Each member keeps its partitions; free ones go, the last first, to the member with the fewest.
+
+    Of several members with the fewest, the one with the smallest id gets it.
+    """
     shares = {member: set(owned) for member, owned in members.items() if member not in gone}
     for partition in sorted((partition for member in gone for partition in members[member]), reverse=True):
         shares[min(shares, key=lambda member: (len(shares[member]), member))].add(partition)

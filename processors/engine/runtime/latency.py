@@ -1,4 +1,4 @@
-"""A histogram of durations, as monitoring wants it."""
+"""A histogram of commit durations, for the metrics route and the status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 
 
 class LatencyHistogram:
-    """Counts durations by bucket; ``counts`` has one bucket more than ``bounds``, for what is above them all."""
+    """Counts durations by bucket; ``counts`` has one bucket more than ``bounds``, for longer durations."""
 
     def __init__(self, bounds: tuple[float, ...] = COMMIT_BOUNDS_S) -> None:
         self.bounds = bounds
@@ -18,10 +18,10 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """How many durations were observed."""
+        """Durations observed, over all buckets."""
         return sum(self.counts)
 
     def observe(self, seconds: float) -> None:
-        """Count one duration."""
+        """Count one duration, in seconds."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum_s += seconds

@@ -1,4 +1,6 @@
-"""The worker: one thread that polls, processes, commits, restores and answers requests, in turns.
+"""The worker's loop: one thread that polls, processes, commits, restores and answers requests, in turns.
+
+A commit is due (``_commit_is_due``) at ``commit_every`` messages, at the interval of ``pace``, or at a full overlay.
 
     STARTING ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
                     any of them ──► WAITING (no broker) ──► back
@@ -7,7 +9,7 @@
 Invariants:
     - Only this thread touches Kafka clients and RocksDB.
     - Nothing is restored inside a rebalance callback; partitions stay paused until their task runs.
-    - On revoke, work is committed or dropped before the callback returns; on loss it is dropped.
+    - On revoke, work is committed or dropped before the callback returns; on loss, work is dropped.
 """
 
 from __future__ import annotations
@@ -39,16 +41,16 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
 
-#: So many times in a row, without a commit between them, damaged state is restored before the worker stops.
+#: Restores of damaged state in a row, without a commit between them, before the worker stops.
 DAMAGES_MAX = 3
-#: Slices aim at taking no longer than this, in seconds, so that commits, heartbeats and requests have their turn.
+#: Target duration of a slice in seconds: commits, heartbeats and requests run between slices.
 SLICE_S = 0.1
-#: How long a poll waits for records while standbys have more to replay, in seconds.
+#: Seconds a poll waits for records while standbys have more to replay.
 STANDBY_PATIENCE_S = 0.002
 
 
 class Phase(Enum):
-    """Where the worker is; see the module."""
+    """The worker's phases, as the module draws them."""
 
     STARTING = "starting"
     JOINING = "joining"
@@ -61,7 +63,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Work for the worker's thread; what ``only_reads`` is also done while Kafka is being waited for."""
+    """Work for the worker's thread; ``only_reads`` lets it run also while a request to Kafka waits."""
 
     work: Callable[[], None]
     only_reads: bool
@@ -71,14 +73,14 @@ class Worker:
     """Runs one topology in one slot until it is stopped.
 
     Args:
-        topology: What to run.
+        topology: The topology to run.
         frames: The streams by input topic.
         cluster: Makes Kafka clients.
-        options: How to run.
+        options: The worker's options.
         failures: Decides about failed messages.
-        assignment: Tasks and their stores.
-        transactional_id: The slot's, stable over restarts.
-        commands: The work of each command of the owner.
+        assignment: The tasks and their stores.
+        transactional_id: The slot's transactional id, stable over restarts.
+        commands: The work of each owner command.
     """
 
     def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
@@ -107,7 +109,7 @@ class Worker:
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
         self.reach = Reach(bounded=options.start.shadow)
-        #: Looks beside the turns; none where time is simulated.
+        #: Checks the changelogs' ids on its own thread; None where time is simulated.
         self.same_changelogs: SameChangelogs | None = None
         self._frames = frames
         self._cluster = cluster
@@ -120,7 +122,7 @@ class Worker:
         self._processed_open = 0
         self._broken: Exception | None = None
         self._pace = Pace(options.commits)
-        #: When the first record since the last commit came; None when there is none, or it is committed sooner.
+        #: Arrival of the first record since the last commit; None without one, or when the commit only pins a start.
         self._open_since: float | None = None
         self._commit_due_at = 0.0
         self._uncommitted = 0
@@ -132,14 +134,14 @@ class Worker:
         self._stop = True
 
     def run(self, *, count: int = 0, timeout_s: float = 0.0) -> None:
-        """Work until stopped.
+        """Poll, process and commit until stopped.
 
         Args:
-            count: Stop after so many messages; 0 for no bound.
-            timeout_s: Stop when no message came for so long; 0 for never.
+            count: Stop after this many messages; 0 for no limit.
+            timeout_s: Stop after this many seconds without a message; 0 for never.
 
         Raises:
-            HoldfastError: What stopped the worker; everything before it is committed.
+            HoldfastError: The error that stopped the worker; a failed message has everything before it committed.
         """
         self._message_at = self.clock.monotonic()
         try:
@@ -147,13 +149,13 @@ class Worker:
                 try:
                     self._session(count, timeout_s)
                 except (OwnershipLost, MembershipLost):
-                    _log.warning("ownership lost; joining the group anew", group=self.options.group)
+                    _log.warning("ownership lost; joining the group again", group=self.options.group)
                     self._message_at = self.clock.monotonic()
                 except StateCorrupt as damage:
                     self._damages_in_a_row += 1
                     if self._damages_in_a_row > DAMAGES_MAX:
                         raise
-                    _log.error("state is damaged; joining the group anew, to restore it", error=damage.message)
+                    _log.error("state is damaged; joining the group again to restore it", error=damage.message)
                     self._message_at = self.clock.monotonic()
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
@@ -169,7 +171,7 @@ class Worker:
         return bool(timeout_s) and not busy and self.clock.monotonic() - self._message_at > timeout_s
 
     def commit_now(self) -> None:
-        """Commit what there is; on the worker's thread only. A failure also ends the worker's session."""
+        """Commit all open work; on the worker's thread only. A failure also ends the worker's session."""
         try:
             self._commit()
         except Exception as failure:
@@ -188,15 +190,15 @@ class Worker:
             self.flow(lambda member, partitions: member.resume(partitions))
 
     def commit_all(self) -> bool:
-        """Commit what is open; False when it was dropped instead, to be read again. For commands only."""
+        """Commit all open work; False when it was dropped and will be read again. For commands only."""
         rewinds = self._rewinds
         self._commit()
         return self._rewinds == rewinds
 
     def compact(self) -> None:
-        """Rewrite the local stores without what was deleted or overwritten; on the worker's thread only.
+        """Rewrite the local stores without deleted and overwritten entries; on the worker's thread only.
 
-        Nothing is processed meanwhile; what there is to commit is committed before, and the group is kept.
+        Open work is committed before. Nothing is processed meanwhile; the worker stays in its group.
         """
         self.commit_now()
         flowing = not self.paused
@@ -215,7 +217,7 @@ class Worker:
             self._process_all(self.member.poll(1, 0.0))
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
-        """Have the inputs of all running tasks paused, or resumed."""
+        """Pause or resume the inputs of all running tasks."""
         if self.member is not None:
             running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
             change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
@@ -232,7 +234,7 @@ class Worker:
         self.member = member = self._cluster.group_consumer(self.options.group)
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
-            # The library joins meanwhile; partitions come with the first poll, when former transactions are ended.
+            # The library joins meanwhile; partitions arrive with the first poll, after earlier transactions ended.
             self.committer.start()
             self.phase = Phase.JOINING
             while True:
@@ -240,12 +242,12 @@ class Worker:
                     self._turn(member, count)
                 self._commit()
                 if self._finished(count, timeout_s):
-                    break  # else the last commit was aborted: its messages are processed again
+                    break  # else the last commit was aborted; its messages are processed again
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
         except (OwnershipLost, KafkaFailed, StateFailed, FormatUnknown):
-            raise  # what is in memory may be ahead of what was sent: it is dropped, and read again
+            raise  # memory may be ahead of what Kafka has; the work is dropped and read again
         except Exception:
             self._commit_before_failure()
             raise
@@ -253,8 +255,8 @@ class Worker:
             self._leave(member)
 
     def _leave(self, member: GroupMember) -> None:
-        """Let go of everything; each step is done whatever the others come to."""
-        self._leaving = True  # closing the membership calls back; what was to be committed is
+        """Release everything; a step that fails does not prevent the others."""
+        self._leaving = True  # closing the membership calls _revoked, which must not commit again
         with ExitStack() as steps:
             steps.callback(self.assignment.close_all)
             steps.callback(member.close)
@@ -289,7 +291,7 @@ class Worker:
             self.assignment.checkpoints.tend(self.assignment.tasks)
 
     def _raise_what_failed(self) -> None:
-        """In a callback, or in a request."""
+        """Raise the failure of a callback or a request, in the loop's own turn."""
         if self._broken is not None:
             broken, self._broken = self._broken, None
             raise broken
@@ -299,13 +301,13 @@ class Worker:
     def _let_flow(self, member: GroupMember, tasks: list[Task]) -> None:
         self.seek(tasks)
         if tasks and not (self.paused or self.maintenance.holds):
-            # Together: the client library sets all of its partitions up again at each call.
+            # In one call: the client library sets up all of its partitions again at each call.
             member.resume([Partition(topic, task.partition) for task in tasks for topic in task.inputs])
         for task in tasks:
             self._pin(task)
 
     def seek(self, tasks: Sequence[Task]) -> None:
-        """Read the inputs of tasks from their positions on."""
+        """Read the inputs of tasks from their positions."""
         assert self.member is not None
         for task in tasks:
             for topic, offset in task.positions.items():
@@ -350,11 +352,11 @@ class Worker:
     def _process(self, batch: Batch) -> None:
         task = self.assignment.running(batch.partition)
         if task is None:
-            return  # taken away while this batch was on its way; the next owner reads it again
+            return  # revoked while this batch was in flight; the next owner reads it again
         self._message_at = self.clock.monotonic()
         first, total, topic = 0, self.reach.within(batch), batch.partition.topic
         if total < len(batch.offsets) and self.member is not None:
-            self.member.pause([batch.partition])  # what lies beyond is not fetched again and again
+            self.member.pause([batch.partition])  # records beyond the bound are not fetched again and again
         while first < total:
             if task.phase is not TaskPhase.RUNNING or self._stop:
                 return
@@ -387,7 +389,7 @@ class Worker:
                     return  # the rest of this batch is read again
 
     def _send(self, task: Task) -> bool:
-        """Send what a task has made; False when everything since the last commit is to be read again."""
+        """Send a task's outputs; False when everything since the last commit will be read again."""
         if self.committer.send(task) is Outcome.DROPPED:
             self._rewind()
             return False
@@ -436,16 +438,16 @@ class Worker:
                     self.member.seek(Partition(topic, task.partition), offset)
                 self._pin(task)
         if self.reach.bounded and not self.paused:
-            self.flow(lambda member, partitions: member.resume(partitions))  # some had come to their bounds
+            self.flow(lambda member, partitions: member.resume(partitions))  # some were paused at their bounds
 
     def _pin(self, task: Task) -> None:
-        """Inputs that have no committed offset get one soon, so that a restart begins at the same record."""
+        """Commit soon the start of inputs without a committed offset: a restart then begins at the same record."""
         if task.progressed and not self._uncommitted:
             self._uncommitted, self._open_since = 1, None
             self._commit_due_at = self.clock.monotonic() + min(0.1, self.options.commits.longest_s)
 
     def _while_waiting(self, since: float | None) -> None:
-        """A request to Kafka waits for its answer: show that the worker lives, and answer what only reads."""
+        """Update the heartbeat and answer read-only requests while a request to Kafka waits."""
         if since is None or self.clock.monotonic() - since > 2.0:
             self.phase = Phase.WAITING
         self._show_life()
@@ -456,20 +458,20 @@ class Worker:
             self.same_changelogs.check(self.assignment.tasks)
 
     def _show_life(self) -> None:
-        """Between polls of long turns: the heartbeat, and answers to what only reads."""
+        """Update the heartbeat and answer read-only requests, between polls of long turns."""
         self.heartbeat_at = self.clock.time()
         for request in [request for request in self.requests if request.only_reads]:
             self.requests.remove(request)
             request.work()
 
     def _commit_before_failure(self) -> None:
-        """A message stopped the worker: commit what came before it, so that nothing is processed twice."""
+        """Commit the work before the message that stopped the worker, so that nothing is processed twice."""
         try:
             self._commit()
         except Exception as failure:
-            _log.warning("work before the failure is not committed; it is processed again", error=str(failure))
+            _log.warning("work before the failure is not committed; it will be processed again", error=str(failure))
 
-    # -- rebalance callbacks: on the polling thread, inside poll; what fails is raised in the next turn ------------
+    # -- rebalance callbacks: on the polling thread, inside poll; the next turn raises their failures --------------
 
     def _assigned(self, partitions: list[Partition]) -> None:
         _log.info("partitions assigned", partitions=[f"{part.topic}[{part.number}]" for part in partitions])

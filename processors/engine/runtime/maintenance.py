@@ -1,13 +1,14 @@
-"""Commands about state and positions, carried out by their owner: a step in each turn of the worker's loop.
+"""Runs owner commands about state and positions, one step in each turn of the worker's loop.
 
-Each command has a ticket (``tickets``); the work of each is in ``commands``, which the face hands over as a table.
+Each command has a ticket (``tickets``). The package ``commands`` holds the work of each command, in a table that the
+application gives to the worker.
 
-A command changes state, changelog and offsets in ordinary transactions, fenced as every commit is, one task and one
-batch in each. Between two of them the loop polls, so that the worker stays in its group; inputs are not read meanwhile.
+A command changes state, changelog and offsets in ordinary fenced transactions, one task and one batch in each. The loop
+polls between two transactions, so that the worker stays in its group; inputs are not read meanwhile.
 
 Invariants:
-    - One command runs at a time, and nothing of a task is uncommitted when a command's commit begins.
-    - A command that failed has changed whole batches; asked again, it goes on where they end.
+    - One command runs at a time, and a task has no uncommitted work when a command's commit begins.
+    - A failed command has changed whole batches; repeated, it continues after them.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from holdfast.processors.engine.state.errors import StateFailed
 
 _log = structlog.get_logger("runtime.maintenance")
 
-#: So many commands that ended are remembered, for who asks what became of them.
+#: Ended commands that the worker remembers, for clients that ask for their result.
 REMEMBERED = 32
 
 
 class Maintenance:
-    """The commands of one worker; all of it on the worker's thread.
+    """The commands of one worker; call it on the worker's thread only.
 
     Args:
-        worker: Whose tasks they are about.
-        cluster: For facts about the inputs.
+        worker: The worker that owns the tasks.
+        cluster: Describes the inputs.
         commands: The work of each command.
     """
 
@@ -56,9 +57,9 @@ class Maintenance:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
-        #: Whether inputs are not to be read, paused or not, while a command lasts.
+        #: Whether the running command keeps the inputs paused.
         self.holds = False
-        #: Whether the command that is under way waits for input to come.
+        #: Whether the running command waits for input.
         self.waits = False
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []
@@ -66,22 +67,22 @@ class Maintenance:
 
     @property
     def busy(self) -> bool:
-        """Whether a command is under way that wants the next turn at once."""
+        """Whether a running command needs the next turn at once."""
         return self._running is not None and not self.waits
 
     def begin(self, command: Command) -> Ticket:
-        """Take a command on; its ticket tells what becomes of it.
+        """Accept a command; its ticket has its progress and result.
 
         Raises:
-            CommandWrong: It names what the processor does not have.
-            CommandRefused: The worker can't do it now.
+            CommandWrong: The command names something that the processor does not have.
+            CommandRefused: The worker can't do it now, or another command runs.
         """
         if self._running is not None and isinstance(command, Until) and self._running[0].verb == verb_of(command):
-            self.interrupt("another bound took its place")
+            self.interrupt("a new bound replaced it")
         if self._running is not None:
             raise CommandRefused(
-                f"A {verb_of(command)} was asked for while a {self._running[0].verb} is under way.",
-                action="Wait for it to end, and ask again.",
+                f"The worker can't begin a {verb_of(command)}: a {self._running[0].verb} is running.",
+                action="Wait until it ends, then repeat the command.",
                 running=self._running[0].id,
             )
         ticket = self._ticket(verb_of(command))
@@ -95,39 +96,39 @@ class Maintenance:
         self._running = ticket, work
 
     def _ticket(self, verb: str) -> Ticket:
-        # Ids of several lives of a worker differ: who asks for an old one must not get a new one's answer.
+        # The start time makes ids differ after a restart: a query for an old command never finds a new one.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
     def _reseed(self) -> None:
-        """Tasks were assigned whose changelogs are to be made anew: that is done before all else."""
+        """Begin the re-seed of assigned tasks; it runs before any command."""
         ticket = self._ticket("reseed")
         self._take(ticket, self._commands.reseed(self._worker, ticket))
 
     def hold(self) -> None:
-        """Have no input read until the command ends."""
+        """Pause all inputs until the command ends."""
         self.holds = True
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """See ``Committer.commit_apart``."""
+        """Commit a command's writes to one task by themselves: DONE, or DROPPED when nothing happened."""
         assert self._worker.member is not None
         return self._worker.committer.commit_apart(part, self._worker.member)
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
-        """Read a task's inputs, which are paused, from other offsets on, which are committed."""
+        """Read a task's paused inputs from other offsets, which are committed."""
         task.began, task.positions = dict(positions), dict(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 
     def find(self, ticket_id: str) -> Ticket | None:
-        """A command that was asked for; None when it is not remembered."""
+        """The ticket of a command; None when the worker does not remember it."""
         return next((ticket for ticket in self._tickets if ticket.id == ticket_id), None)
 
     def step(self) -> None:
-        """Go on with the command that is under way, if there is one.
+        """Run one step of the running command, if there is one.
 
         Raises:
-            OwnershipLost, KafkaFailed, StateFailed: As a commit does; the command failed, and so does the session.
+            OwnershipLost, KafkaFailed, StateFailed: A commit raised it; the command and the session fail.
         """
         if self._running is None and self._worker.assignment.reseeds.waiting:
             self._reseed()
@@ -149,19 +150,19 @@ class Maintenance:
         except (KafkaFailed, StateFailed) as failure:
             self._fail(ticket, _ended(ticket, failure.message), session=False)
             raise
-        except Exception as failure:  # ours, and nothing of it is in memory only
+        except Exception as failure:  # a bug in the command; all that it changed is committed
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
 
     def interrupt(self, why: str = "the worker left its group, or stops") -> None:
-        """What is under way fails, as when the worker leaves its group."""
+        """Fail the running command, for example because the worker leaves its group."""
         if self._running is not None:
             ticket, work = self._running
             work.close()
             self._fail(ticket, _ended(ticket, why), session=False)
 
     def told(self) -> dict[str, Any] | None:
-        """What is under way, for status; None when nothing is."""
+        """The running command for the status; None when there is none."""
         if self._running is None:
             return None
         ticket = self._running[0]
@@ -176,7 +177,7 @@ class Maintenance:
         self._end(ticket, TicketPhase.FAILED, session=session)
 
     def _end(self, ticket: Ticket, phase: TicketPhase, *, session: bool = True) -> None:
-        """A command has ended; in a session that goes on, what was held flows again."""
+        """End the running command; in a session that continues, resume the inputs that it paused."""
         self._running = None
         ticket.phase = phase
         if self.holds and session and not self._worker.paused:
@@ -189,8 +190,8 @@ class Maintenance:
 def _lost(ticket: Ticket, lost: OwnershipLost) -> CommandFailed:
     if isinstance(lost.__cause__, OutcomeUnknown):
         return CommandFailed(
-            f"A commit of {ticket.verb} got no answer: whether its last batch is done is not known.",
-            action="Ask again when the worker runs: what is done is not done twice.",
+            f"A commit of {ticket.verb} got no answer; the outcome of its last batch is unknown.",
+            action="Repeat the command when the worker runs: completed work is not done twice.",
             done=ticket.done,
         )
     return _ended(ticket, "the group or another producer took the worker's place")
@@ -198,7 +199,7 @@ def _lost(ticket: Ticket, lost: OwnershipLost) -> CommandFailed:
 
 def _ended(ticket: Ticket, why: str) -> CommandFailed:
     return CommandFailed(
-        f"{ticket.verb.capitalize()} ended before its end: {why}.",
-        action="Ask again, of the worker that has the partitions then: it goes on where this ended.",
+        f"{ticket.verb.capitalize()} stopped before it was complete: {why}.",
+        action="Send the command again to the worker that owns the partitions then: it continues where this stopped.",
         done=ticket.done,
     )

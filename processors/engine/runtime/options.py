@@ -1,4 +1,4 @@
-"""How one worker runs: the values that ``Application`` was given, frozen."""
+"""The options of one worker: the settings of its ``Application``, frozen."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from holdfast.processors.engine.runtime.pace import Bounds
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
-#: Committed values that are kept at hand take no more than this, in bytes.
+#: Maximum bytes of committed values cached in memory.
 STATE_CACHE_BYTES = 256 << 20
 #: Records asked for in one poll. With 500, a worker did 128,000 and 158,000 messages a second, with 2,000 147,000 and
 #: 178,000, in turns.
 RECORDS_PER_POLL = 2_000
-#: The commit trigger is looked at after so many records, and sooner where functions take long. Larger slices fall out
-#: of the caches of the processor: five times as many cost each message a tenth more.
+#: Records processed between two checks whether a commit is due; fewer when functions are slow. Larger slices do not fit
+#: the CPU caches: five times as many cost a tenth more per message.
 RECORDS_PER_SLICE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a worker begins, other than usual.
+    """Special starts of a worker; the defaults are a usual start.
 
     Attributes:
-        paused: It reads nothing before it is told to resume.
-        from_changelog: It restores without checkpoints.
-        shadow: It builds a store anew beside the processor: it sends no outputs, takes no checkpoints, and reads its
-            inputs only as far as it is told to.
-        reseed: Stores whose changelogs are made anew from local state, where they don't belong to it.
-        begin_empty: New stores: where the changelog was never written, they begin empty at the committed offsets.
+        paused: Read nothing until a resume.
+        from_changelog: Restore without checkpoints.
+        shadow: Rebuild a store beside the processor: send no outputs, take no checkpoints, and read the inputs only up
+            to the bounds of the ``until`` command.
+        reseed: Stores whose changelogs are rewritten from local state, if they do not match it.
+        begin_empty: New stores: with a changelog that was never written, they begin empty at the committed offsets.
     """
 
     paused: bool = False
@@ -43,7 +43,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeOptions:
-    """Times are seconds. ``commit_every`` 0 means: by time only."""
+    """The options of one worker. Times are seconds; ``commit_every`` counts messages, 0 commits by time only."""
 
     group: str
     exactly_once: bool
@@ -51,17 +51,17 @@ class RuntimeOptions:
     commits: Bounds
     commit_every: int
     broker_timeout_s: float
-    #: How many other processes follow each task's changelogs.
+    #: Other processes that follow each task's changelogs.
     standby_replicas: int = 0
-    #: By topic that is written to, the most bytes that key, value and headers of a record may have together.
+    #: By topic that is written to, the maximum bytes of a record's key, value and headers together.
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
-    #: What every one of these topics takes in one batch.
+    #: Maximum bytes of a batch that all of these topics accept.
     batch_bytes_max: int = BATCH_BYTES_MAX
     #: Uncommitted writes above this commit early, in bytes.
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
-    #: What committed values may take in memory, of all tasks together, in bytes.
+    #: Maximum bytes of cached committed values, over all tasks.
     state_cache_bytes: int = STATE_CACHE_BYTES
-    #: How it begins.
+    #: A special start.
     start: Start = Start()
-    #: Where exported state goes; None where it can't be exported.
+    #: Folder of exported state; None when exports are impossible.
     exports: Path | None = None

@@ -1,7 +1,7 @@
-"""What a command may ask of the worker that owns the state: the port between ``commands`` and the worker's loop.
+"""The port between owner commands and the worker's loop: what a command may ask of the worker that owns the state.
 
-``commands`` import this and never the loop; ``loop.Worker`` and ``maintenance.Maintenance`` implement it. The face
-(``application``) gives the worker its ``CommandTable``.
+The package ``commands`` imports this and never the loop; ``loop.Worker`` and ``maintenance.Maintenance`` implement it.
+The application gives the worker its ``CommandTable``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.processors.engine.topology import Topology
 
 
 class Commits(Protocol):
-    """What a running command does between two turns of the loop; ``maintenance.Maintenance``."""
+    """Commits and input control for a running command; ``maintenance.Maintenance`` implements it."""
 
     cluster: Cluster
     #: Whether the running command waits for input, so that the loop may rest between its steps.
@@ -37,7 +37,7 @@ class Commits(Protocol):
         ...
 
     def commit(self, part: TaskCommit) -> Outcome:
-        """Commit writes of one task by themselves; ``Committer.commit_apart``."""
+        """Commit a command's writes to one task by themselves: DONE, or DROPPED when nothing happened."""
         ...
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
@@ -46,7 +46,7 @@ class Commits(Protocol):
 
 
 class Owner(Protocol):
-    """The worker that owns the state, as commands see it; ``loop.Worker``. All of it on the worker's thread."""
+    """The worker that owns the state, as commands see it; ``loop.Worker`` implements it, on its own thread."""
 
     topology: Topology
     options: RuntimeOptions
@@ -60,12 +60,12 @@ class Owner(Protocol):
 
     @property
     def phase(self) -> Enum:
-        """Where the worker is; ``loop.Phase``."""
+        """The worker's ``loop.Phase``."""
         ...
 
     @property
     def maintenance(self) -> Commits:
-        """Commits of the running command."""
+        """Commits and input control for the running command."""
         ...
 
     def commit_all(self) -> bool:
@@ -83,9 +83,9 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommandTable:
-    """Commands and the work that each one is; ``commands.table.COMMANDS``."""
+    """Maps a command to the generator that carries it out; ``commands.table`` fills it."""
 
-    #: The checked work of a command. It raises CommandWrong or CommandRefused before its first step.
+    #: Checks a command and returns its work; raises CommandWrong or CommandRefused before the first step.
     work_of: Callable[[Command, Owner, Ticket], Work]
-    #: The work that makes changelogs anew from local state, for tasks that were assigned with that wish.
+    #: The work that rewrites changelogs from local state, for assigned tasks that ``Start.reseed`` names.
     reseed: Callable[[Owner, Ticket], Work]

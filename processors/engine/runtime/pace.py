@@ -1,22 +1,23 @@
-"""How soon to commit: early while the worker keeps up, as late as it may while it is behind.
+"""When a commit is due: soon while the worker keeps up with its input, late while it is behind.
 
-Results are seen at the commit, so that commits make the latency; each costs the same whatever it holds, so that they
-take from the throughput. A worker that keeps up has the time for them, and one that is behind has not.
+Readers see results at the commit, so early commits lower the latency. Each commit has a fixed cost, so rare commits
+raise the throughput. A worker that keeps up has time for early commits; a worker that is behind has not.
 
-Pure: what was seen since the last commit goes in, seconds come out.
+``loop`` commits at this interval, and earlier at ``commit_every`` messages or when the overlay is full. The decision is
+a pure function of what happened since the last commit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: No more than one part in so many of the time goes to commits, as long as the bounds allow it.
+#: Commits take at most 1/10 of the time, if the bounds allow it.
 SHARE_OF_COMMITS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Seconds between commits: as few as the shortest, at the most the longest; equal for always the same."""
+    """The shortest and the longest interval between commits, in seconds; equal for a fixed interval."""
 
     shortest_s: float
     longest_s: float
@@ -27,9 +28,9 @@ class Seen:
     """What happened since the last commit.
 
     Attributes:
-        polls: Polls that brought records.
-        full: Those of them that brought as many as were asked for: there were more to be had.
-        commit_s: How long the last commit took, in seconds; None before the first.
+        polls: Polls that returned records.
+        full: Those of them that returned as many as were asked for, so that more records were waiting.
+        commit_s: Duration of the last commit in seconds; None before the first.
     """
 
     polls: int = 0
@@ -38,19 +39,19 @@ class Seen:
 
     @property
     def behind(self) -> bool:
-        """Whether records waited for the worker, rather than the worker for records."""
+        """Whether most polls were full: records wait for the worker."""
         return 2 * self.full > self.polls
 
 
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
-    """Seconds from the first record to its commit.
+    """Seconds from the first uncommitted record to its commit.
 
-    To the longest at once, back by halves: a load that is just too much for early commits does not swing.
+    The interval grows to the longest at once and shrinks by halves, so that a load at the limit does not oscillate.
 
     Args:
-        last_s: The interval before this one.
+        last_s: The interval before this one, in seconds.
         seen: What happened since the last commit.
-        bounds: What the application allows.
+        bounds: The application's shortest and longest interval.
     """
     if seen.behind:
         return bounds.longest_s
@@ -59,7 +60,7 @@ def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
 
 
 class Pace:
-    """Counts for ``commit_interval`` what a worker sees."""
+    """Counts a worker's polls and commits for ``commit_interval``."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -68,16 +69,16 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """Seconds from the first record to its commit, as things are."""
+        """Seconds from the first uncommitted record to its commit, from the polls so far."""
         return commit_interval(self._last_s, self._seen, self._bounds)
 
     def polled(self, records: int, asked_for: int) -> None:
-        """Note a poll."""
+        """Count a poll that returned ``records`` of ``asked_for`` records; an empty one does not count."""
         if records:
             seen = self._seen
             self._seen = Seen(seen.polls + 1, seen.full + (records >= asked_for), seen.commit_s)
 
     def committed(self, took_s: float | None) -> None:
-        """Note a commit and how long it took, in seconds."""
+        """Start a new interval after a commit that took ``took_s`` seconds."""
         self._last_s = self.interval_s
         self._seen = Seen(commit_s=took_s)

@@ -1,4 +1,4 @@
-"""What the engine needs of Kafka, as ports; ``infra.kafka.cluster`` implements them for a real cluster."""
+"""The ports of the engine to Kafka: member, replayer, producer, topics; ``infra.kafka.cluster`` implements them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OnPartitions = Callable[[list[Partition]], None]
 
 
 class GroupMember(Protocol):
-    """A member of the processor's consumer group; see ``infra.kafka.consumer.GroupConsumer``."""
+    """A member of the processor's consumer group; ``infra.kafka.consumer.GroupConsumer`` implements it."""
 
     def subscribe(
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
@@ -21,87 +21,87 @@ class GroupMember(Protocol):
         ...
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
-        """Records, waiting at most ``timeout_s``."""
+        """At most ``records_max`` records, after at most ``timeout_s`` seconds; rebalance callbacks run here."""
         ...
 
     @property
     def brokers_down_s(self) -> float:
-        """Seconds without any broker."""
+        """Seconds since the last contact with any broker; 0 while one is reachable."""
         ...
 
     def broker_answered(self) -> None:
-        """A broker was heard from by other means."""
+        """Record that a broker answered another client."""
         ...
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """Committed offsets, pending transactions waited for."""
+        """The group's offsets, None where there is none; answered when no transaction has pending offsets."""
         ...
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Stop fetching."""
+        """Stop fetching these partitions; the member keeps them."""
         ...
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Fetch."""
+        """Fetch paused partitions again."""
         ...
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read on from an offset; the first read of an assigned partition needs one."""
+        """Read from this offset; an assigned partition is not read before its first seek."""
         ...
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The end as of the last fetch."""
+        """The partition's end at the last fetch; None before the first."""
         ...
 
     def group_metadata(self) -> GroupMetadata:
-        """Identity and generation, as of now; raises MembershipLost when there is none."""
+        """Member id and generation now; raises MembershipLost without a membership."""
         ...
 
     @property
     def member_id(self) -> str | None:
-        """What the group knows this member by; None before it has joined."""
+        """The member's id in the group; None before it has joined."""
         ...
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit."""
+        """Commit next offsets outside of transactions, and wait for the answer."""
         ...
 
     def close(self) -> None:
-        """Release."""
+        """Leave the group; the revoke callback runs."""
         ...
 
 
 class ChangelogReplayer(Protocol):
-    """Reads changelogs under read_committed; see ``infra.kafka.replay.ChangelogConsumer``."""
+    """Reads changelogs with read_committed; ``infra.kafka.replay.ChangelogConsumer`` implements it."""
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets."""
         ...
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        """Read no more of these."""
+        """Stop reading these partitions."""
         ...
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records without timestamps and headers, waiting at most ``timeout_s``."""
+        """Records without timestamps and headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
         ...
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Next offsets, control records counted."""
+        """The next offsets to read; control records count."""
         ...
 
     def close(self) -> None:
-        """Release."""
+        """Close the connection."""
         ...
 
 
 class TransactionProducer(Protocol):
-    """Sends outputs, changelogs and offsets; see ``infra.kafka.producer.EngineProducer``."""
+    """Sends outputs, changelogs and offsets; ``infra.kafka.producer.EngineProducer`` implements it."""
 
     on_wait: Callable[[], None]
 
     def init(self, timeout_s: float) -> None:
-        """Fence and end what a former holder left open."""
+        """Fence an earlier holder of the transactional id, and end the transaction that it left open."""
         ...
 
     def begin(self) -> None:
@@ -119,7 +119,7 @@ class TransactionProducer(Protocol):
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queue one record; ``on_delivered`` is told its offset, in a transaction."""
+        """Queue one record; in a transaction ``on_delivered`` gets its offset."""
         ...
 
     def produce_all(
@@ -132,68 +132,68 @@ class TransactionProducer(Protocol):
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue many records, in order; headers by index, of those that have any."""
+        """Queue records in order; ``headers`` has those of some records, by index."""
         ...
 
     def poll(self) -> None:
-        """Serve delivery reports."""
+        """Run the callbacks of delivered records; ``flush`` raises the error of a refused one."""
         ...
 
     def flush(self, timeout_s: float) -> None:
-        """Wait for acknowledgements."""
+        """Wait until the broker has acknowledged all queued records."""
         ...
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Make offsets part of the transaction."""
+        """Add the group's next offsets to the transaction."""
         ...
 
     def commit(self) -> None:
-        """Commit."""
+        """Commit the open transaction, and wait for the answer."""
         ...
 
     def abort(self) -> None:
-        """Abort the transaction."""
+        """End the open transaction without a commit; queued records are purged."""
         ...
 
     def close(self) -> None:
-        """Release."""
+        """Close the connection without waiting for queued records."""
         ...
 
 
 class TopicView(Protocol):
-    """Facts about topics, and their creation; see ``infra.kafka.topics.Topics``."""
+    """Facts about topics, and their creation; ``infra.kafka.topics.Topics`` implements it."""
 
     def ping(self) -> int:
         """The number of brokers."""
         ...
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """Facts of topics that exist."""
+        """Facts by name; topics that do not exist are left out."""
         ...
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it was there."""
+        """Create a topic; False when it exists already."""
         ...
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set config entries."""
+        """Set these config entries of a topic; others stay."""
         ...
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """Last stable offsets or high watermarks."""
+        """By partition, the last stable offsets (``committed``) or the high watermarks."""
         ...
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """First offsets still there."""
+        """By partition, the first offset that the topic still has."""
         ...
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """Who has which partitions; None while that is not settled."""
+        """The members of a group and their partitions; None during a rebalance."""
         ...
 
 
 class Cluster(Protocol):
-    """Makes clients; see ``infra.kafka.cluster.KafkaCluster``."""
+    """Makes clients; ``infra.kafka.cluster.KafkaCluster`` implements it."""
 
     @property
     def bootstrap(self) -> str:
@@ -202,26 +202,26 @@ class Cluster(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The time that timeouts are measured in."""
+        """The clock of all timeouts; simulated in simulations."""
         ...
 
     def topics(self, timeout_s: float = 20.0) -> TopicView:
-        """The administrative view."""
+        """The view of topics and groups; ``timeout_s`` limits each of its requests."""
         ...
 
     def group_consumer(self, group: str) -> GroupMember:
-        """A new group member."""
+        """A new member of a group, not subscribed yet."""
         ...
 
     def changelog_consumer(self) -> ChangelogReplayer:
-        """A new restorer."""
+        """A new consumer that reads changelogs with read_committed."""
         ...
 
     @property
     def record_bytes_max(self) -> int | None:
-        """The largest record that the producer was allowed by its settings; None where nobody chose."""
+        """Maximum bytes of a record from the producer's settings; None when they do not set it."""
         ...
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = ...) -> TransactionProducer:
-        """A new producer; no batch of its has more bytes than ``batch_bytes_max``."""
+        """A new producer; None as id: not transactional. Its batches have at most ``batch_bytes_max`` bytes."""
         ...

@@ -1,8 +1,8 @@
-"""Which tasks of a worker have changelogs to be made anew from local state, and wait for that.
+"""The tasks of a worker that wait until their changelogs are rewritten from local state (a re-seed).
 
 Invariants:
-    - The local state of such a task belongs to the group's committed offsets, and is never dropped.
-    - Its offsets name no topic until its changelogs are whole.
+    - The local state of a waiting task is at the group's committed offsets, and is never dropped.
+    - Its offsets name no topic until its changelogs are complete.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def stores_to_reseed(
     committed: Mapping[str, int | None],
     holds_data: Callable[[str], bool],
 ) -> tuple[str, ...]:
-    """Which of the stores that were asked for have a changelog that does not belong to the local state.
+    """Those of the requested stores whose changelog does not match the local state.
 
     Args:
         task: The task's name, for messages.
-        meta: The offsets in the local store; None when it is new: there is nothing to re-seed from.
-        changelogs: Facts of the changelogs of the stores that were asked for, by store.
+        meta: The offsets in the local store; None when it is new, so that there is nothing to re-seed from.
+        changelogs: Facts of the changelogs of the requested stores, by store.
         committed: The group's committed offset of each input topic.
-        holds_data: Whether there is local data of a store.
+        holds_data: Whether the local database has data of a store.
 
     Raises:
-        StateIncoherent: The local state is not what the committed offsets say, or the changelog can't be mended.
+        StateIncoherent: The local state is not at the committed offsets, or the changelog can't be repaired.
     """
     if meta is None or meta == TaskMeta():
         return ()
@@ -45,15 +45,15 @@ def stores_to_reseed(
     for store, facts in changelogs.items():
         at = meta.stores.get(store)
         if at is not None and at.topic_id == facts.topic_id and at.offset <= facts.end:
-            continue  # it is its own
+            continue  # the changelog matches the local state
         if at is None and facts.end > 0 and not holds_data(store):
-            continue  # nothing is known of it here, and something there
+            continue  # no local data, but the changelog has records: an ordinary restore
         begun = at is not None and at.topic_id == RESEEDING
         if facts.start > 0:
             raise StateIncoherent(
-                f"Task {task}: changelog {facts.topic} begins at offset {facts.start}: nobody could restore from it, "
-                "whatever is written to its end.",
-                action=f"Delete {facts.topic} and create it anew, then re-seed it.",
+                f"Task {task}: changelog {facts.topic} begins at offset {facts.start}; expected 0. A changelog without "
+                "its first records can't be restored from.",
+                action=f"Delete {facts.topic} and create it again, then re-seed it.",
                 cause="changelog-truncated",
                 task=task,
                 store=store,
@@ -62,16 +62,16 @@ def stores_to_reseed(
             )
         if meta.restoring and not begun:
             raise StateIncoherent(
-                f"Task {task}: a restore of store {store} was under way: the local state is not whole.",
-                action="Clear the store and reset the group's input offsets, to build its state anew.",
+                f"Task {task}: a restore of store {store} was interrupted; the local state is incomplete.",
+                action="Clear the store and reset the group's input offsets, to rebuild its state.",
                 cause="state-missing",
                 task=task,
                 store=store,
             )
         if dict(meta.inputs) != dict(committed):
             raise StateIncoherent(
-                f"Task {task}: the local state of store {store} holds the inputs up to {dict(meta.inputs)}, the group "
-                f"has committed {dict(committed)}: it is not the state to re-seed from.",
+                f"Task {task}: the local state of store {store} holds the inputs up to {dict(meta.inputs)}, but the "
+                f"group committed {dict(committed)}. It can't be re-seeded from.",
                 action="Re-seed from the machine that ran the task last; else clear the store and reset the offsets.",
                 cause="offsets-reset",
                 task=task,
@@ -84,26 +84,26 @@ def stores_to_reseed(
 
 
 class Reseeds:
-    """The tasks of one worker whose changelogs are being made anew.
+    """The tasks of one worker whose changelogs are being rewritten.
 
     Args:
-        asked: The stores that it was asked for.
+        asked: The stores that the start of the worker names.
     """
 
     def __init__(self, asked: frozenset[str]) -> None:
         self._asked = asked
         self._stores: dict[str, tuple[str, ...]] = {}
         self._ready: list[TaskRestore] = []
-        #: By task, restores that are complete but for this.
+        #: By task, restores that are complete except for the re-seed.
         self.waiting: dict[str, TaskRestore] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether there are tasks that do not run yet."""
+        """Whether tasks wait for a re-seed, or to run after one."""
         return bool(self.waiting or self._ready)
 
     def stores_of(self, task: str) -> tuple[str, ...]:
-        """The stores of a task that are re-seeded."""
+        """The stores of a task whose changelogs are being rewritten."""
         return self._stores.get(task, ())
 
     def decide(
@@ -113,10 +113,10 @@ class Reseeds:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
     ) -> dict[str, ChangelogFacts]:
-        """Note which stores of a task are re-seeded, also on its disk; return the changelogs that are replayed.
+        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store.
 
         Raises:
-            StateIncoherent: See ``stores_to_reseed``.
+            StateIncoherent: The local state is not at the committed offsets, or a changelog can't be repaired.
         """
         self.forget(task)
         asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
@@ -125,31 +125,31 @@ class Reseeds:
         meta = store.meta()
         found = stores_to_reseed(task, meta, asked, committed, store.holds_data)
         if found and meta is not None:
-            _log.warning("changelogs are made anew from local state", task=task, stores=found, inputs=dict(meta.inputs))
+            _log.warning("changelogs are rewritten from local state", task=task, stores=found, inputs=dict(meta.inputs))
             marks = {name: StoreOffset(changelogs[name].topic, RESEEDING, 0) for name in found}
             store.write([], replace(meta, stores={**meta.stores, **marks}))
             self._stores[task] = found
         return {name: facts for name, facts in changelogs.items() if name not in found}
 
     def hold(self, restore: TaskRestore) -> bool:
-        """Whether a restore that is complete has to wait."""
+        """Keep a complete restore back if its task is re-seeded; return whether it was kept."""
         if restore.task.name not in self._stores:
             return False
         self.waiting[restore.task.name] = restore
         return True
 
     def done(self, task: str) -> None:
-        """The changelogs of a task are whole."""
+        """Let the task run: its changelogs are complete."""
         self._ready.append(self.waiting.pop(task))
         del self._stores[task]
 
     def take_ready(self) -> list[TaskRestore]:
-        """The restores that wait no longer."""
+        """Remove and return the restores whose re-seed is done."""
         ready, self._ready = self._ready, []
         return ready
 
     def forget(self, task: str) -> None:
-        """The task was taken away; what is done already is not done again the next time."""
+        """Forget a revoked task; records already written are not written again the next time."""
         self._stores.pop(task, None)
         self.waiting.pop(task, None)
         self._ready = [restore for restore in self._ready if restore.task.name != task]

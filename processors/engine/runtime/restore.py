@@ -1,12 +1,12 @@
-"""Restore: changelogs into stores, with a consumer of its own, in steps between polls of the group consumer.
+"""Restore: replay changelogs into stores, by a consumer of its own, in steps between polls of the group consumer.
 
-The target of each changelog partition is its high watermark, taken after the former owner was fenced; the read is
-read_committed. A partition is done when the position reaches the target, or when an end of partition is met at or
-after it: commit markers take offsets, and markers, too, can be cleaned away.
+``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the former
+owner was fenced; the consumer reads read_committed. A partition is done when the position reaches the target, or at an
+end of partition at or after the target: commit markers take offsets, and compaction can remove the last ones.
 
 Invariants:
-    - Data is written before the offsets that cover it; an interrupted restore goes on from the last that were written.
-    - While a replay is under way the store says so, and never passes for the fold of its inputs.
+    - Data is written before the offsets that cover it; an interrupted restore resumes at the last offsets written.
+    - During a replay the store is marked ``restoring``: nothing treats it as the state of its inputs.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ _log = structlog.get_logger("runtime.restore")
 
 #: Records asked for in one step.
 RECORDS_PER_STEP = 10_000
-#: Replays of so many offsets or more use the database's bulk mode.
+#: Replays of this many offsets or more use the database's bulk mode.
 BULK_RECORDS_MIN = 50_000
-#: How far a replay is, is written beside its data every so many seconds: a killed one repeats no more than that.
+#: Seconds between two writes of the replayed offsets beside the data: a killed replay repeats at most this much.
 NOTE_EVERY_S = 1.0
 _KEY_START = bytes([KEY_VERSION])
 _VALUE_START = bytes([VALUE_VERSION])
 _first = itemgetter(0)
-#: Time between two steps that is longer than this is nobody's lack of progress, in seconds.
+#: A pause between two steps longer than this, in seconds, does not count as lack of progress.
 ABSENT_S = 5.0
-#: A restore that gets nothing new for so many seconds is given up, with a diagnosis.
+#: Seconds without a new record after which a restore stops with a diagnosis.
 NO_PROGRESS_S = 120.0
 
 
 def is_for_bulk(records: int) -> bool:
-    """Whether a replay of so many offsets is worth the opening of its database for it, and again after it."""
+    """Whether a replay of this many offsets is worth opening its database twice: in bulk mode, then as usual."""
     return records >= BULK_RECORDS_MIN
 
 
@@ -72,33 +72,33 @@ class _StoreReplay:
 
 @dataclass(slots=True)
 class TaskRestore:
-    """The restore of one task: what is replayed, and how far it is."""
+    """The replays of one task and their progress."""
 
     task: Task
     replays: dict[Partition, _StoreReplay]
     committed: Mapping[str, int | None]
     started_at: float
     progress_at: float
-    #: Wall-clock time at which the target was read: state that reached it is complete as of then.
+    #: Wall-clock time at which the target was read: state that reaches the target is complete up to that time.
     target_at: float
-    #: Wall-clock time at which the local state was last complete; nothing is missing that is newer.
+    #: Wall-clock time up to which the local state was complete at the start.
     complete_at: float
     #: Topic ids of the sources that the state was built from.
     sources: Mapping[str, str]
-    #: Who made the last commit that was read; empty when none was.
+    #: Transactional id of the last commit replayed; empty before the first.
     owner: str = ""
     records: int = 0
-    #: Offsets to go at the start.
+    #: Offsets to replay at the start.
     started_with: int = 0
     #: When the offsets were last written beside the data.
     noted_at: float = 0.0
     noted_remaining: int = 0
-    #: All records are there; in bulk they are being flushed.
+    #: All records are written; in bulk mode the database is flushing them.
     flushing: bool = False
 
     @property
     def bulk(self) -> bool:
-        """Whether its store is in bulk mode; it may be so from an earlier restore that was interrupted."""
+        """Whether the store is in bulk mode, from this restore or from an interrupted one before."""
         return self.task.store is not None and self.task.store.in_bulk
 
     @property
@@ -108,7 +108,7 @@ class TaskRestore:
 
     @property
     def remaining(self) -> int:
-        """Offsets still to go, over all stores of the task."""
+        """Offsets left to replay, over all stores of the task."""
         return sum(max(0, replay.facts.end - replay.position) for replay in self.replays.values())
 
     def state_inputs(self) -> dict[str, Mapping[str, int]]:
@@ -116,11 +116,11 @@ class TaskRestore:
         return {replay.store: replay.inputs for replay in self.replays.values()}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """Those of the stores whose changelog has nothing at all."""
+        """Those of ``stores`` whose changelog never had a record."""
         return frozenset(each.store for each in self.replays.values() if each.store in stores and each.facts.end == 0)
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
-        """The offsets of stores that begin empty now, at these input offsets."""
+        """Changelog offsets of those of ``stores``, at these input offsets."""
         return {
             each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
             for each in self.replays.values()
@@ -128,7 +128,7 @@ class TaskRestore:
         }
 
     def progress(self, now: float) -> dict[str, float | None]:
-        """Records, rate, time and time left for status and logs, at a moment of the cluster's clock."""
+        """Records, records per second, seconds and seconds left, for status and logs; ``now`` is monotonic."""
         seconds = max(now - self.started_at, 1e-3)
         replayed = self.started_with - self.remaining
         return {
@@ -141,11 +141,11 @@ class TaskRestore:
 
 
 class Restorer:
-    """Restores any number of tasks at once; they come and go.
+    """Restores any number of tasks at once, with one consumer.
 
     Args:
-        cluster: For the consumer.
-        records_max: A bound for the records of one step, below the usual one.
+        cluster: Makes the consumer.
+        records_max: Records of one step at most, if fewer than ``RECORDS_PER_STEP``.
     """
 
     def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
@@ -156,7 +156,7 @@ class Restorer:
         self._tasks: dict[str, TaskRestore] = {}
         self._logged_at = 0.0
         self._stepped_at = 0.0
-        #: Whether the consumer reads what is to be read; of several tasks that come at once it is told once.
+        #: Whether the consumer is assigned the current replays; tasks that begin together cause one assign.
         self._assigned = True
 
     @property
@@ -174,13 +174,13 @@ class Restorer:
         *,
         often: bool = False,
     ) -> None:
-        """Start restoring a task as planned, from facts that were asked for at ``looked_at`` (wall-clock seconds).
+        """Start restoring a task as planned, from facts that were read at ``looked_at`` (wall-clock seconds).
 
-        What is restored ``often`` is not so in bulk: each time the database would be reopened, its compaction lost.
+        A task restored ``often`` never uses bulk mode, which reopens the database and interrupts its compaction.
         """
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
-            _log.warning("local state is dropped and restored whole", task=task.name, why=decided.wipe)
+            _log.warning("local state is dropped and restored from the beginning", task=task.name, why=decided.wipe)
             task.store.wipe()
             task.meta = TaskMeta()
         replays = {}
@@ -197,20 +197,20 @@ class Restorer:
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
             task.store.begin_bulk(restore.started_with)
         if restore.started_with:
-            # Before the first data: a store in which a replay has begun never passes for the fold of its inputs. In
-            # bulk, too: what is lost when a process dies is a suffix of the writes, and this is the first.
+            # Before the first data: a half-replayed store must never look like the state of its inputs. This holds in
+            # bulk mode, too: a process that dies loses a suffix of its writes, and this write is the first.
             self._note(restore)
         self._assigned = False
 
     def forget(self, task: Task) -> None:
-        """The task was taken away; what is replayed so far stays for the next time."""
+        """Stop the restore of a task that was revoked; the replayed records stay on disk for the next time."""
         restore = self._tasks.pop(task.name, None)
         if restore is not None:
             self._note_if_possible(restore)
             self._assigned = False
 
     def excuse(self) -> None:
-        """Kafka is away: time that passes now is no lack of progress."""
+        """Restart the no-progress timers, because Kafka is unreachable or the worker was busy."""
         for restore in self._tasks.values():
             restore.progress_at = self._clock.monotonic()
 
@@ -218,11 +218,11 @@ class Restorer:
         """Replay some records; return the restores that are complete now.
 
         Raises:
-            StateIncoherent: No progress for two minutes: a hanging transaction, or a truncated changelog.
+            StateIncoherent: No progress for ``NO_PROGRESS_S``: a hanging transaction, or a truncated changelog.
         """
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
-            self.excuse()  # frozen, or busy elsewhere: nothing was asked for
+            self.excuse()  # the worker was frozen or busy, so it did not poll
         self._stepped_at = now
         if not self._assigned:
             self._assign()
@@ -239,7 +239,7 @@ class Restorer:
         return complete
 
     def close(self) -> None:
-        """Forget everything and release the consumer; what is replayed so far stays for the next time."""
+        """Stop all restores and close the consumer; the replayed records stay on disk for the next time."""
         for restore in self._tasks.values():
             self._note_if_possible(restore)
         self._tasks.clear()
@@ -276,7 +276,7 @@ class Restorer:
                 restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
 
     def _note_in_time(self, *, idle: bool) -> None:
-        """Where nothing more comes, as below an open transaction, what is there is flushed, too."""
+        """Write the replayed offsets when due; flush when no records arrive, as below an open transaction."""
         now = self._clock.monotonic()
         for restore in self._tasks.values():
             due = now - restore.noted_at >= NOTE_EVERY_S and restore.remaining != restore.noted_remaining
@@ -286,7 +286,7 @@ class Restorer:
                     restore.task.store.flush()
 
     def _advance(self, ends: Mapping[Partition, int]) -> None:
-        """Count control and cleaned-away records at the end of a partition as read."""
+        """Count control and compacted records at the end of a partition as read."""
         assert self._consumer is not None
         waiting = [
             partition
@@ -304,7 +304,7 @@ class Restorer:
                 replay.position = replay.facts.end
 
     def _note(self, restore: TaskRestore) -> None:
-        """Write how far the data is: a replay that is interrupted goes on from here."""
+        """Write the replayed offsets beside the data: an interrupted replay resumes here."""
         task = restore.task
         assert task.store is not None
         restore.noted_at = self._clock.monotonic()
@@ -329,10 +329,12 @@ class Restorer:
         try:
             self._note(restore)
         except StateFailed as failure:
-            _log.warning("an interrupted replay is repeated", task=restore.task.name, error=failure.message)
+            _log.warning(
+                "an interrupted replay will repeat its last records", task=restore.task.name, error=failure.message
+            )
 
     def _complete(self) -> list[TaskRestore]:
-        """The restores that have all records, and whose stores are ready to be read."""
+        """Remove and return the restores that have all records and whose stores are readable."""
         complete = []
         for restore in list(self._tasks.values()):
             store = restore.task.store
@@ -346,7 +348,7 @@ class Restorer:
                     store.flush_soon()
             restore.flushing = True
             if restore.bulk and store is not None:
-                if store.flushing:  # of several partitions at once, while others are read
+                if store.flushing:  # beside the loop, so that other tasks are replayed meanwhile
                     restore.progress_at = self._clock.monotonic()
                     continue
                 store.end_bulk()
@@ -376,7 +378,7 @@ class Restorer:
         end = self._cluster.topics().end_offsets(partition.topic, committed=False).get(partition.number, 0)
         if end < replay.facts.end:
             why, cause, action = (
-                f"its end went back to {end}: it was truncated or recreated",
+                f"its end moved back to {end}, so it was truncated or recreated",
                 "changelog-truncated",
                 "Clear the store and reset the group's input offsets, or re-seed the changelog.",
             )
@@ -384,7 +386,7 @@ class Restorer:
             why, cause, action = (
                 "an open transaction holds its committed records back",
                 "changelog-held",
-                "Find the hanging transaction on this partition and abort it (kafka-transactions.sh find-hanging).",
+                "Find the hanging transaction with `kafka-transactions.sh find-hanging`, and abort it.",
             )
         return StateIncoherent(
             f"Restoring {partition.topic}[{partition.number}] got no further than offset {replay.position} of "
@@ -401,7 +403,7 @@ class Restorer:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without Python's search for reference cycles: records have none, and it would look at each of them."""
+    """Pause Python's cycle collector: records have no cycles, and the collector would visit each of them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -414,7 +416,7 @@ def _uncollected() -> Iterator[None]:
 def _data_of(
     batch: Batch, restore: TaskRestore, replay: _StoreReplay
 ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-    """The data of a batch; what its meta records say is noted."""
+    """The keys and values of a batch without its meta records, whose content goes into ``replay`` and ``restore``."""
     keys, values = batch.keys, batch.values
     metas: list[bytes] = []
     if META_KEY in keys or None in keys:
@@ -436,10 +438,10 @@ def _data_of(
 
 
 def _begin_with(items: Sequence[bytes], version: int) -> bool:
-    """Whether all have this first byte."""
+    """Whether every item begins with this byte."""
     try:
         return set(map(_first, items)) <= {version}
-    except IndexError:  # one is empty
+    except IndexError:  # an empty item
         return False
 
 

@@ -1,11 +1,11 @@
-"""While tasks run: are their changelogs still the topics that the state belongs to?
+"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id.
 
-Kafka's clients know topics by their names. One that was deleted is waited for as if its broker were away, and one that
-was made anew under the same name is written to as if nothing had happened: what it held is then on this disk alone.
+Kafka's clients know topics by name. They wait for a deleted topic as for a broker that is down, and they write to a
+recreated topic as to the old one: the earlier records are then only on this worker's disk.
 
 Invariants:
-    - Kafka is asked beside the worker's turns; a turn only compares.
-    - One look proves nothing, as a broker that comes back knows its topics a little later: two that agree do.
+    - A separate thread asks Kafka; a turn of the loop only compares the answer.
+    - Only two equal answers in a row count, because a restarted broker may know its topics only after a while.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.processors.engine.state.coherence import changelog_missing, change
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
-#: Between two looks, seconds; and before one that confirms what the last one saw.
+#: Seconds between two checks, and before the check that confirms a difference.
 EVERY_S = 10.0
 AGAIN_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A store whose changelog is another topic than its state says; ``seen`` is None where there is none."""
+    """A store whose changelog has another topic id than its state; ``seen`` is None when the topic is missing."""
 
     task: str
     store: str
@@ -38,11 +38,11 @@ class Parted:
 
 
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
-    """The first store of a running task whose changelog is not the one that its state belongs to.
+    """The first store of a running task whose changelog has another topic id than its state; None without one.
 
     Args:
-        tasks: What the worker has.
-        seen: The ids of changelogs by name, None for those that are not there.
+        tasks: The worker's tasks.
+        seen: The topic ids of the changelogs by name; None for a missing topic.
     """
     for task in tasks:
         if task.phase is TaskPhase.RUNNING:
@@ -53,11 +53,11 @@ def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | No
 
 
 class SameChangelogs:
-    """Looks now and then.
+    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds.
 
     Args:
-        topology: Whose changelogs.
-        cluster: Where they are.
+        topology: The topology with the changelogs.
+        cluster: The cluster with the changelogs.
     """
 
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
@@ -69,10 +69,10 @@ class SameChangelogs:
         self._suspected: Parted | None = None
 
     def check(self, tasks: Iterable[Task]) -> None:
-        """Take what the last look saw, or begin the next when it is time; returns at once.
+        """Compare the last answer of Kafka, or ask again when it is time; returns at once.
 
         Raises:
-            StateIncoherent: A changelog is gone, or was made anew.
+            StateIncoherent: A changelog was deleted or recreated.
         """
         now = self._cluster.clock.monotonic()
         if self._look is None:
@@ -92,19 +92,19 @@ class SameChangelogs:
             raise changelog_recreated(found.task, found.store, found.topic, found.seen, found.expected)
 
     def finish(self) -> None:
-        """Wait for the look that is under way, if one is."""
+        """Wait for the thread of a running check, if there is one."""
         if self._look is not None:
             self._look.thread.join()
 
 
 class _Look:
-    """One look, on a thread that ends with it, or with the process."""
+    """One request for the topic ids, on a daemon thread of its own."""
 
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()
         self._names = names
         self.done = False
-        #: None when Kafka did not say.
+        #: None when Kafka did not answer.
         self.seen: Mapping[str, str | None] | None = None
         self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)
         self.thread.start()
@@ -114,6 +114,6 @@ class _Look:
             facts = self._topics.describe(self._names)
             self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}
         except HoldfastError:
-            self.seen = None  # brokers that are away are not what is looked for here
+            self.seen = None  # the loop reports unreachable brokers
         finally:
             self.done = True

@@ -1,15 +1,15 @@
-"""Standbys: the changelogs of tasks that other processes run, followed into this process's own state folder.
+"""Standbys: copies of tasks that other processes run, kept in this process's state folder from their changelogs.
 
-    WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──promoted, or nobody's heir any more──► (gone)
-       ▲                   └───────failed──────────┴──► WAITING (tried again later)
+    WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──promoted, or no longer an heir──► (gone)
+       ▲                   └───────failed──────────┴──► WAITING (retried later)
 
-A standby goes round in laps: the end of its changelogs is read, and an ordinary restore replays up to it. Promotion is
-no step of its own: the standby is closed, and the task that opens the folder restores what is left.
+A standby works in laps: it reads the end of its changelogs, and an ordinary restore replays up to it. Promotion is no
+separate step: the standby is closed, and the task that opens the folder restores the rest.
 
 Invariants:
-    - A store is a standby's or a task's, never both: it is closed before the task opens it.
-    - ``complete_at`` moves only to the moment before an end was read that has been reached since.
-    - What fails here is logged, shown and tried again; it never stops active work.
+    - A store belongs to a standby or to a task, never to both: the standby closes it before the task opens it.
+    - ``complete_at`` is a moment before an end was read, and moves only when the replay has reached that end.
+    - A failure here is logged, shown in the status and retried; it never stops running tasks.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.standby")
 
-#: How often the group is asked who is whose heir, and how long after a question that failed, in seconds.
+#: Seconds between two reads of the group's members, and after a read that failed.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
-#: How long after the last one a lap begins; and how long it waits for standbys that are still on theirs, in seconds.
+#: Seconds between the starts of two laps, and how much longer a lap waits for standbys still in the last one.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
-#: How often ids, first offsets and retention of the changelogs are read anew, in seconds.
+#: Seconds between two reads of ids, first offsets and retention of the changelogs.
 FACTS_EVERY_S = 10.0
-#: Beside work, standbys take no more than this part of the loop's time.
+#: Standbys take at most this share of the loop's time while there is input.
 TIME_SHARE = 0.2
-#: Records asked for in one step: some milliseconds.
+#: Records asked for in one step, which then takes a few milliseconds.
 RECORDS_PER_STEP = 2_000
-#: A standby that failed is tried again after 1, 2, 4, ... and at the most so many seconds.
+#: A failed standby is retried after 1, 2, 4, ... seconds, and at most this many.
 RETRY_S_MAX = 60.0
-#: How long one request about the group or a topic may take, in seconds: the loop waits for it.
+#: Timeout of one request about the group or a topic, in seconds: the loop waits for it.
 REQUEST_TIMEOUT_S = 2.0
 
 
 class StandbyPhase(Enum):
-    """Where a standby is; see the module."""
+    """The phases of a standby, as the module draws them."""
 
     WAITING = "waiting"
     BEHIND = "behind"
@@ -77,7 +77,7 @@ class _Standby:
     task: Task | None = None
     phase: StandbyPhase = StandbyPhase.WAITING
     facts: Mapping[str, ChangelogFacts] = field(default_factory=dict)
-    #: Records replayed in the laps that are done.
+    #: Records replayed in completed laps.
     records: int = 0
     failures: int = 0
     retry_at: float = 0.0
@@ -94,11 +94,11 @@ class Standbys:
     """The standbys of one worker; none where ``options.standby_replicas`` is 0.
 
     Args:
-        topology: What is run.
-        cluster: For the group's description and the changelogs.
-        folder: Where stores live.
-        databases: What they are.
-        options: How to run.
+        topology: The topology that the worker runs.
+        cluster: Describes the group and reads the changelogs.
+        folder: The folder with the tasks' databases.
+        databases: Opens databases.
+        options: The worker's options.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class Standbys:
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
-        #: Whether the last step replayed anything: there may be more at once.
+        #: Whether the last step replayed records, so that more may be available at once.
         self.busy = False
 
     def step(self, member: GroupMember, taken: Container[str], *, idle: bool) -> None:
-        """Follow a little; called between polls.
+        """Replay for a short time; called between polls.
 
         Args:
             member: This process in the group.
             taken: The names of the tasks that this process runs itself.
-            idle: Whether there was nothing else to do.
+            idle: Whether the last poll brought no input.
         """
         self.busy = False
         if not self._options.standby_replicas or member.brokers_down_s > 0:
@@ -142,17 +142,17 @@ class Standbys:
         self._rest_until = now + (now - began) * (1 / TIME_SHARE - 1)
 
     def look_soon(self) -> None:
-        """The group has shared out its partitions anew."""
+        """Read the group's members in the next step, because its partitions moved."""
         self._look_at = 0.0
 
     def release(self, name: str) -> None:
-        """Let go of a task's folder, if a standby has it: the task is opened here next."""
+        """Close the standby of a task, if there is one, so that the task can open the folder."""
         standby = self._standbys.pop(name, None)
         if standby is not None:
             self._shut(standby)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all standbys and forget the group. Safe to call twice."""
         for name in list(self._standbys):
             self.release(name)
             self.owners.forget(name)
@@ -169,14 +169,14 @@ class Standbys:
     # -- which tasks -----------------------------------------------------------------------------------------------
 
     def _look(self, member: GroupMember, taken: Container[str], now: float) -> None:
-        """Ask the group whose heir this process is; what can't be said now stays as it was."""
+        """Choose the standbys from the group's members; without an answer the choice stays as it is."""
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
         try:
             group = self._view().group_shares(self._options.group)
         except Exception as failure:
             self._look_at = self._clock.monotonic() + LOOK_AGAIN_S
-            _log.warning("standbys are not looked at: the group does not say who has what", error=_said(failure))
+            _log.warning("standbys stay as they are: the members of the group can't be read", error=_said(failure))
             return
         if group is None or own is None or own not in group.members:
             return
@@ -205,7 +205,7 @@ class Standbys:
     # -- laps ------------------------------------------------------------------------------------------------------
 
     def _begin_laps(self, now: float) -> None:
-        """Read how far the changelogs go, and let every standby replay up to there that is not on its way."""
+        """Read the ends of the changelogs, and begin a lap of every standby that is not in one."""
         if now < self._lap_at or (self._restorer.active and now < self._lap_at + LAP_PATIENCE_S):
             return
         ready = [
@@ -240,7 +240,7 @@ class Standbys:
         self._restorer.begin(task, decided, facts, {}, looked_at, often=often)
 
     def _begin_anew(self, standby: _Standby, task: Task, why: str) -> None:
-        _log.warning("a standby is dropped, to be followed from the beginning", task=task.name, why=why)
+        _log.warning("a standby is dropped and replayed from the beginning", task=task.name, why=why)
         assert task.store is not None
         standby.phase = StandbyPhase.BEHIND
         task.store.wipe()
@@ -269,8 +269,8 @@ class Standbys:
             described = self._view().describe([name])
             if name not in described:
                 raise StateIncoherent(
-                    f"Changelog {name} is not there.",
-                    action="Stop the processors and see `holdfast status`: whoever runs the tasks needs it, too.",
+                    f"Changelog {name} does not exist.",
+                    action="Run `holdfast status` and repair the changelog: the tasks' owners need it, too.",
                     cause="changelog-missing",
                     topic=name,
                 )
@@ -298,7 +298,7 @@ class Standbys:
                 self._put_off(standby, failure)
 
     def _reached(self, standby: _Standby, restore: TaskRestore) -> None:
-        """The lap is done: nothing is missing that is older than the moment before its end was read."""
+        """Record a completed lap: the standby has everything up to the moment before the lap's end was read."""
         task = restore.task
         assert task.store is not None
         if restore.records:
@@ -318,7 +318,7 @@ class Standbys:
     # -- what fails ------------------------------------------------------------------------------------------------
 
     def _interrupt(self, failure: Exception) -> None:
-        """A step failed: whose fault it is waits; the others begin again where their stores are."""
+        """Put off the standbys that caused the failure; the others resume at the offsets of their stores."""
         under_way = dict(self._restorer.active)
         blamed = [name for name, restore in under_way.items() if _is_blamed(restore, failure)]
         self._restorer.close()
@@ -331,7 +331,7 @@ class Standbys:
         wait_s = min(RETRY_S_MAX, 2.0 ** (standby.failures - 1))
         standby.retry_at = self._clock.monotonic() + wait_s
         standby.error = _said(failure)
-        _log.warning("a standby failed; it is tried again", task=standby.name, error=standby.error, in_s=wait_s)
+        _log.warning("a standby failed; it will be retried", task=standby.name, error=standby.error, in_s=wait_s)
         self._shut(standby)
 
     def _shut(self, standby: _Standby) -> None:
@@ -372,13 +372,13 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """Where a standby goes on; a changelog that it does not belong to any more is a reason to begin anew.
+    """Where a standby resumes; it starts from the beginning when its changelog is another topic now.
 
     Raises:
-        StateIncoherent: There is nothing to begin anew from: the changelog has lost its head.
+        StateIncoherent: The changelog has lost its first records, so nothing can be replayed from the beginning.
     """
     if any(store.holds_data(name) for name in facts if name not in task.meta.stores):
-        return RestorePlan({}, wipe="it holds data without offsets: its first write was torn")
+        return RestorePlan({}, wipe="it holds data without offsets: its first write was interrupted")
     if task.meta == TaskMeta():
         return plan_restore(task.name, None, facts, looked_at)
     try:

@@ -1,14 +1,32 @@
-"""A task: one processor's work on one partition of a subtopology — its stores, input positions and pending outputs.
+"""A task: one processor's work on one partition of a subtopology: its stores, input positions and pending outputs.
 
     CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
                           └───────────────close──────────────────►┘
 
-Moved only by ``Task.move``; an illegal move raises.
+Only ``Task.move`` changes the phase; an illegal move raises.
+
+The three offsets of one input topic, on its line of offsets::
+
+    offset   0 ─────── began ─────────── committed ─────────── positions ────────► end
+                         │                   │                     └─ next record to process
+                         │                   └─ next offset of the last commit: RocksDB and the group have it
+                         └─ where this task began to read; only a command with new positions moves it
+                                             └─────── (1) ─────────┘
+
+    (1) is only in the overlay and in the open transaction. A commit moves ``committed`` up to ``positions``; ``drop``
+    moves ``positions`` back to ``committed``. An input without a committed offset has no ``committed``: ``drop`` goes
+    back to ``began``, and the first commit pins that start.
+
+How ``_run`` finds the message that raised. A run takes messages from iterators; the failed one is taken already, those
+behind it are not. ``length_hint`` counts what is left in the iterator, without a counter in the hot loop::
+
+    index in the batch    first ······ failed   failed+1 ······ last-1
+    iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
+
+The next run continues with the same iterators, behind the failed message.
 
 Invariants:
     - A message changes state, outputs and position together or not at all.
-    - ``positions`` runs ahead of ``committed`` only by what is in the overlay and in the open transaction, and by
-      the chosen start of an input that has no committed offset: the first commit pins it.
 """
 
 from __future__ import annotations
@@ -38,20 +56,20 @@ _NONE: Mapping[str, Any] = {}
 
 
 class FunctionExits(HoldfastError):
-    """A user's function asked the whole process to end."""
+    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
 
 
-#: What a function may raise that is no Exception, yet is its own doing.
+#: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
 _ENDING = (SystemExit, GeneratorExit)
 
 
-#: So many records are deserialized at once: few enough that they are still in the processor's caches when it is their
-#: turn, and many enough that what is done once for all of them does not count.
+#: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
+#: cost per call does not matter.
 RECORDS_AT_ONCE = 100
 
 
 class TaskPhase(Enum):
-    """Where a task is in its life."""
+    """The phases of a task, in the order of the module's drawing."""
 
     CREATED = "created"
     RESTORING = "restoring"
@@ -69,7 +87,7 @@ _MOVES = {
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message whose processing raised; its writes and outputs are undone already."""
+    """A message whose processing raised; its state writes and outputs are already undone."""
 
     partition: Partition
     offset: int
@@ -80,7 +98,7 @@ class FailedMessage:
     error: Exception
 
 
-#: Decides about a failed message: an output that stands for it, None to skip it; raises to stop.
+#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
 OnFailure = Callable[[FailedMessage], Output | None]
 
 
@@ -94,7 +112,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Readable:
-    """Values and keys of consecutive messages, and why the one behind them can't be read, if that is why they end."""
+    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be deserialized."""
 
     values: list[Any]
     keys: list[Any]
@@ -102,7 +120,7 @@ class _Readable:
 
 
 class Task:
-    """One task.
+    """The stores, positions and pending outputs of one partition of a subtopology.
 
     Args:
         name: ``<subtopology>-<partition>``.
@@ -122,13 +140,13 @@ class Task:
         self.meta = TaskMeta()
         self.committed: dict[str, int] = {}
         self.positions: dict[str, int] = {}
-        #: Where reading began: the committed offsets, or what was chosen where there were none.
+        #: First offsets read: the committed ones, or for an input without one the offset that was chosen.
         self.began: dict[str, int] = {}
         self.outboxes = Outboxes()
-        #: How many changelog records were replayed before it ran.
+        #: Changelog records replayed before the task ran.
         self.restored = 0
         self.restored_s = 0.0
-        #: Stores that begin empty now, which their changelogs do not say yet: the first commit does.
+        #: Stores that begin empty; the first commit writes this to their changelogs.
         self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
@@ -139,10 +157,10 @@ class Task:
         return self.phase is TaskPhase.RUNNING
 
     def move(self, to: TaskPhase) -> None:
-        """Go to the next phase.
+        """Change the phase.
 
         Raises:
-            RuntimeError: The move is not in the drawing above.
+            RuntimeError: The module's drawing has no arrow between the two phases.
         """
         if to not in _MOVES[self.phase]:
             raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
@@ -161,7 +179,7 @@ class Task:
             store: The RocksDB.
             store_names: The stores in it.
             changelogs: By store, the changelog's topic, where it has one.
-            record_bytes_max: By topic that is written to, how large a record may be.
+            record_bytes_max: By topic that is written to, the largest record in bytes.
         """
         self._record_bytes_max = record_bytes_max
         self.store = store
@@ -175,12 +193,12 @@ class Task:
     def start(
         self, frames: Mapping[str, StreamingDataFrame], committed: Mapping[str, int], began: Mapping[str, int]
     ) -> None:
-        """State is restored: compile the steps and be ready for messages.
+        """Compile the steps and become RUNNING; the state is restored.
 
         Args:
             frames: The streams by input topic.
-            committed: The inputs' next offsets that the state holds.
-            began: Where each input is read from: the same, and a chosen offset for inputs without one.
+            committed: By input topic, the next offset that the state holds.
+            began: By input topic, the first offset to read: the committed one, or the chosen one where there is none.
         """
         for topic in self.inputs:
             frame = frames[topic]
@@ -193,10 +211,12 @@ class Task:
         self.move(TaskPhase.RUNNING)
 
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
-        """Process records ``first`` to ``last`` (indices into the batch); return how many were new.
+        """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
+
+        Records before ``positions`` are not new; they are skipped.
 
         Raises:
-            Exception: ``on_failure`` chose to stop; the records before the failed one are processed.
+            Exception: ``on_failure`` raised; the records before the failed one are processed.
         """
         topic = batch.partition.topic
         stream = self._streams[topic]
@@ -214,7 +234,7 @@ class Task:
     def _by_columns(
         self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
     ) -> None:
-        """Process records by columns, and one by one what is near to records that can't be."""
+        """Process records by columns; halve a run that can't be, and process the smallest halves one by one."""
         first, last = run
         if columns.take(batch, first, last):
             self.positions[batch.partition.topic] = batch.offsets[last - 1] + 1
@@ -228,7 +248,7 @@ class Task:
             self._by_columns(stream, columns, batch, (middle, last), on_failure)
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> None:
-        """Process records through the stream's steps."""
+        """Process records through the stream's steps, message by message."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for key in batch.keys[index:last] if key is not None}
@@ -247,10 +267,10 @@ class Task:
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure
     ) -> None:
-        """Process records that could be read."""
+        """Process records that are deserialized; the module's docstring draws how a failed one is found."""
         topic, offsets = batch.partition.topic, batch.offsets
         run, metadata = stream.run.function, stream.run.wants_metadata
-        # A message that raises stops the run; what is left of the iterators tells which one, and is what comes next.
+        # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
         values, raw_keys = iter(readable.values), iter(batch.keys[first:last])
         timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
         headers = iter(batch.headers[first:last] if metadata else ())
@@ -273,7 +293,7 @@ class Task:
                 return
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
-        """A message failed, and nothing of it is left: decide about it, and go behind it."""
+        """Decide about a failed message, whose writes are undone, and move the position behind it."""
         instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
         if instead is not None:
             self.outboxes.add(instead)
@@ -281,15 +301,15 @@ class Task:
 
     @property
     def progressed(self) -> bool:
-        """Whether there is anything to commit."""
+        """Whether positions moved, or new stores began empty, since the last commit."""
         return self.positions != self.committed or bool(self.begun_empty)
 
     def dirty_bytes(self) -> int:
-        """Roughly how much memory the uncommitted writes hold."""
+        """Approximate memory of the uncommitted writes, in bytes."""
         return sum(state.dirty_bytes() for state in self.states.values())
 
     def drop(self) -> dict[str, int]:
-        """Forget everything uncommitted; return where to read again (topic -> offset)."""
+        """Forget everything uncommitted; return by topic the offset to read again from."""
         for state in self.states.values():
             state.drop()
         for box in self.outboxes.values():
@@ -298,7 +318,7 @@ class Task:
         return dict(self.positions)
 
     def close(self) -> None:
-        """Drop what is uncommitted and release the RocksDB."""
+        """Drop uncommitted work and release the RocksDB. Safe to call twice."""
         if self.phase is TaskPhase.CLOSED:
             return
         for state in self.states.values():
@@ -316,7 +336,7 @@ def _read(stream: _Stream, batch: Batch, first: int, last: int) -> _Readable:
     raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
     with suppress(Exception, *_ENDING):
         return _Readable(_all_of(raw_values, stream.deserialize), _all_of(raw_keys, stream.deserialize_key))
-    # One of them can't be read: go through them one by one, up to that.
+    # One record can't be deserialized: deserialize them one by one, up to that record.
     readable = _Readable([], [])
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
         try:
@@ -348,8 +368,8 @@ def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable
     shown = (batch.values[index] or b"")[:40]
     return ValueUnreadable(
         f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
-        f"(it begins with {shown!r}).",
-        action="Correct the producer or the topic's deserializer, or set dead_letter_topic.",
+        f"(its value begins with {shown!r}).",
+        action="Correct the producer or the topic's deserializer, or set `dead_letter_topic`.",
         topic=partition.topic,
         partition=partition.number,
         offset=offset,
@@ -359,7 +379,7 @@ def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable
 def _exits(error: BaseException) -> FunctionExits:
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
-        action="Raise an ordinary error for a message that can't be processed; call Application.stop() to end.",
+        action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
         error=type(error).__name__,
     )
 

@@ -1,4 +1,4 @@
-"""Tickets: what a worker knows of each command that it was asked for.
+"""Tickets: the phase, progress, result and error of each command that a worker accepted.
 
 WAITING ──its turn──► RUNNING ──► DONE
     └────────────────────┴──────► FAILED     (refused, the task was taken away, or a commit got no answer)
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-#: The work of a command: it yields where the loop goes on, counts in the ticket, and returns its result.
+#: The work of a command: yields to let the loop run, counts in its ticket, and returns its result.
 Work = Generator[None, None, dict[str, Any]]
 
 
 class TicketPhase(Enum):
-    """Where a command is; see the module."""
+    """The phases of a command, as the module draws them."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -26,7 +26,7 @@ class TicketPhase(Enum):
 
 @dataclass(slots=True)
 class Ticket:
-    """One command that was asked for; ``done`` and ``total`` count its own unit: entries, records or tasks."""
+    """One accepted command; ``done`` and ``total`` count its own unit: entries, records or tasks."""
 
     id: str
     verb: str
@@ -38,11 +38,11 @@ class Ticket:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more becomes of it."""
+        """Whether the command is done or failed."""
         return self.phase in (TicketPhase.DONE, TicketPhase.FAILED)
 
     def told(self) -> dict[str, Any]:
-        """As JSON-ready data."""
+        """The ticket as JSON-ready data, as the route ``/maintenance`` shows it."""
         return {
             "id": self.id,
             "verb": self.verb,

@@ -1,4 +1,4 @@
-"""A checkpoint of every running task: RocksDB's own consistent copy, with the offsets that it is at."""
+"""The route ``/checkpoint``: a copy of every running task's RocksDB on the local disk, with its offsets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MANIFEST_VERSION = 1
 
 
 def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: int = 3) -> dict[str, Any]:
-    """Checkpoint all running tasks into a new folder below ``folder``, where each task's ``keep`` newest stay.
+    """Checkpoint all running tasks into a new folder below ``folder``, and return the manifest.
 
-    Called on the worker's thread right after a commit. Returns the manifest, which is also written last, as
-    ``manifest.json``: a folder without one is not a checkpoint.
+    Call it on the worker's thread right after a commit. ``manifest.json`` is written last: a folder without one is not
+    a checkpoint. The ``keep`` newest checkpoints of each task stay.
 
     Raises:
-        StateDiskFailed: The disk refused.
+        StateDiskFailed: The disk refused a write.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"
@@ -64,7 +64,7 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: in
 
 
 def superseded(folder: Path, keep: int) -> list[Path]:
-    """The checkpoints in which no task has one of its ``keep`` newest: several workers write to one folder."""
+    """The folders without any task's ``keep`` newest checkpoints; several workers share the folder."""
     seen: Counter[str] = Counter()
     found = []
     for place, path in enumerate(sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)):

@@ -1,4 +1,4 @@
-"""How others talk to a running processor: through its endpoint file and its HTTP server."""
+"""The client of a worker's HTTP routes: status, control and owner commands, found by the worker's endpoint file."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from holdfast.processors.engine.runtime.commands import (
 )
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: How often it is looked what became of a command, in seconds.
+#: Seconds between two reads of a running command's ticket.
 LOOK_EVERY_S = 0.1
-#: How long a command may take, in seconds, where nothing else is said.
+#: Default timeout of a command, in seconds.
 COMMAND_TIMEOUT_S = 3600.0
-#: What a body has beside its keys takes no more than this, in bytes.
+#: Maximum bytes of a body without its keys.
 _BODY_REST_BYTES = 65_536
 
 
 class ProcessorSilent(HoldfastError):
-    """A processor did not do what it was asked."""
+    """A worker did not answer, or did not do what a request asked for."""
 
 
 class ProcessorClient:
-    """One worker, seen from another process.
+    """Talks to one worker from another process.
 
     Args:
         processor: The processor's name.
         slot: The worker's slot.
-        paths: Where the endpoint file is.
+        paths: The home's paths, with the endpoint file.
     """
 
     def __init__(self, processor: str, slot: str, paths: Paths) -> None:
@@ -52,7 +52,7 @@ class ProcessorClient:
         self._file = paths.endpoint(processor, slot)
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        """What the worker says of itself; None when it is not there or does not answer in time."""
+        """The worker's ``/status``; None when the worker does not exist or does not answer in time."""
         answer = self._get("/status", timeout_s)
         try:
             status = ProcessorStatus.decode(answer.json()) if answer is not None and answer.is_success else None
@@ -61,12 +61,12 @@ class ProcessorClient:
         return status if status is not None and status.processor == self.processor else None
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether the worker is there and its loop lives."""
+        """Whether the worker answers ``/health`` and its loop is alive."""
         answer = self._get("/health", timeout_s)
         return answer is not None and answer.is_success
 
     def ready(self, timeout_s: float = 2.0) -> tuple[bool, str]:
-        """Whether the worker works, and what it waits for when it doesn't."""
+        """Whether the worker is ready (``/ready``), and if not, the reason."""
         answer = self._get("/ready", timeout_s)
         if answer is None:
             return False, "it doesn't answer"
@@ -76,14 +76,14 @@ class ProcessorClient:
             return False, f"it answered {answer.status_code}"
 
     def metrics(self, timeout_s: float = 2.0) -> str | None:
-        """The metrics in Prometheus' text format; None when the worker does not answer."""
+        """The worker's ``/metrics`` in Prometheus' text format; None when the worker does not answer."""
         answer = self._get("/metrics", timeout_s)
         return answer.text if answer is not None and answer.is_success else None
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
-        """When the loop of that very process last gave a sign of life; None when it never came so far.
+        """The last heartbeat of the process with this pid; None when it has no endpoint file.
 
-        It is known of a process that doesn't answer, too.
+        It is known also of a process that does not answer.
         """
         endpoint = self._endpoint()
         if endpoint is None or pid is None or endpoint.get("pid") != pid:
@@ -94,7 +94,7 @@ class ProcessorClient:
             return None
 
     def last_failure(self) -> ProcessorStatus | None:
-        """What the worker said when it last stopped with an error; None when it never did."""
+        """The status that the worker left when it last stopped with an error; None when it never did."""
         try:
             return ProcessorStatus.decode(json.loads(self._file.with_suffix(".failed.json").read_text()))
         except (OSError, ValueError, KeyError, TypeError):
@@ -112,76 +112,78 @@ class ProcessorClient:
         return True
 
     def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Commit and checkpoint all running tasks; returns the manifest.
+        """Commit and checkpoint all running tasks; return the manifest.
 
-        Raises (as all verbs do):
-            ProcessorSilent: The worker is not there, or refused.
+        Raises (as all control requests do):
+            ProcessorSilent: The worker does not answer, or refused.
         """
         return self._post("/checkpoint", timeout_s)
 
     def compact(self, timeout_s: float = 150.0) -> dict[str, Any]:
-        """Rewrite the stores without what was deleted or overwritten; returns sizes in bytes, before and after."""
+        """Rewrite the stores without deleted and overwritten entries; return sizes in bytes, before and after."""
         return self._post("/compact", timeout_s)
 
     def pause(self, timeout_s: float = 150.0) -> None:
-        """Have it read no more input until ``resume``; it keeps its partitions, and commits what it has."""
+        """Stop reading input until ``resume``; the worker keeps its partitions and commits its work."""
         self._post("/pause", timeout_s)
 
     def resume(self, timeout_s: float = 150.0) -> None:
-        """Have it read its inputs again."""
+        """Read the inputs again after ``pause``."""
         self._post("/resume", timeout_s)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Ask the worker to finish."""
+        """Ask the worker to commit and end; returns before it has ended."""
         self._post("/stop", timeout_s)
 
     # -- commands about state and positions ------------------------------------------------------------------------
 
     def count(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """How much is selected: keys (of messages), entries, and bytes of values.
+        """Count the selected message keys, entries, and bytes of values.
 
         Args:
             store: The store, or stores that are used together.
             timeout_s: How long to wait, in seconds.
-            which: ``partitions`` (numbers; all that the worker owns without them), and one of ``keys`` (a list of text
-                or bytes), ``prefix`` (text or bytes) and ``all=True``.
+            which: ``partitions`` (numbers; default: all that the worker owns), and one of ``keys`` (a list of text or
+                bytes), ``prefix`` (text or bytes) and ``all=True``.
 
         Raises (as all commands do):
-            CommandWrong: It names what the processor does not have.
+            CommandWrong: The command names something that the processor does not have.
             CommandRefused: The worker can't do it now.
-            CommandFailed: It ended before its end; what it had done, is done. Asked again, it goes on there.
-            ProcessorSilent: The worker is not there; if it had begun, what became of it is not known: ask again.
+            CommandFailed: It stopped before it was complete. Completed batches stay; repeated, it continues there.
+            ProcessorSilent: The worker does not answer. The outcome of a command that had begun is unknown: repeat it.
         """
         return self._select("/state/count", store, timeout_s, **which)
 
     def export(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Write what is selected (see ``count``) to a file of the worker's machine, as of one moment.
+        """Write the selected keys to a file on the worker's machine, as of one moment.
+
+        The arguments are those of ``count``.
 
         Returns:
-            As ``count``, and ``files``, each with ``path``, ``sha256``, ``keys``, ``entries`` and ``bytes``; of a
-            single file, ``path`` and ``sha256`` are told beside it, too.
+            As ``count``, and ``files``, each with ``path``, ``sha256``, ``keys``, ``entries`` and ``bytes``. For a
+            single file, ``path`` and ``sha256`` are also at the top.
         """
         return self._select("/state/export", store, timeout_s, **which)
 
     def clear(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Delete what is selected (see ``count``), here and in the changelog.
+        """Delete the selected keys in the store and in the changelog.
 
         Args:
             store: The store, or stores that are used together.
             timeout_s: How long to wait, in seconds.
-            which: As of ``count``; and ``export=True``, to have it in files before; and ``positions`` (topic to
-                partition to offset), from where on inputs are read as of the same commit as their task's last deletes,
-                of a worker that is paused.
+            which: As for ``count``, and ``export=True`` to write the keys to files first, and ``positions`` (topic to
+                partition to offset): a paused worker then reads the inputs from there. They are committed together
+                with the last deletes of their task.
 
         Returns:
-            As ``count``: what was deleted; with ``export``, as ``export``.
+            As ``count``, of the deleted keys; with ``export``, as ``export``.
         """
         return self._select("/state/clear", store, timeout_s, **which)
 
     def position(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
-        """Have a worker that is paused read its inputs (topic to partition to offset) from there on.
+        """Set the positions of a paused worker (topic to partition to offset).
 
-        State stays as it is: what is read twice, counts twice.
+        The state stays as it is: records that are read twice count twice.
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
@@ -191,15 +193,15 @@ class ProcessorClient:
         timeout_s: float = COMMAND_TIMEOUT_S,
         tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
     ) -> dict[str, Any]:
-        """Have a worker that builds a store anew read its inputs up to these offsets, and no further.
+        """Let a worker that rebuilds a store read its inputs up to these offsets, and no further.
 
         Args:
             positions: Topic to partition to the first offset that is not processed.
             timeout_s: How long to wait, in seconds.
-            tell: Told at each look how much is ``done`` of the ``total``, in offsets.
+            tell: Called with the ticket at each look: ``done`` of ``total``, in offsets.
 
         Returns:
-            ``positions``, topic to partition to the offset that is committed: those that were asked for.
+            ``positions``: topic to partition to the committed offset, equal to the requested one.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -212,25 +214,25 @@ class ProcessorClient:
         timeout_s: float = COMMAND_TIMEOUT_S,
         tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
     ) -> dict[str, Any]:
-        """Make a store of a worker that is paused equal to what another changelog has, byte for byte.
+        """Make a store of a paused worker equal to another changelog, byte for byte.
 
         Args:
             store: The store.
-            changelog: The other topic; nobody writes to it any more.
-            upto: By partition, its end: the next offset. Only these partitions are changed.
-            positions: From where inputs are read on, as of the same commit as their task's last change.
+            changelog: The other changelog, which has no writer.
+            upto: By partition, the next offset at its end. Only these partitions are changed.
+            positions: Offsets to read the inputs from, committed together with their task's last change.
             timeout_s: How long to wait, in seconds.
-            tell: Told at each look how much is ``done`` of the ``total``.
+            tell: Called with the ticket at each look: ``done`` of ``total``.
 
         Returns:
-            ``set``, ``deleted`` and ``same``, counted in entries; ``inputs``, by partition what the other state holds.
+            ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state.
         """
         asked = {"store": store, "changelog": changelog, "upto": upto}
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
-        """A command about keys, in several parts where one request would be too long."""
+        """Run a command about keys, in several requests when one would be too long."""
         asked = {name: value for name, value in which.items() if value is not None and value is not False}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
@@ -254,7 +256,7 @@ class ProcessorClient:
         timeout_s: float,
         tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
     ) -> dict[str, Any]:
-        """Begin a command, and wait for its end."""
+        """Begin a command and wait for its result."""
         deadline = time.monotonic() + timeout_s
         begun = self._request(page, min(150.0, timeout_s), msgspec.json.encode(asked))
         if begun.status_code in (400, 409):
@@ -267,7 +269,7 @@ class ProcessorClient:
             if answer is not None and answer.is_success:
                 told = next((each for each in answer.json()["commands"] if each["id"] == ticket_id), None)
                 if told is None:
-                    raise self._silent(page, "it was restarted meanwhile: how far that came is not known; ask again")
+                    raise self._silent(page, "it was restarted, so the outcome is unknown; repeat the command")
                 tell(told)
                 if told["phase"] == "done":
                     result: dict[str, Any] = told["result"]
@@ -276,9 +278,9 @@ class ProcessorClient:
                     error = told["error"]
                     raise CommandFailed(error["message"], action=error["action"], **error["fields"])
             elif not self.alive():
-                raise self._silent(page, "it went away in mid-command: how far that came is not known; ask again")
+                raise self._silent(page, "it ended, so the outcome is unknown; repeat the command")
             time.sleep(LOOK_EVERY_S)
-        raise self._silent(page, f"it is not done after {timeout_s:.0f} s; it goes on")
+        raise self._silent(page, f"the command is not done after {timeout_s:.0f} s, and continues")
 
     def _get(self, page: str, timeout_s: float) -> httpx.Response | None:
         endpoint = self._endpoint()
@@ -298,7 +300,7 @@ class ProcessorClient:
         try:
             document: dict[str, Any] = answer.json()
         except ValueError as failure:
-            raise self._silent(path, f"no answer that can be read: {failure!r}") from failure
+            raise self._silent(path, f"its answer can't be read: {failure!r}") from failure
         return document
 
     def _request(self, path: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
@@ -314,12 +316,12 @@ class ProcessorClient:
                 trust_env=False,
             )
         except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as failure:
-            raise self._silent(path, f"no answer that can be read: {failure!r}") from failure
+            raise self._silent(path, f"it did not answer: {failure!r}") from failure
 
     def _silent(self, path: str, seen: str) -> ProcessorSilent:
         return ProcessorSilent(
-            f"Processor {self.processor} (slot {self.slot}) was asked for {path}; {seen}.",
-            action=f"Look at `holdfast status` and at the log of {self.processor}.",
+            f"Processor {self.processor} (slot {self.slot}) did not carry out {path}: {seen}.",
+            action=f"Run `holdfast status`, then `holdfast logs {self.processor}`.",
             processor=self.processor,
             slot=self.slot,
         )
@@ -342,12 +344,12 @@ def _refusal(answer: httpx.Response) -> HoldfastError:
     except ValueError:
         told = {}
     kind = CommandWrong if answer.status_code == 400 else CommandRefused
-    message, action = told.get("error", answer.text[:200]), told.get("action", "Look at the worker's log.")
+    message, action = told.get("error", answer.text[:200]), told.get("action", "Read the worker's log.")
     return kind(message, action=action, **told.get("fields", {}))
 
 
 def _portions(keys: Sequence[Key]) -> list[list[Key]]:
-    """Keys in lists that fit a request each; one empty list for none."""
+    """The keys in lists that each fit a request; one empty list for no keys."""
     portions: list[list[Key]] = [[]]
     size = _BODY_REST_BYTES
     for key in keys:
@@ -361,7 +363,7 @@ def _portions(keys: Sequence[Key]) -> list[list[Key]]:
 
 
 def _together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the parts of a command come to."""
+    """The sums of the results of a command's parts, and their export files."""
     told: dict[str, Any] = {name: sum(part[name] for part in results) for name in ("keys", "entries", "bytes")}
     told["partitions"] = results[0]["partitions"]
     exports = [part if "path" in part else part.get("export") for part in results]

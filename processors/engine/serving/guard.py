@@ -1,8 +1,12 @@
-"""Who may ask what: the token, and the names under which the server may be addressed.
+"""Decides who may read a worker's status, and who may control or stop a worker.
 
-On loopback every program of this machine may read; so may a web page in a browser on it, if a foreign name were made
-to mean 127.0.0.1, which is why foreign names are refused there. Where other machines reach the server, reading needs
-the token, too. Control needs it everywhere.
+    request                                    server on loopback           server that other machines reach
+    GET /health, /ready                        every program                every program
+    GET other routes                           every program                with the token
+    POST (control, stop, owner commands)       with the token               with the token
+
+On loopback, a request whose ``Host`` header has a foreign name is refused: a web page could otherwise resolve its own
+name to 127.0.0.1 and read through a browser on this machine.
 """
 
 from __future__ import annotations
@@ -13,15 +17,15 @@ from urllib.parse import urlsplit
 from holdfast.infra.settings import ServingSettings
 
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
-#: What says no more than whether the worker works; probes of other machines have no token.
+#: Routes that say only whether the worker works; probes of other machines have no token.
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
 class Guard:
-    """Decides about requests.
+    """Checks the host name and the token of each request.
 
     Args:
-        serving: Where the server listens, and its token; without one, a token is drawn.
+        serving: The address of the server, and its token; without one, a random token is drawn.
     """
 
     def __init__(self, serving: ServingSettings) -> None:
@@ -31,7 +35,7 @@ class Guard:
         self._names = _LOOPBACK_NAMES | {serving.host.lower()}
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """The guard without its token, for logs."""
         return f"Guard(on_loopback={self._on_loopback})"
 
     def knows_name(self, host: str | None) -> bool:
@@ -44,7 +48,7 @@ class Guard:
             return False
 
     def admits(self, method: str, page: str, authorization: str | None) -> bool:
-        """Whether a request may be served."""
+        """Whether a request may be served, by its method, route and ``Authorization`` header."""
         reads = method in ("GET", "HEAD")
         if reads and (self._on_loopback or page in OPEN_PAGES):
             return True

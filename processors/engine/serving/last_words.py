@@ -1,4 +1,4 @@
-"""What a worker leaves behind when it ends before it could answer anybody: why, where a reader finds it."""
+"""The failure file of a worker that ends before its server answers: the error, beside the endpoint file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _log = structlog.get_logger("serving.last_words")
 
 
 def failure_file(endpoint: Path) -> Path:
-    """Where the last words of a worker are, beside its endpoint file."""
+    """The path of a worker's failure file, beside its endpoint file."""
     return endpoint.with_suffix(".failed.json")
 
 
 def leave_last_words(endpoint: Path, processor: str, slot: str, error: Mapping[str, Any], started_at: float) -> None:
-    """Write down why this process ends, unless it said so already.
+    """Write the error that ends this process to the failure file, unless this process already wrote one.
 
     Args:
         endpoint: The worker's endpoint file.
         processor: The processor's name.
         slot: The worker's slot.
-        error: What ended it, as ``HoldfastError.as_dict`` has it.
+        error: The error, as ``HoldfastError.as_dict`` returns it.
         started_at: When this process started, seconds since 1970.
     """
     file = failure_file(endpoint)
@@ -48,7 +48,7 @@ def leave_last_words(endpoint: Path, processor: str, slot: str, error: Mapping[s
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(document))
     except OSError as why:
-        _log.error("the failure could not be written down", path=str(file), error=str(why))
+        _log.error("the failure file can't be written", path=str(file), error=str(why))
 
 
 def _pid_of(file: Path) -> int | None:

@@ -1,9 +1,9 @@
-"""A worker's status as Prometheus metrics; docs/metrics.md says what each means.
+"""The route ``/metrics``: a worker's status as Prometheus metrics; ``docs/metrics.md`` explains each.
 
 Invariants:
-    - Processed messages are counted once, however often they were processed; outputs, dead letters and skipped messages
-      as often as they were made, also by what was aborted then.
-    - Only the published status is read; a scrape costs the worker no more than a status.
+    - A processed message counts once, even if it is processed again after an abort. Outputs, dead letters and skipped
+      messages count each time, also in aborted transactions.
+    - Only the published status is read, so a scrape costs the worker no more than a status.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDENTITY = ("processor", "slot")
 
 
 class WorkerMetrics:
-    """Makes the metrics page of one worker from its status documents."""
+    """Formats one worker's status documents as metrics; its counter of processed messages never falls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,8 +37,8 @@ class WorkerMetrics:
         """The metrics of one status document.
 
         Args:
-            status: See ``describe_worker``.
-            heartbeat_age_s: How long ago the loop last gave a sign of life.
+            status: The status, as ``describe_worker`` returns it.
+            heartbeat_age_s: Seconds since the loop's last heartbeat.
         """
         with self._lock:
             self._processed = max(self._processed, status["records"]["processed"])
@@ -58,7 +58,7 @@ class _Snapshot(Collector):
         self._processed = processed
 
     def collect(self) -> Iterable[Metric]:
-        """All families."""
+        """All metric families, in the order of ``docs/metrics.md``."""
         yield from self._worker()
         yield from self._records()
         yield from self._commits()

@@ -1,7 +1,7 @@
-"""HTTP itself: bounded requests, JSON answers, one thread each; what a page or a verb does is decided elsewhere.
+"""The HTTP layer of a worker: bounded requests, JSON answers, one thread each. ``server`` holds the routes.
 
 Invariants:
-    - A request is refused before it is understood when it is too long, comes too slowly or names another host.
+    - A request that is too long, too slow or names another host is refused before it is parsed further.
     - No answer and no log line holds a token.
 """
 
@@ -25,54 +25,54 @@ from holdfast.processors.engine.serving.guard import Guard
 
 _log = structlog.get_logger("serving")
 
-#: A request, with all its headers, has at most so many bytes, and its body so many.
+#: Maximum bytes of a request line with all headers, and of a body.
 REQUEST_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 4_096
-#: A connection that says nothing for so many seconds is closed.
+#: A connection that sends nothing for this many seconds is closed.
 SILENCE_S = 10.0
-#: So many connections are held at once; a further one takes the place of the oldest that has asked for nothing.
+#: Maximum open connections; a further one replaces the oldest that has not sent a request.
 AT_ONCE_MAX = 32
-#: So many seconds a connection waits for a place.
+#: Seconds that a new connection waits for a free place.
 _ROOM_WAIT_S = 1.0
-#: Of a refused request so many bytes are still read, so that its sender gets to see the answer.
+#: Bytes of a refused request that are still read, so that its sender receives the answer.
 _DRAIN_BYTES_MAX = 1 << 20
 _DRAIN_S = 1.0
-#: Of refusals the first few are logged, and later ones every so many.
+#: The first refusals are logged one by one, later ones at every ``_LOG_EVERY``-th.
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 
 class ServingImpossible(HoldfastError):
-    """The address or port can't be listened on; fields: host, port."""
+    """The server can't listen on its address or port; fields: ``host``, ``port``."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request gets: an HTTP status and a body, JSON unless it is bytes."""
+    """The answer to a request: an HTTP status code and a body, JSON unless it is bytes."""
 
     code: int
     body: Mapping[str, Any] | bytes
     content_type: str = "application/json"
 
 
-#: Serves an admitted request: method, page and body to its answer.
+#: Answers an admitted request, from its method, route and body.
 Serve = Callable[[str, str, bytes], Answer]
 
 
 class _TooLong(Exception):
-    """The request has more bytes than it may."""
+    """A request has more than ``REQUEST_BYTES_MAX`` bytes."""
 
 
 class _Bounded:
-    """A request's stream, up to a number of bytes."""
+    """A request's stream that raises ``_TooLong`` after ``left`` bytes of lines."""
 
     def __init__(self, stream: BinaryIO, left: int) -> None:
         self._stream = stream
         self._left = left
 
     def readline(self, size: int = -1) -> bytes:
-        """A line; see ``io.IOBase.readline``."""
+        """Read a line of the request's head, as ``io.IOBase.readline`` does."""
         line = self._stream.readline(min(size, self._left + 1) if size >= 0 else self._left + 1)
         self._left -= len(line)
         if self._left < 0:
@@ -80,7 +80,7 @@ class _Bounded:
         return line
 
     def read(self, size: int) -> bytes:
-        """Bytes of the body, which has its own bound."""
+        """Read bytes of the body, whose length is checked before."""
         return self._stream.read(size)
 
     def close(self) -> None:
@@ -92,14 +92,14 @@ class RequestServer(ThreadingHTTPServer):
     """Listens, and serves each request on a thread of its own.
 
     Args:
-        serving: Where to listen.
-        guard: Who may ask.
-        serve: What to answer.
-        pages: The pages and verbs that there are; no other path is logged, it may hold anything.
-        bodies: Those that take a body, and how many bytes it may have.
+        serving: The address and port.
+        guard: Decides which requests are admitted.
+        serve: Answers admitted requests.
+        pages: The existing routes; other paths are never logged, because they may contain anything.
+        bodies: By route that takes a body, its maximum bytes.
 
     Raises:
-        ServingImpossible: The address or port can't be listened on.
+        ServingImpossible: The server can't listen on its address or port.
     """
 
     daemon_threads = True
@@ -120,7 +120,7 @@ class RequestServer(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(AT_ONCE_MAX)
         self._refusals = 0
         self._lock = threading.Lock()
-        #: Connections that have not asked for anything yet, oldest first.
+        #: Connections that have not sent a request yet, oldest first.
         self._unasked: dict[int, Any] = {}
         self._host = serving.host
         self.address_family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
@@ -129,25 +129,25 @@ class RequestServer(ThreadingHTTPServer):
         except OSError as failure:
             raise ServingImpossible(
                 f"Status and control can't listen on {serving.host} port {serving.port}: {failure.strerror}.",
-                action="Set HOLDFAST_SERVING__PORT to a free port or to 0, which takes any free one; each worker of a "
-                "machine needs its own. Or set HOLDFAST_SERVING__HOST to an address of this machine.",
+                action="Set `HOLDFAST_SERVING__PORT` to a free port or to `0`, which takes any free one; each worker "
+                "of a machine needs its own. Or set `HOLDFAST_SERVING__HOST` to an address of this machine.",
                 host=serving.host,
                 port=serving.port,
             ) from failure
 
     @property
     def url(self) -> str:
-        """Where this machine's programs reach it."""
+        """The URL for programs on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}"
 
     def server_bind(self) -> None:
-        """Bind, without asking the name service who we are."""
+        """Bind without a lookup of this machine's name, which can be slow."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self._host, int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve on a thread, unless there are too many."""
+        """Serve on a thread; close the connection when no place becomes free."""
         if not self._free.acquire(blocking=False):
             self._end_the_quietest()
             if not self._free.acquire(timeout=_ROOM_WAIT_S):
@@ -158,12 +158,12 @@ class RequestServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def asked(self, request: Any) -> None:
-        """A connection has said what it wants."""
+        """Record that a connection has sent a request."""
         with self._lock:
             self._unasked.pop(id(request), None)
 
     def _end_the_quietest(self) -> None:
-        """Of the connections that have asked for nothing yet, the oldest makes room."""
+        """Close the oldest connection that has not sent a request."""
         with self._lock:
             found = next(iter(self._unasked), None)
             oldest = None if found is None else self._unasked.pop(found)
@@ -172,7 +172,7 @@ class RequestServer(ThreadingHTTPServer):
                 oldest.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The thread's work."""
+        """Serve one connection on its thread, then free its place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -180,11 +180,11 @@ class RequestServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """The client went away, or we erred: one line, without the request."""
+        """Log a failed request without its content: the client disconnected, or the handler has a bug."""
         _log.warning("a request was not answered", client=str(client_address[0]), exc_info=True)
 
     def refused(self, client: str, page: str, why: str) -> None:
-        """Log a refusal, if there were not too many."""
+        """Count a refusal, and log the first ones and every ``_LOG_EVERY``-th."""
         self._refusals += 1
         if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
             shown = page if page in self.pages else "unknown"
@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.requestline, self.request_version, self.command = "", "", ""
             self._refuse(431, f"a request has at most {REQUEST_BYTES_MAX} bytes")
         except ConnectionError:
-            self.close_connection = True  # the client went away
+            self.close_connection = True  # the client disconnected
 
     def do_GET(self) -> None:
         self._serve()
@@ -223,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
             needs = "" if page in self.server.bodies else "; this needs none"
             return self._refuse(413, f"a body has at most {most} bytes{needs}")
         if int(length) > BODY_BYTES_MAX and not self._is_admitted():
-            return  # what strangers send is not kept
+            return  # a large body without the token is not read into memory
         self._serve(self.rfile.read(int(length)))
 
     @property
@@ -231,7 +231,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.path.partition("?")[0]
 
     def _is_admitted(self) -> bool:
-        """Whether it may be served; if not, it is refused."""
+        """Whether the request may be served; sends the refusal if not."""
         self.server.asked(self.connection)
         guard = self.server.guard
         if not guard.knows_name(self.headers.get("Host")):
@@ -247,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(self.server.serve(self.command, self._page, body))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses, as all other refusals; its message would hold the request."""
+        """Refuse as all other refusals do; the library's own message would contain the request."""
         self._refuse(int(code), self.responses[code][0])
 
     def _refuse(self, code: int, why: str, page: str = "unknown") -> None:
@@ -258,10 +258,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self._drain()
         except OSError:
-            return  # it went away without waiting for the answer
+            return  # the client disconnected before the answer
 
     def _drain(self) -> None:
-        """Closing with bytes unread would reset the connection, and the answer might be lost."""
+        """Read the rest of the request: closing with unread bytes resets the connection and may lose the answer."""
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.settimeout(_DRAIN_S)
         left = _DRAIN_BYTES_MAX

@@ -1,12 +1,15 @@
-"""A worker's status, health, metrics and control over HTTP; see docs/metrics.md.
+"""A worker's HTTP routes: status, health, metrics, control and owner commands; ``guard`` decides who may use them.
 
-The server's threads never touch the worker's state: they hand requests to the worker's loop and wait. A loop that
-does not answer in time gives 503, which is how a stuck worker looks from outside; the last status that the loop
-published is served meanwhile, with the heartbeat that shows its age.
+    GET    /health  /ready  /status  /metrics  /maintenance (the tickets of owner commands)
+    POST   /checkpoint  /compact  /pause  /resume  /stop
+    POST   /state/count  /state/export  /state/clear  /state/adopt  /inputs/position  /inputs/until  (answer 202)
+
+The server's threads never touch the worker's state: they queue requests for the worker's loop and wait. When the loop
+does not answer in time, the answer is 503; ``/status`` then serves the last status, whose heartbeat shows its age.
 
 Invariants:
-    - The modification time of the endpoint file is the loop's last sign of life: who can't reach the server, and
-      remembers nothing, still knows since when it is silent.
+    - The modification time of the endpoint file is the loop's last heartbeat. A process that can't reach the server
+      still reads from it how long the loop has been silent.
 """
 
 from __future__ import annotations
@@ -44,15 +47,15 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("serving")
 
-#: How long a request waits for the loop, in seconds.
+#: Seconds that a request waits for the loop.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
-#: How often the loop's sign of life is written down, in seconds.
+#: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
 
 _NOT_READY = {
-    Phase.STARTING: "it starts, and waits for Kafka to let its producer begin",
-    Phase.JOINING: "it waits for the group to give it partitions",
+    Phase.STARTING: "it starts, and waits until Kafka initialises its producer",
+    Phase.JOINING: "it waits for partitions from its group",
     Phase.RESTORING: "it restores its state",
     Phase.WAITING: "no broker answers",
     Phase.STOPPING: "it stops",
@@ -65,7 +68,7 @@ def _refusal(code: int, failure: HoldfastError) -> Answer:
 
 
 class _Call:
-    """Work on the loop's thread, and who waits for it."""
+    """Work for the loop's thread, with a result that a server thread waits for."""
 
     def __init__(self, work: Callable[[], dict[str, Any]]) -> None:
         self._work = work
@@ -75,7 +78,7 @@ class _Call:
         self._failure: Exception | None = None
 
     def run(self) -> None:
-        """On the loop's thread; what nobody waits for any more is not begun."""
+        """Do the work on the loop's thread, unless the waiting thread has given up."""
         if self._given_up:
             return
         try:
@@ -86,10 +89,10 @@ class _Call:
             self._done.set()
 
     def result(self, wait_s: float) -> dict[str, Any] | None:
-        """What came of it; None when the loop didn't do it in time.
+        """The result of the work; None when the loop did not run it in time.
 
         Raises:
-            Exception: What the work raised.
+            Exception: The work raised it.
         """
         if not self._done.wait(wait_s):
             return None
@@ -98,29 +101,29 @@ class _Call:
         return self._value
 
     def give_up(self) -> None:
-        """Nobody waits any more."""
+        """Stop waiting: the loop skips the work if it has not begun."""
         self._given_up = True
 
     @property
     def done(self) -> bool:
-        """Whether it was run."""
+        """Whether the loop has run the work."""
         return self._done.is_set()
 
 
 class ControlServer:
-    """Serves one worker.
+    """Serves the HTTP routes of one worker.
 
     Args:
         worker: The worker.
         processor: The processor's name.
         slot: The worker's slot.
-        endpoint: The file that tells others where this server is (pid, url, token; mode 0600).
-        checkpoints: Where checkpoints go.
-        serving: Where to listen, and with which token.
-        stuck_after_s: After so long a silence of the loop, the worker is not healthy.
+        endpoint: The file with pid, URL and token of this server, mode 0600.
+        checkpoints: The folder of local checkpoints.
+        serving: The address, the port and the token.
+        stuck_after_s: Seconds without a heartbeat after which the worker is unhealthy.
 
     Raises:
-        ServingImpossible: The address or port can't be listened on.
+        ServingImpossible: The server can't listen on its address or port.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class ControlServer:
         self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *COMMANDS], bodies)
 
     def start(self) -> str:
-        """Serve in the background; return the URL."""
+        """Serve on background threads, write the endpoint file, and return the URL."""
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True).start()
         url = self._server.url
         self._endpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -179,17 +182,17 @@ class ControlServer:
         return url
 
     def failed(self, error: Mapping[str, Any]) -> None:
-        """The worker stopped with an error: leave it where a reader finds it after this process is gone."""
+        """Write the last status with the error to the failure file, which outlives this process."""
         self._error = error
         self._last = {**describe_worker(self._worker, self._processor, self._slot, error), "tasks": []}
         failure = self._endpoint.with_suffix(".failed.json")
         try:
             failure.write_text(json.dumps(self._last))
         except OSError as why:
-            _log.error("the failure could not be written down", path=str(failure), error=str(why))
+            _log.error("the failure file can't be written", path=str(failure), error=str(why))
 
     def close(self) -> None:
-        """Stop serving; take the endpoint file away if it is still ours."""
+        """Stop serving; delete the endpoint file if it has this process's pid."""
         self._closed.set()
         self._server.shutdown()
         self._server.server_close()
@@ -200,8 +203,8 @@ class ControlServer:
             return
 
     def status(self) -> dict[str, Any]:
-        """The status as of now, or the last known one when the loop does not answer."""
-        with self._lock:  # a loop that stands still gets one question, not one for each that asks
+        """The status now, or the last known one when the loop does not answer in time."""
+        with self._lock:  # a stuck loop gets one request in its queue, not one for each client
             if self._asked is None or self._asked.done:
                 self._asked = _Call(
                     lambda: describe_worker(self._worker, self._processor, self._slot, self._error),
@@ -214,7 +217,7 @@ class ControlServer:
         return {**self._last, "heartbeat_at": self._worker.heartbeat_at}
 
     def silent_s(self) -> float:
-        """How long ago the loop gave its last sign of life, whatever the wall clock does; right to about a second."""
+        """Seconds since the loop's last heartbeat, by the monotonic clock; accurate to about a second."""
         with self._lock:
             now = time.monotonic()
             if self._worker.heartbeat_at != self._beat[0]:
@@ -230,9 +233,9 @@ class ControlServer:
         if found is not None:
             return found()
         if page in self._pages or page in posted:
-            return Answer(405, {"error": f"{page} is asked for with {'GET' if page in self._pages else 'POST'}"})
+            return Answer(405, {"error": f"{page} needs the method {'GET' if page in self._pages else 'POST'}"})
         known = ", ".join([*self._pages, *posted])
-        return Answer(404, {"error": f"no page or verb of that name; there are {known}"})
+        return Answer(404, {"error": f"no such route; the routes are {known}"})
 
     def _health(self) -> Answer:
         silent_s = self.silent_s()
@@ -242,7 +245,7 @@ class ControlServer:
     def _ready(self) -> Answer:
         silent_s, phase = self.silent_s(), self._worker.phase
         if silent_s > self._stuck_after_s:
-            why = f"its loop gave no sign of life for {silent_s:.0f} s"
+            why = f"its loop has had no heartbeat for {silent_s:.0f} s"
         elif self._error is not None:
             why = _NOT_READY[Phase.FAILED]
         elif phase is Phase.RUNNING:
@@ -252,7 +255,7 @@ class ControlServer:
         return Answer(503, {"status": "not ready", "phase": phase.value, "reason": why})
 
     def _metrics_page(self) -> Answer:
-        from holdfast.processors.engine.serving.metrics import (  # a start that nobody scrapes is quicker
+        from holdfast.processors.engine.serving.metrics import (  # imported here: the start is faster without it
             CONTENT_TYPE,
             WorkerMetrics,
         )
@@ -273,7 +276,7 @@ class ControlServer:
     # -- verbs -----------------------------------------------------------------------------------------------------
 
     def _command(self, page: str, body: bytes) -> Answer:
-        """Begin a command; ``/maintenance`` tells what becomes of it."""
+        """Begin an owner command; ``/maintenance`` has its progress and result."""
         try:
             command = decode(page, body)
         except CommandWrong as wrong:
@@ -282,7 +285,7 @@ class ControlServer:
         return replace(begun, code=202) if begun.code == 200 else begun
 
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
-        """Do it on the loop's thread, and say so."""
+        """Run the work on the loop's thread, and log it."""
         began = time.monotonic()
         call = _Call(work)
         self._worker.requests.append(Request(call.run, only_reads=False))
@@ -324,7 +327,7 @@ class ControlServer:
         _log.info("control", verb="stop")
         return Answer(202, {"status": "stopping"})
 
-    # -- signs of life ---------------------------------------------------------------------------------------------
+    # -- heartbeats ------------------------------------------------------------------------------------------------
 
     def _write_heartbeats(self) -> None:
         told = False
@@ -336,4 +339,4 @@ class ControlServer:
             except OSError as failure:
                 if not told:
                     told = True
-                    _log.warning("signs of life can't be written", path=str(self._endpoint), error=str(failure))
+                    _log.warning("heartbeats can't be written", path=str(self._endpoint), error=str(failure))

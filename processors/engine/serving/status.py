@@ -1,4 +1,4 @@
-"""The status of a worker as JSON-ready data, and as the frozen facts that a reader makes of it."""
+"""The route ``/status``: a worker's status as JSON-ready data, and decoded into frozen dataclasses for readers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ class InputPosition:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task.
+    """The status of one task.
 
-    ``store_bytes`` is its store's size on disk, None where there is none; ``keys`` and ``live_bytes`` are what lives of
-    it, estimated; ``state`` has for each store how many reads
-    there were, and how many of them went to the database (``misses``); ``checkpoint`` is what its state began with: the
-    checkpoint that is being fetched or was used, or why none was; ``restored`` is how many changelog records were
-    replayed before it ran, and ``restored_s`` how many seconds that took.
+    ``store_bytes`` is the size of its store on disk, None without a store. ``keys`` and ``live_bytes`` estimate its
+    live entries. ``state`` has for each store the number of reads, and of reads from the database (``misses``).
+    ``checkpoint`` is the checkpoint that is being fetched or was used, or why none was used. ``restored`` is the number
+    of changelog records replayed before the task ran, in ``restored_s`` seconds.
     """
 
     task: str
@@ -53,11 +52,11 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """One task of another process that this one follows.
+    """The status of one standby: a task of another process that this one follows.
 
-    ``phase`` is ``behind``, ``following`` or ``waiting`` (for its next try, after ``error``); ``stores`` has for each
-    its changelog, position, end and lag in offsets; ``complete_at`` is since when it surely lacks something, in seconds
-    since 1970; ``records`` counts what was replayed.
+    ``phase`` is ``behind``, ``following`` or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
+    its changelog, position, end and lag in offsets. The standby has everything up to ``complete_at``, in seconds since
+    1970. ``records`` counts replayed records.
     """
 
     task: str
@@ -73,8 +72,10 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatus:
-    """One worker; times are seconds since 1970. ``maintenance`` is the command that is under way: its id, its verb, and
-    how much of it is done, of how much where that is known."""
+    """The status of one worker; times are seconds since 1970.
+
+    ``maintenance`` is the running owner command: its id, its verb, and ``done`` of ``total`` (None if unknown).
+    """
 
     processor: str
     slot: str
@@ -95,13 +96,13 @@ class ProcessorStatus:
 
     @property
     def lag(self) -> int | None:
-        """Records still to process, over all tasks; None while that can't be known (joining, restoring, waiting)."""
+        """Input records left to process, over all tasks; None while joining, restoring or waiting."""
         lags = [at.lag for task in self.tasks for at in task.inputs.values()]
         return _lag_of(self.phase, lags)
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """From the ``/status`` document; what a newer worker says beyond this is left out."""
+        """Decode the ``/status`` document; unknown fields of a newer worker are ignored."""
         tasks = tuple(
             TaskStatus(
                 **{
@@ -116,7 +117,7 @@ class ProcessorStatus:
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The ``/status`` document; called on the worker's own thread."""
+    """Make the ``/status`` document; call it on the worker's own thread."""
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
     tasks = [_describe_task(worker, task) for task in worker.assignment.tasks]
@@ -161,7 +162,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
     member = worker.member
     for topic in task.inputs:
         position = task.positions.get(topic)
-        # The end is as of the last fetch, and a paused worker fetches nothing: an old end would pass for no lag.
+        # The end is that of the last fetch, and a paused worker fetches nothing: an old end would look like no lag.
         place = Partition(topic, task.partition)
         end = None if member is None or worker.paused else member.high_watermark(place)
         lag = None if end is None else max(0, end - (position or 0))
@@ -195,7 +196,7 @@ def _sizes_of(task: Task) -> dict[str, int | None]:
             "live_bytes": live_bytes,
         }
     except Exception:
-        # a store that fails says so in the loop; the status is there all the more
+        # the loop raises the failure of a store; the status must work especially then
         return {"store_bytes": None, "keys": None, "live_bytes": None}
 
 

@@ -116,7 +116,7 @@ def test_an_error_handler_that_raises_stops_at_the_message_and_says_both_reasons
     app = build(on_processing_error=asking, dead_letter_topic=dead_letters)
     with pytest.raises(ProcessingFailed, match=r"offset 1 .*FunctionExits.*\(asking\).*KeyError") as stopped:
         cluster.run(app)
-    assert "Mend on_processing_error" in stopped.value.action
+    assert "Correct `on_processing_error`" in stopped.value.action
     assert cluster.committed_offsets("p") == {Partition("in", 0): 1}
 
 

@@ -57,7 +57,7 @@ def test_its_own_changelog_is_left_alone(end: int) -> None:
         (META, facts("other"), 8, "holds the inputs up to"),
         (META, facts("other"), 6, "holds the inputs up to"),
         (META, facts("other"), None, "holds the inputs up to"),
-        (replace(META, restoring=True), facts("other"), 7, "not whole"),
+        (replace(META, restoring=True), facts("other"), 7, "is incomplete"),
         (META, facts("other", start=5), 7, "begins at offset 5"),
     ],
 )

@@ -59,5 +59,5 @@ def test_a_process_that_asks_and_gets_nothing_says_why_it_gives_up(held):
             cluster.clock.advance_to(cluster.clock.monotonic() + ABSENT_S / 2)
             restorer.step(0.1)
 
-    with pytest.raises(StateIncoherent, match="its end went back to 3"):
+    with pytest.raises(StateIncoherent, match="its end moved back to 3"):
         ask()

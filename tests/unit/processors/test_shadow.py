@@ -164,7 +164,7 @@ def test_another_bound_takes_the_place_of_one_that_is_waited_for(cluster: InMemo
     app.run_on(cluster.connect(process), load_settings(home=Path(cluster.home)), timeout=10.0)  # type: ignore[attr-defined]
     first, second = process.tickets
     assert (first.phase, second.phase) == (TicketPhase.FAILED, TicketPhase.DONE)
-    assert "another bound took its place" in str(first.error)
+    assert "a new bound replaced it" in str(first.error)
 
 
 def test_messages_that_fail_are_left_out_as_the_processor_does_and_no_dead_letter_is_sent(
@@ -183,7 +183,7 @@ def test_what_was_read_further_and_workers_of_another_kind_are_refused(cluster: 
     assert [type(refused) for refused in done.refused] == [CommandWrong, CommandRefused]
     assert "was read up to offset 4 already, past 3" in done.refused[0].message
     ordinary = run(cluster, {0: 4}, app=build(), start=Start())
-    assert "builds a store anew" in ordinary.refused[0].message
+    assert "rebuilds a store" in ordinary.refused[0].message
 
 
 class Unreliable(Network):
@@ -209,7 +209,7 @@ def test_what_gets_no_answer_is_read_again_up_to_the_bound(tmp_path: Path, seed:
     bounds = [{0: 3, 1: 9}, {0: 11, 1: 9}, {0: 11, 1: 12}]
     done = run(cluster, *bounds, app=build(commit_every=2).shadow("counts"), again=True)
     assert done.tickets[-1].result == {"positions": {"in": {"0": 11, "1": 12}}}
-    assert all("still taking on its partitions" in refused.message for refused in done.refused)
+    assert all("still opening its partitions" in refused.message for refused in done.refused)
     assert counts(cluster) == {"k0": 6, "k2": 5, "k1": 6, "k3": 6}
 
 
