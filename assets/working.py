@@ -1,4 +1,4 @@
-"""The check ``working`` of each processor: told by the recovery sensor without a run, and run on demand."""
+"""The check ``working`` of each processor: recorded by the recovery sensor, and run on demand."""
 
 from collections.abc import Mapping
 
@@ -24,8 +24,8 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=key,
         name=WORKING,
-        description="It works: every instance lives and gets on. Else: what is wrong, since when, the incident, and "
-        "what is being done or the one thing to do. The recovery sensor tells it by itself.",
+        description="Passes while every instance processes input. A failure names the fault, its start, the incident, "
+        "and the next action. The recovery sensor updates this check.",
     )
     def working(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
         world = lifecycle.world
@@ -34,7 +34,7 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         found = {slot: each.diagnosis for slot, each in seen.items()}
         answer = judge_working(found, incident, world.clock())
         if answer is None:
-            answer = Answer(False, "starting", "It is on its way, and does not work on every partition yet.")
+            answer = Answer(False, "starting", "It is starting and does not process every partition yet.")
         return dg.AssetCheckResult(
             passed=answer.passed,
             severity=_severity(answer),
