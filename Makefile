@@ -1,50 +1,55 @@
-# What a person does with this checkout. It needs Python 3.11 or newer and make; the rest is set up as needed.
+# The commands of this checkout. They need Python 3.11 or newer and make; everything else is installed as needed.
 PYTHON ?= python3
 BIN := .venv/bin
+# Two test processes; each file goes to one of them.
+PYTEST = $(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo ui ui-stop test test-thorough test-simulation drills lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation drills lint bench lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
 
-setup: ## install everything into .venv, fetch the jars; quick when it is there
+setup: ## install packages and jars; quick when they are there
 	@$(PYTHON) -m holdfast.infra.bootstrap
 
-demo: setup ## run the whole path on real flights, kill a processor on the way, verify
+demo: setup ## run everything on real flights, kill a processor, verify
 	@$(BIN)/holdfast demo
 
-ui: setup ## start broker, supervisor and Dagster's UI, and leave them running
+ui: setup ## start broker, supervisor and UI; they keep running
 	@$(BIN)/holdfast up
 
 ui-stop: setup ## stop what `make ui` started
 	@$(BIN)/holdfast down
 
-test: ## run all tests
-	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
+quick: lint ## lint, and tests without real parts, before each commit
+	@$(PYTEST) --tier quick
 
-test-thorough: ## run all tests, with more seeds, every drill and every bench in small
+test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder --thorough --all-drills
+	@$(PYTEST)
 
-test-simulation: setup ## 10,000 simulated schedules of crashes, zombies and faults, on all cores
+test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
+	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
+	@$(PYTEST) --tier thorough $(if $(PART),--part $(PART))
+
+test-simulation: setup ## 10,000 simulated schedules of crashes and faults
 	@$(BIN)/python -m tests.simulation.run --seeds 10000
 
-drills: setup ## break a running installation in one way after the other and watch it mend; DRILLS="4 17" are these
+drills: setup ## break an installation, verify its repair; DRILLS="4 17"
 	@$(BIN)/python -m tests.drills $(DRILLS)
 
-lint: setup ## ruff, mypy, and which folder may import which
+lint: setup ## ruff, mypy, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: setup ## measure the engine, its peers and its goals on a real broker, half an hour and more; BENCH=--small is quick
+bench: setup ## measure engine and peers, 30 min; BENCH=--small is quick
 	@$(BIN)/python -m tests.bench.engine $(BENCH)
 
-lock: ## write requirements.lock anew from requirements.in
+lock: ## write requirements.lock from requirements.in
 	@$(PYTHON) -m holdfast.infra.bootstrap --lock
 
-clean: ## stop everything and remove all that was made, but not .venv
+clean: ## stop everything; remove the home folder, keep .venv
 	@if [ -x $(BIN)/holdfast ]; then $(BIN)/holdfast down; fi
 	@rm -rf .holdfast

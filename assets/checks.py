@@ -4,7 +4,6 @@ Invariants:
     - Each result says what was seen and what was expected, as metadata and as a sentence.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rehearsals import measured_rate
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.changelog.config import drift
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import TaskStatus
@@ -30,17 +30,22 @@ IMPORTABLE = "importable"
 MIB = 1024 * 1024
 #: A topic that was just made is known to every broker after so many seconds at most.
 SETTLE_S = 15.0
+#: Pause between two looks at them, seconds.
+SETTLE_CHECK_EVERY_S = 0.2
 
 
 def settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
     """The facts of a processor's topics once all are known; what is missing after a while is left out."""
     names = [spec.name for spec in topology.topics()]
-    deadline = time.monotonic() + SETTLE_S
-    while True:
+    facts: dict[str, TopicFacts] = {}
+
+    def settled() -> bool:
+        nonlocal facts
         facts = topics.describe(names)
-        if len(facts) == len(set(names)) or time.monotonic() > deadline:
-            return facts
-        time.sleep(0.2)
+        return len(facts) == len(set(names))
+
+    wait_until(settled, SETTLE_S, every_s=SETTLE_CHECK_EVERY_S)
+    return facts
 
 
 def config_result(key: dg.AssetKey, name: str, expected: TopicSpec, seen: TopicFacts | None) -> dg.AssetCheckResult:

@@ -1,7 +1,7 @@
-"""The outside world: one adapter for each vendor library, and the settings. Imports nothing else of Holdfast."""
+"""The outside world: settings, and one adapter for each vendor library. Imports no other folder of Holdfast."""
 
 if __name__ != "holdfast.infra":
     raise ImportError(
         f"This folder was imported as {__name__!r}; expected 'holdfast.infra'. "
-        "Write `from holdfast.infra import …`: a module with two names would exist twice."
+        "Write `from holdfast.infra import …`: Python loads a module once for each name that it is imported under."
     )

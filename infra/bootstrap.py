@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     except subprocess.CalledProcessError as failure:
         return _complain(
             f"Set-up stopped: a step ended with exit code {failure.returncode}.",
-            "Mend what the lines above name and run the same command again; what was done is kept. If it was the "
+            "Mend what the lines above name and run the same command again; what was downloaded is kept. If it was the "
             "making of .venv: Debian's package python3-venv holds what that needs. If no registry was reached: name "
             "yours to pip (`pip config set global.index-url`, `global.cert`); set-up uses pip's configuration.",
         )
@@ -93,8 +93,10 @@ def _fingerprint() -> str:
 
 def _install() -> None:
     started = time.monotonic()
+    # uv compiles only what it installs in the same run, so what an interrupted run left behind is made anew.
+    complete = STAMP.exists() and _fits()
     STAMP.unlink(missing_ok=True)
-    if not _fits():
+    if not complete:
         _say(f"making the environment .venv with Python {sys.version.split()[0]}")
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
     _say("installing requirements.lock (the first time about 900 MB are downloaded, which takes some minutes)")

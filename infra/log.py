@@ -1,4 +1,4 @@
-"""Structured logs: one event per fact, as text for people or as JSON lines for machines, on stderr."""
+"""Structured logs on stderr: one event for each fact, as text or as JSON lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-#: Fields whose values never reach a log.
+#: A field whose name contains one of these is logged as ``***``.
 _SECRET = ("password", "secret", "token", "sasl", "jaas")
 
 
@@ -21,7 +21,7 @@ def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
 
 
 def _to_stderr(*_: Any) -> structlog.PrintLogger:
-    """A logger on what is stderr now: it may have been exchanged, and closed, since logging was set up."""
+    """A logger on the present stderr: the one of set-up time may have been replaced and closed."""
     return structlog.PrintLogger(sys.stderr)
 
 
@@ -29,7 +29,7 @@ def configure_logging(level: str, form: str) -> None:
     """Set up structlog for this process.
 
     Args:
-        level: DEBUG, INFO, WARNING or ERROR.
+        level: The lowest level that is logged: DEBUG, INFO, WARNING or ERROR.
         form: ``text`` or ``json``.
     """
     renderer: Any = (

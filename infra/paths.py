@@ -1,8 +1,7 @@
-"""Every folder and file name that Holdfast writes below its home, each built here and nowhere else.
+"""Every folder and file name below the home folder; no other module builds such a name.
 
 Invariants:
-    - All that a machine's Holdfast makes lies below one home folder, except downloaded jars, which are
-      shared by clones and lie in the cache folder of the settings.
+    - Holdfast writes below the home folder only. The one exception is the cache of jars, which clones share.
     - Nothing here touches the disk.
 """
 
@@ -14,23 +13,23 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Names below one home folder (absolute)."""
+    """Names below one home folder, which is an absolute path."""
 
     home: Path
 
     @property
     def kafka(self) -> Path:
-        """The embedded broker: its data, configuration, log and address file."""
+        """Folder of the embedded broker: data, configuration, log and address file."""
         return self.home / "kafka"
 
     @property
     def broker_address(self) -> Path:
-        """JSON with the embedded broker's pid and bootstrap address."""
+        """JSON file with the embedded broker's process id and bootstrap address."""
         return self.kafka / "broker.json"
 
     @property
     def supervisor(self) -> Path:
-        """The supervisor's configuration, program files, socket and log."""
+        """Folder of the supervisor: configuration, program files, socket and log."""
         return self.home / "supervisor"
 
     @property
@@ -50,7 +49,7 @@ class Paths:
 
     @property
     def warehouse(self) -> Path:
-        """The Iceberg catalog and data files."""
+        """Folder of the Iceberg catalog and the data files, unless the settings name other places."""
         return self.home / "warehouse"
 
     @property
@@ -60,12 +59,12 @@ class Paths:
 
     @property
     def spark(self) -> Path:
-        """What Spark writes while it runs, and the file that names a warm one."""
+        """Folder of Spark's temporary files, and of the file that names the warm Spark."""
         return self.home / "spark"
 
     @property
     def dagster(self) -> Path:
-        """DAGSTER_HOME: runs, events, schedules."""
+        """``DAGSTER_HOME``: runs, events, schedules."""
         return self.home / "dagster"
 
     @property
@@ -74,11 +73,11 @@ class Paths:
         return self.home / "run"
 
     def endpoint(self, processor: str, slot: str) -> Path:
-        """JSON with pid, url and token of one processor instance (mode 0600)."""
+        """JSON file with process id, URL and token of one processor instance (mode 0600)."""
         return self.run / f"{self.program(processor, slot)}.json"
 
     def program(self, processor: str, slot: str) -> str:
-        """The supervisor's program name of one processor instance."""
+        """The name by which the supervisor knows one processor instance."""
         return f"{processor}-{slot}"
 
     def program_log(self, processor: str, slot: str) -> Path:
@@ -87,32 +86,32 @@ class Paths:
 
     @property
     def checkpoint_store(self) -> Path:
-        """The checkpoint store, unless the settings name another one."""
+        """Folder of the checkpoint store, unless the settings name another store."""
         return self.home / "checkpoint-store"
 
     @property
     def checkpoint_folders(self) -> Path:
-        """The RocksDB checkpoints of all processors on this machine."""
+        """Folder of the local RocksDB checkpoints of all processors."""
         return self.home / "checkpoints"
 
     def checkpoints(self, processor: str) -> Path:
-        """The RocksDB checkpoints of one processor, one folder for each checkpoint id."""
+        """The local RocksDB checkpoints of one processor, one folder for each checkpoint id."""
         return self.checkpoint_folders / processor
 
     @property
     def rehearsals(self) -> Path:
-        """Scratch folders of rehearsed restores; empty but for locks when none is under way."""
+        """Scratch folders of rehearsed restores; holds only lock files while no rehearsal runs."""
         return self.home / "rehearsals"
 
     @property
     def archive(self) -> Path:
-        """Copies of what nobody owned, unless the settings name another folder."""
+        """Archive of deleted orphans, unless the settings name another folder."""
         return self.home / "archive"
 
     def exports(self, processor: str) -> Path:
-        """Files of state that was exported, before it was cleared or for other reasons."""
+        """Exported state of one processor; a clear exports here before it deletes."""
         return self.home / "exports" / processor
 
     def releases(self, processor: str) -> Path:
-        """The copies of one processor's code as it was deployed, one folder for each release."""
+        """Copies of one processor's deployed code, one folder for each release."""
         return self.home / "releases" / processor

@@ -1,8 +1,10 @@
-"""Processes that are known by their id only: is it still the same one, and how to end it.
+"""Processes that are known by their id only: whether the same process still runs, and how to end it.
 
 Invariants:
-    - A process is identified by its id *and* the moment it started, because ids are used again.
-    - A process that has ended but was not collected by its parent counts as ended.
+    - A process is identified by its id *and* its start mark, because systems reuse ids.
+    - A zombie (ended, not collected by its parent) counts as ended.
+    - The mark is the kernel's start tick. psutil's ``create_time`` is not used: it moves when the system clock is set,
+      and marks are compared across processes and hours.
 """
 
 from __future__ import annotations
@@ -14,11 +16,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_LOOK_EVERY_S = 0.02
+from holdfast.infra.waiting import wait_until
+
+#: Pause between two checks whether a process has ended, seconds.
+CHECK_EVERY_S = 0.02
+#: How long a killed process may take to disappear, seconds.
+KILLED_WITHIN_S = 10.0
 
 
 def start_mark(pid: int) -> str | None:
-    """A text that tells this process from any other that had or will have its id; None if none is running."""
+    """The start mark of a process, which no other process with the same id has; None when none runs."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
@@ -29,51 +36,37 @@ def start_mark(pid: int) -> str | None:
 
 
 def started_at(pid: int) -> float | None:
-    """When the process began, in seconds since 1970; None if none is running."""
+    """Start of the process, seconds since 1970; None when none runs."""
     mark = start_mark(pid)
     if mark is None:
         return None
     if not mark.isdigit():
-        return time.mktime(time.strptime(mark))  # as ps says it
+        return time.mktime(time.strptime(mark))  # the format of ps
     booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
     return int(booted.split()[1]) + int(mark) / os.sysconf("SC_CLK_TCK")
 
 
 def is_running(pid: int, mark: str) -> bool:
-    """Whether the process with this id is still the one that had this mark."""
+    """Whether the process with this id and this start mark still runs."""
     return start_mark(pid) == mark
 
 
 def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
-    """Ask the process to end, wait, and kill it when it has not.
+    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL.
 
     Returns:
-        Whether it ended by itself (True) or had to be killed (False). Ended already counts as by itself.
+        True when SIGTERM was enough or the process had ended before; False when it was killed.
     """
-    _send(pid, mark, signal.SIGTERM)
-    if _ended(pid, mark, within_s=timeout_s):
-        return True
-    _send(pid, mark, signal.SIGKILL)
-    _ended(pid, mark, within_s=10.0)
+    for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
+        if is_running(pid, mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
+        if wait_until(lambda: not is_running(pid, mark), within_s, every_s=CHECK_EVERY_S):
+            return sent is signal.SIGTERM
     return False
 
 
-def _send(pid: int, mark: str, what: signal.Signals) -> None:
-    if is_running(pid, mark):
-        with suppress(ProcessLookupError):
-            os.kill(pid, what)
-
-
-def _ended(pid: int, mark: str, *, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while is_running(pid, mark):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_LOOK_EVERY_S)
-    return True
-
-
 def _mark_by_ps(pid: int) -> str | None:
-    told = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, started = told.stdout.strip().partition(" ")
+    answer = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, started = answer.stdout.strip().partition(" ")
     return started.strip() or None if state and not state.startswith("Z") else None

@@ -1,7 +1,7 @@
-"""The only reader of the environment: what the team can set, with its default and its meaning.
+"""The settings, with defaults and meanings; the only module that reads the environment.
 
-Every setting is an environment variable ``HOLDFAST_<NAME>``; nested groups use two underscores
-(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``). Components never read the environment themselves: they are given values.
+Every setting is an environment variable ``HOLDFAST_<NAME>``; two underscores separate groups
+(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``). Other modules get values as arguments.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from holdfast.infra.webhook import WebhookSettings
 
 _log = structlog.get_logger("settings")
 
-#: The folder of this checkout: the default home lies below it.
+#: The folder of this checkout; holds the default home.
 PROJECT = Path(__file__).resolve().parent.parent
-#: The folder that `holdfast` is imported from: this checkout, or the environment that the wheel is installed in.
+#: The folder that contains the package ``holdfast``: this checkout, or the environment with the wheel.
 IMPORT_ROOT = Path(__file__).absolute().parents[2]
 PREFIX = "HOLDFAST_"
-#: The Spark that is kept running on this machine, as a master.
+#: Value of ``HOLDFAST_SPARK__MASTER`` for the Spark that `holdfast spark start` keeps running.
 WARM = "warm"
-#: Variables of the test suite, which are no settings.
+#: Prefixes of the test suite's variables, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
-#: What the names of settings have in them whose values are never shown.
+#: The value of a setting whose name contains one of these is never shown.
 _SECRET = (
     *("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL", "CATALOG_URL"),
     *("ACCESS_KEY", "CHECKPOINTS__OPTIONS", "WAREHOUSE__OPTIONS", "SPARK__CONF", "SPARK__MASTER", "WEBHOOK__URL"),
@@ -43,84 +43,85 @@ _SECRET = (
 
 
 class SettingsInvalid(HoldfastError):
-    """A setting in the environment can't be used."""
+    """A setting has a value that can't be used."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def _as_text(value: Any) -> Any:
-    """Numbers and booleans of JSON as librdkafka writes them."""
+    """A number or boolean of JSON in librdkafka's syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
 
 
 class KafkaSettings(BaseModel):
-    """Where Kafka is."""
+    """The Kafka cluster and the embedded broker."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     bootstrap_servers: str | None = Field(
-        default=None, description="The team's cluster. Unset: the embedded broker is started and used."
+        default=None, description="Addresses of the Kafka cluster. Unset: the embedded broker is started and used."
     )
     client_config: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
         default_factory=dict, description="librdkafka settings for every client (security.protocol, sasl.*, ssl.*)."
     )
     embedded_port: int | None = Field(
-        default=None, ge=1024, le=65535, description="Port of the embedded broker. Unset: a free one is chosen."
+        default=None, ge=1024, le=65535, description="Port of the embedded broker. Unset: a free port."
     )
-    embedded_heap_mb: int = Field(default=512, ge=128, le=8192, description="Heap bound of the embedded broker, MiB.")
+    embedded_heap_mb: int = Field(default=512, ge=128, le=8192, description="Maximum heap of the embedded broker, MiB.")
 
 
 class SparkSettings(BaseModel):
-    """How Spark runs."""
+    """Where and how Spark runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     master: str = Field(
         default="local[*]",
-        description="Where Spark runs: local[*] in the run itself, spark://host:port a standalone cluster, "
-        "sc://host:port a Spark Connect server, warm the one that `holdfast spark start` keeps on this machine.",
+        description="Where Spark runs: local[*] in the run itself, spark://host:port on a standalone cluster, "
+        "sc://host:port on a Spark Connect server, warm on the Spark that `holdfast spark start` keeps running.",
     )
-    driver_memory_mb: int = Field(default=1024, ge=512, description="Heap bound of the driver JVM, MiB.")
+    driver_memory_mb: int = Field(default=1024, ge=512, description="Maximum heap of the driver JVM, MiB.")
     driver_host: str = Field(
-        default="127.0.0.1", description="The address that executors reach the driver at; others than loopback need it."
+        default="127.0.0.1",
+        description="The driver's address for executors; executors on other machines need one that is not loopback.",
     )
-    # Not of a type that hides it: settings become the environment of programs again.
-    token: str | None = Field(
-        default=None, repr=False, min_length=16, description="The token that the Spark Connect server asks for."
-    )
-    # may hold passwords, of object stores for one
+    # A plain string, not SecretStr: settings become the environment of programs again.
+    token: str | None = Field(default=None, repr=False, min_length=16, description="Token of the Spark Connect server.")
+    # may hold passwords, such as those of object stores
     conf: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
         default_factory=dict,
         repr=False,
-        description="Further properties of Spark, as spark.executor.memory or spark.archives; they win over ours.",
+        description="Further properties of Spark, such as spark.executor.memory; they win over Holdfast's.",
     )
 
     @property
     def over_connect(self) -> bool:
-        """Whether a server elsewhere runs Spark, and no JVM is started here."""
+        """Whether a Spark Connect server runs Spark, so that this process starts no JVM."""
         return self.master == WARM or self.master.startswith("sc://")
 
     @field_validator("master")
     @classmethod
     def _known_master(cls, value: str) -> str:
         if value.startswith("sc://") and "token=" in value:
-            raise ValueError(f"a token does not belong into the URL, which is logged: set {PREFIX}SPARK__TOKEN")
+            raise ValueError(f"the URL is logged and must hold no token; set {PREFIX}SPARK__TOKEN instead")
         if value != WARM and not re.match(r"local(-cluster)?(\[[\w*, ]+\])?$|(spark|sc|k8s)://\S+$|yarn$", value):
-            raise ValueError("expected local[*], spark://host:port, sc://host:port, warm, or another master of Spark's")
+            raise ValueError(
+                "expected local[*], spark://host:port, sc://host:port, warm, or another master URL of Spark"
+            )
         return value
 
 
 class WarehouseSettings(BaseModel):
-    """Where the tables are, and the catalog that knows them; the same for Spark and for readers without a JVM."""
+    """The tables' files and their catalog, for Spark and for readers without a JVM."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str | None = Field(
         default=None,
-        description="The tables' files: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder of the "
-        "home.",
+        description="Place of the tables: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder in "
+        "the home.",
     )
     catalog_url: str | None = Field(
         default=None,
@@ -128,24 +129,24 @@ class WarehouseSettings(BaseModel):
         description="The Iceberg catalog: postgresql://host:port/database, or sqlite:///file. Unset: SQLite in the "
         "home.",
     )
-    catalog_user: str | None = Field(default=None, description="The user of a catalog on Postgres.")
-    # Not of types that hide them: settings become the environment of programs again.
-    catalog_password: str | None = Field(default=None, repr=False, description="The password of that user.")
-    s3_endpoint: str | None = Field(default=None, description="An S3-compatible server's URL. Unset: Amazon's.")
-    s3_region: str | None = Field(default=None, description="The region of the bucket. Unset: as AWS's SDK finds it.")
+    catalog_user: str | None = Field(default=None, description="User of a catalog on Postgres.")
+    # Plain strings, not SecretStr: settings become the environment of programs again.
+    catalog_password: str | None = Field(default=None, repr=False, description="Password of that user.")
+    s3_endpoint: str | None = Field(default=None, description="URL of an S3-compatible server. Unset: Amazon S3.")
+    s3_region: str | None = Field(default=None, description="Region of the bucket. Unset: the AWS SDK finds it.")
     s3_access_key: str | None = Field(
-        default=None, repr=False, description="Access key of the bucket. Unset: as AWS's SDK finds it."
+        default=None, repr=False, description="Access key for the bucket. Unset: the AWS SDK finds it."
     )
-    s3_secret_key: str | None = Field(default=None, repr=False, description="Secret of that key.")
+    s3_secret_key: str | None = Field(default=None, repr=False, description="Secret of the access key.")
     options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
         default_factory=dict,
         repr=False,
-        description="Further properties of the Iceberg catalog and its file access, as s3.session-token.",
+        description="Further properties of the Iceberg catalog and its file access, such as s3.session-token.",
     )
 
     @property
     def on_s3(self) -> bool:
-        """Whether the tables' files are in an object store."""
+        """Whether the tables' files are in S3."""
         return (self.url or "").startswith("s3://")
 
     @field_validator("url")
@@ -162,7 +163,7 @@ class WarehouseSettings(BaseModel):
         if not value:
             return value
         if re.match(r"postgresql://[^/@]*@", value):
-            raise ValueError(f"user and password go into {PREFIX}WAREHOUSE__CATALOG_USER and __CATALOG_PASSWORD")
+            raise ValueError(f"set user and password in {PREFIX}WAREHOUSE__CATALOG_USER and __CATALOG_PASSWORD instead")
         if not re.match(r"postgresql://[^/@]+/[^/]+$|sqlite:///.+", value):
             raise ValueError("expected postgresql://host:port/database, or sqlite:///file")
         return value
@@ -170,77 +171,84 @@ class WarehouseSettings(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> WarehouseSettings:
         if (self.s3_access_key is None) != (self.s3_secret_key is None):
-            raise ValueError(f"{PREFIX}WAREHOUSE__S3_ACCESS_KEY and __S3_SECRET_KEY are set together or not at all")
+            raise ValueError(f"{PREFIX}WAREHOUSE__S3_ACCESS_KEY and __S3_SECRET_KEY must be set together")
         return self
 
 
 class SnapshotSettings(BaseModel):
-    """How often stores are published to the warehouse."""
+    """How often snapshots of stores are published."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every: Literal["hour", "day"] = Field(default="day", description="The time partitions of snapshots: hour or day.")
-    since: date = Field(default=date(2026, 1, 1), description="The first time partition.")
+    every: Literal["hour", "day"] = Field(default="day", description="Time partitions of snapshots: hour or day.")
+    since: date = Field(default=date(2026, 1, 1), description="First time partition.")
     full_every_hours: float = Field(
-        default=168.0, gt=0, description="A snapshot is full, not incremental, when the last full one is older."
+        default=168.0,
+        gt=0,
+        description="A snapshot is full once the last full one is older than this, hours; otherwise incremental.",
     )
 
 
 class ServingSettings(BaseModel):
-    """Where processors answer over HTTP."""
+    """The HTTP server of each processor."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = Field(default="127.0.0.1", description="Address that a processor's status and control listen on.")
+    host: str = Field(default="127.0.0.1", description="Listening address of a processor's HTTP server.")
     port: int = Field(
-        default=0, ge=0, le=65535, description="Port of it. 0: any free one, as several workers on one machine need."
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port of that server. 0: any free port; several workers on one machine need 0.",
     )
-    # Not of a type that hides it: settings become the environment of programs again.
+    # A plain string, not SecretStr: settings become the environment of programs again.
     token: str | None = Field(
         default=None,
         repr=False,
         pattern=r"^[!-~]{16,}$",
-        description="Token that requests carry: 16 visible ASCII characters or more. Unset: drawn at each start.",
+        description="Token of requests: 16 visible ASCII characters or more. Unset: a random token for each start.",
     )
 
     @property
     def on_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         return is_loopback(self.host)
 
     @model_validator(mode="after")
     def _guarded(self) -> ServingSettings:
         if not self.on_loopback and self.token is None:
             raise ValueError(
-                f"{self.host} can be reached from other machines, and no token is set: set {PREFIX}SERVING__TOKEN, or "
+                f"other machines can reach {self.host}, and no token is set; set {PREFIX}SERVING__TOKEN, or "
                 f"unset {PREFIX}SERVING__HOST to listen on loopback"
             )
         return self
 
 
-#: What a worker takes that holds nothing yet: the interpreter, the libraries, their threads.
+#: Memory of an empty worker, bytes: the interpreter, the libraries, their threads.
 BASE_BYTES = 160 << 20
-#: Below so much beside it, buffers are smaller than single batches.
+#: Smallest memory beside ``BASE_BYTES``, bytes: with less, buffers are smaller than single batches.
 SHARED_BYTES_MIN = 64 << 20
+#: Smallest memory bound of a worker, bytes (``HOLDFAST_MEMORY_MAX_MB``). ``processors.engine.memory_plan`` splits the
+#: bound over RocksDB's buffers, caches and queues.
 MEMORY_BYTES_MIN = BASE_BYTES + SHARED_BYTES_MIN
 
 
 class MemoryTooSmall(SettingsInvalid):
-    """The memory bound leaves no room to work in."""
+    """The memory bound is below ``MEMORY_BYTES_MIN``."""
 
 
 def check_memory_bound(total: object) -> None:
-    """Refuse a bound, in bytes, that no worker can work in.
+    """Refuse a memory bound below ``MEMORY_BYTES_MIN``.
 
     Raises:
-        MemoryTooSmall: It is; with the smallest that works.
+        MemoryTooSmall: The bound, in bytes, is too small or no integer; names the smallest bound.
     """
     if isinstance(total, bool) or not isinstance(total, int) or total < MEMORY_BYTES_MIN:
         shown = f"{total:,}" if isinstance(total, int) else repr(total)
         raise MemoryTooSmall(
             f"The memory bound is {shown} bytes; a worker needs at least {MEMORY_BYTES_MIN:,} "
             f"({MEMORY_BYTES_MIN >> 20} MiB).",
-            action=f"Set HOLDFAST_MEMORY_MAX_MB to {MEMORY_BYTES_MIN >> 20} or more, or memory_max_bytes, in bytes, to "
+            action=f"Set `HOLDFAST_MEMORY_MAX_MB` to {MEMORY_BYTES_MIN >> 20} or more, or `memory_max_bytes` to "
             f"{MEMORY_BYTES_MIN} or more.",
             seen=total,
             smallest=MEMORY_BYTES_MIN,
@@ -248,54 +256,50 @@ def check_memory_bound(total: object) -> None:
 
 
 class CheckpointSettings(BaseModel):
-    """Where processors keep checkpoints of their state, and how often they take them."""
+    """Where processors store checkpoints of their state, and how often."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    enabled: bool = Field(default=True, description="Whether checkpoints are stored, and used to restore from.")
+    enabled: bool = Field(default=True, description="Whether processors store checkpoints and restore from them.")
     url: str | None = Field(
         default=None,
-        description="The checkpoint store: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder of "
+        description="The checkpoint store: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder in "
         "the home.",
     )
-    # Not of a type that hides it: settings become the environment of programs again.
+    # Plain values, not SecretStr: settings become the environment of programs again.
     options: dict[str, Any] = Field(
-        default_factory=dict, repr=False, description="Options of the store's fsspec driver (key, secret, ...)."
+        default_factory=dict, repr=False, description="Options of the store's fsspec driver, such as key and secret."
     )
-    every_s: float = Field(default=600.0, gt=0, description="Seconds from one checkpoint of a task to the next.")
+    every_s: float = Field(default=600.0, gt=0, description="Interval between two checkpoints of a task, seconds.")
     stop_wait_s: float = Field(
-        default=5.0, ge=0, description="How many seconds a worker that stops waits for its last checkpoints."
+        default=5.0, ge=0, description="How long a stopping worker waits for its last checkpoints, seconds."
     )
 
 
 class MaintenanceSettings(BaseModel):
-    """How the warehouse's tables are kept; see docs/warehouse-reading.md."""
+    """Retention and compaction of the warehouse's tables (docs/warehouse-reading.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    keep_snapshots: int = Field(default=30, ge=1, description="So many of a store's newest snapshots keep their tag.")
-    keep_snapshots_days: float = Field(default=30.0, ge=0, description="Younger snapshots keep their tag, too, days.")
-    keep_times_days: float = Field(default=400.0, ge=0, description="Tags of time partitions are kept so long, days.")
+    keep_snapshots: int = Field(default=30, ge=1, description="Number of newest snapshots that keep their tag.")
+    keep_snapshots_days: float = Field(default=30.0, ge=0, description="Younger snapshots also keep their tag, days.")
+    keep_times_days: float = Field(default=400.0, ge=0, description="Younger time partitions keep their tags, days.")
     keep_versions_hours: float = Field(
-        default=72.0, ge=1, description="Versions without a tag are kept for readers that have begun, hours."
+        default=72.0, ge=1, description="How long versions without a tag stay for running readers, hours."
     )
-    compact_every: int = Field(
-        default=8, ge=1, description="Small files are made into large ones after so many commits to a table."
-    )
-    leftovers_hours: float = Field(
-        default=72.0, ge=24, description="Files of runs that died are deleted when they are so old, hours."
-    )
+    compact_every: int = Field(default=8, ge=1, description="Commits to a table between two compactions.")
+    leftovers_hours: float = Field(default=72.0, ge=24, description="Older files of failed runs are deleted, hours.")
 
 
 class Settings(BaseSettings):
-    """All settings, read once at the edge and passed down as values."""
+    """All settings; read once with ``load_settings``, and passed on as values."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)
 
-    home: Path = Field(default=PROJECT / ".holdfast", description="The folder that holds all that Holdfast writes.")
+    home: Path = Field(default=PROJECT / ".holdfast", description="The home: the folder that Holdfast writes to.")
     cache: Path = Field(
         default=Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "holdfast",
-        description="The folder of downloaded jars, shared by clones.",
+        description="Folder of downloaded jars, shared by clones.",
     )
     ivy_settings: Path | None = Field(
         default=None, description="Ivy settings file that names the team's own mirror of jars. Unset: the public one."
@@ -313,34 +317,32 @@ class Settings(BaseSettings):
             "holdfast.processors.definitions.fleet:application",
             "holdfast.processors.definitions.routes:application",
         ),
-        description="The processors to run, each as module:attribute naming an Application (JSON list).",
+        description="The processors to run: a JSON list of module:attribute, each an Application.",
     )
     standby_replicas: int = Field(
-        default=0, ge=0, description="How many other processes follow each task's changelogs, ready to take it over."
+        default=0,
+        ge=0,
+        description="Standby replicas: how many other workers follow each task's changelogs for a quick takeover.",
     )
     registry_url: str | None = Field(
-        default=None, description="SQLAlchemy URL of the registry. Unset: SQLite below the home folder."
+        default=None, description="SQLAlchemy URL of the registry. Unset: SQLite in the home."
     )
-    memory_max_mb: int = Field(
-        default=1024, gt=0, description="Memory that one worker is to stay within, MiB; split over caches and buffers."
-    )
+    memory_max_mb: int = Field(default=1024, gt=0, description="Memory bound of a worker, MiB, for all its buffers.")
     restore_target_s: float = Field(
-        default=300.0, gt=0, description="A check warns when restoring a changelog from nothing would take longer, s."
+        default=300.0,
+        gt=0,
+        description="A check warns when a full restore from the changelog would take longer, seconds.",
     )
     stuck_after_s: float = Field(
-        default=30.0, gt=0, description="A processor whose loop was silent for so many seconds counts as stuck."
+        default=30.0, gt=0, description="Silence of a processor's loop after which it counts as stuck, seconds."
     )
-    archive: Path | None = Field(
-        default=None, description="The folder that orphans are copied into. Unset: one of the home."
-    )
+    archive: Path | None = Field(default=None, description="Archive of orphans. Unset: a folder in the home.")
     orphan_grace_days: float = Field(
-        default=7.0, ge=0, description="So old is an orphan's archive before the orphan may be deleted, days."
+        default=7.0, ge=0, description="Age of an orphan's archive before the orphan may be deleted, days."
     )
     recovery_enabled: bool = Field(default=True, description="Whether the recovery sensor starts switched on.")
-    log_format: str = Field(default="text", pattern="^(text|json)$", description="Log lines as text or as json.")
-    log_level: str = Field(
-        default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="The least level that is logged."
-    )
+    log_format: str = Field(default="text", pattern="^(text|json)$", description="Format of log lines: text or json.")
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest logged level.")
 
     @field_validator("home", "cache", mode="after")
     @classmethod
@@ -354,29 +356,29 @@ class Settings(BaseSettings):
 
     @property
     def checkpoint_store(self) -> str:
-        """The checkpoint store's URL; a folder's path is absolute, a relative one is below the home folder."""
+        """URL of the checkpoint store, or the absolute path of its folder."""
         return self._storage(self.checkpoints.url, self.paths.checkpoint_store)
 
     @property
     def archive_folder(self) -> Path:
-        """Where orphans are archived; a relative path is below the home folder."""
+        """The archive of orphans; a relative setting is below the home folder."""
         return self.paths.archive if self.archive is None else self.home / self.archive.expanduser()
 
     @property
     def warehouse_store(self) -> str:
-        """Where the tables' files are: ``s3://bucket/prefix``, or a folder's absolute path."""
+        """Place of the tables' files: ``s3://bucket/prefix``, or the absolute path of a folder."""
         return self._storage(self.warehouse.url, self.paths.warehouse / "data").rstrip("/")
 
     @property
     def catalog(self) -> str:
-        """The Iceberg catalog's URL, without user and password: ``postgresql://...``, or ``sqlite:///`` and a path."""
+        """URL of the Iceberg catalog without user and password: ``postgresql://...``, or ``sqlite:///`` and a path."""
         url = self.warehouse.catalog_url or ""
         if url.startswith("sqlite:///"):
             return f"sqlite:///{self.home / Path(url.removeprefix('sqlite:///')).expanduser()}"
         return url or f"sqlite:///{self.paths.catalog}"
 
     def _storage(self, url: str | None, default: Path) -> str:
-        """A URL as it is, a folder with its absolute path."""
+        """A URL unchanged, or the absolute path of a folder."""
         if url is None or url == "":
             return str(default)
         folder = url.removeprefix("file://")
@@ -391,10 +393,10 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the environment; a variable of ours that means nothing is warned of, once for each process.
+    """The settings of the environment; logs a warning for each unknown ``HOLDFAST_`` variable, once.
 
     Raises:
-        SettingsInvalid: A variable has a value that can't be used; names the variable, the value and the rule.
+        SettingsInvalid: A value can't be used; names the variable, the value and the rule.
     """
     try:
         settings = Settings(**overrides)
@@ -408,14 +410,14 @@ def load_settings(**overrides: Any) -> Settings:
             variable=seen[0],
         ) from unreadable
     except ValidationError as invalid:
-        raise _invalid(invalid) from None  # the cause would show every value that was given
+        raise _invalid(invalid) from None  # the cause would show every value
     check_memory_bound(settings.memory_max_mb << 20)
     _warn_of_unknown(settings)
     return settings
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or ``localhost``, is reached from this machine only; other names count as reachable."""
+    """Whether only this machine reaches an address. Names other than ``localhost`` count as reachable."""
     if host.lower() == "localhost":
         return True
     try:
@@ -425,7 +427,7 @@ def is_loopback(host: str) -> bool:
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
-    """Those names that look like settings and are none -> the nearest setting's name, None when none is near."""
+    """Unknown names with the prefix of settings -> the most similar setting, or None."""
     known = dict(_variables(Settings, PREFIX))
     unknown: dict[str, str | None] = {}
     for name in sorted(names):
@@ -438,7 +440,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def _variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]]:
-    """Each variable, and whether variables of free names may hang below it (as keys of an object)."""
+    """Each variable, and whether further variables below it may have free names, as keys of an object."""
     for name, field in model.model_fields.items():
         variable = f"{prefix}{name.upper()}"
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -449,7 +451,7 @@ def _variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]
 
 
 def _nearest(variable: str) -> str | None:
-    """The most similar setting's name, the prefix that they all have left out of it."""
+    """The most similar setting, compared without the common prefix."""
     near = difflib.get_close_matches(variable.removeprefix(PREFIX), dict(_variables(Settings, "")), 1)
     return PREFIX + near[0] if near else None
 
@@ -462,7 +464,7 @@ def _warn_of_unknown(settings: Settings) -> None:
         if name in _warned:
             continue
         _warned.add(name)
-        if not structlog.is_configured():  # it would go to standard output, between what programs read there
+        if not structlog.is_configured():  # an unconfigured log writes to stdout, where programs read results
             configure_logging(settings.log_level, settings.log_format)
         _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
 
@@ -474,7 +476,7 @@ def _invalid(invalid: ValidationError) -> SettingsInvalid:
         nearest = _nearest(variable)
         return SettingsInvalid(
             f"There is no setting {variable}" + ("." if nearest is None else f"; the nearest is {nearest}."),
-            action="Correct the name, or unset it; docs/settings.md lists all settings.",
+            action="Correct the name, or unset the variable; docs/settings.md lists all settings.",
             variable=variable,
         )
     given, rule = first.get("input"), first["msg"].removeprefix("Value error, ")
@@ -483,8 +485,8 @@ def _invalid(invalid: ValidationError) -> SettingsInvalid:
     of_several = isinstance(given, dict) and first["type"] == "value_error"
     return SettingsInvalid(
         f"Setting {variable} {value}: {rule}.",
-        action="Change what it names; docs/settings.md has all settings."
+        action="Change the settings that the rule names; docs/settings.md lists all settings."
         if of_several
-        else f"Set {variable} to a value that fits, or unset it to take the default.",
+        else f"Set `{variable}` to a value that fits, or unset it to take the default.",
         variable=variable,
     )

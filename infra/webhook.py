@@ -1,9 +1,10 @@
-"""One message to one webhook, an HTTP POST of JSON, answered or not; and the settings that say where it goes.
+"""Sends messages to a webhook as an HTTP POST of JSON, and holds the webhook's settings.
+
+The texts of the messages are made in ``orchestration``.
 
 Invariants:
-    - The URL is a secret (chats put their token into it): neither it nor a part of its path is in an answer, an error
-      or a log.
-    - Nothing is followed elsewhere, and no answer is read: what came back is its status only.
+    - The URL is a secret, because chats put their token into it. No answer, error or log holds the URL or its path.
+    - Redirects are not followed, and the body of an answer is not read.
 """
 
 from __future__ import annotations
@@ -19,80 +20,80 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: For each step of a request (connecting, sending, waiting for the answer), seconds.
+#: Timeout of each step of a request (connect, send, wait for the answer), seconds.
 TIMEOUT_S = 5.0
-#: These say that the message is at fault, not the webhook.
+#: HTTP statuses that mean a fault of the message, not of the webhook.
 _BAD_MESSAGE = frozenset({400, 413, 422})
 
 
 class WebhookSettings(BaseModel):
-    """Where people are told of incidents and failed runs; see docs/operations.md."""
+    """Where incidents and failed runs are reported (docs/operations.md)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # chats put their token into it; settings become the environment of programs again
+    # A plain string, not SecretStr: settings become the environment of programs again.
     url: str | None = Field(
         default=None,
         repr=False,
         pattern=r"^https?://(\[[0-9A-Fa-f:]+\]|[\w.-]+)(:\d+)?([/?][!-~]*)?$",
-        description="The webhook that is told of incidents and failed runs. Unset: nobody is.",
+        description="Webhook for incidents and failed runs. Unset: no messages.",
     )
     kind: Literal["generic", "slack"] = Field(
-        default="generic", description="The form of its messages: generic (one JSON document each) or slack."
+        default="generic", description="Format of messages: generic (one JSON document each) or slack."
     )
     dagster_url: str | None = Field(
         default=None,
         pattern=r"^https?://[!-~]+$",
-        description="Dagster's UI as readers of messages reach it. Unset: the one on this machine, while it runs.",
+        description="URL of Dagster's UI for readers of messages. Unset: the UI of this machine, while it runs.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a message; ``status`` is None when no answer came, ``words`` says it for people."""
+    """The outcome of a message: the HTTP status, None without an answer, and a sentence part for logs."""
 
     status: int | None
     words: str
-    #: How long the webhook asked to be left alone, seconds; 0 when it did not.
+    #: The webhook's Retry-After, seconds; 0 without one.
     pause_s: float = 0.0
 
     @property
     def accepted(self) -> bool:
-        """Whether the webhook has it."""
+        """Whether the webhook accepted the message."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
     def refused(self) -> bool:
-        """Whether this message is at fault, so that others may well be accepted."""
+        """Whether the webhook refused this message, and may accept others."""
         return self.status in _BAD_MESSAGE
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An address that was moved is told to whoever configured it: the message may not go wherever an answer says."""
+    """Follows no redirect: a message goes to the configured address only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def shown(url: str) -> str:
-    """The webhook as it may be shown: where it is, without its path."""
+    """The webhook's scheme and host, without the secret path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}"
 
 
 def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Send one message; whatever goes wrong is in the answer.
+    """Send one message; failures are in the answer, none is raised.
 
     Args:
-        url: The webhook, of HTTP or HTTPS; proxies of the machine are used.
+        url: URL of the webhook; the machine's proxies apply.
         document: The message.
-        identity: Its own id, the same each time it is sent: a receiver can tell that it came twice.
-        timeout_s: For each step of the request.
+        identity: Id of the message, the same for each attempt, so that the receiver can drop duplicates.
+        timeout_s: Timeout of each step of the request, seconds.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast", "Idempotency-Key": identity}
     body = json.dumps(document).encode()
     try:
-        # The settings admit http and https only.
+        # The settings allow http and https only.
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as answer:
             return Answer(answer.status, f"it answered {answer.status}")
@@ -106,7 +107,7 @@ def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: flo
 
 
 def _pause(text: str | None) -> float:
-    """Seconds of a Retry-After header; its other form, a date, is taken for none."""
+    """Seconds of a Retry-After header, one hour at most; 0 for a date."""
     return min(float(text), 3600.0) if text is not None and text.isdigit() else 0.0
 
 

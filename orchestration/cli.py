@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.broker import embedded_broker, running_broker
 from holdfast.infra.kafka.client import client_config
@@ -94,8 +94,8 @@ def down(as_json: Json = False) -> None:
         stopped.append("webserver")
     if local.stop_daemon(settings):
         stopped.append("daemon")
-    supervisor = Supervisord(settings.paths)
-    if settings.paths.supervisor.is_dir() and supervisor.pid() is not None:
+    supervisor = open_deployer(settings.paths)
+    if supervisor.pid() is not None:
         supervisor.stop()
         stopped.append("supervisor and processors")
     if stop_server(settings):
@@ -166,7 +166,7 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
         open_registry(settings).close()
         started.append(("registry", str(settings.paths.registry) if settings.registry_url is None else "as configured"))
         spinner.update("starting the supervisor …")
-        started.append(("supervisor", f"process {Supervisord(settings.paths).start()}"))
+        started.append(("supervisor", f"process {open_deployer(settings.paths).start()}"))
         if settings.spark.master == WARM:
             spinner.update("starting Spark …")
             started.append(("spark", start_server(settings).url))

@@ -155,7 +155,7 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
     with (settings.paths.logs / f"dagster-{name}.log").open("ab") as log:
         process = subprocess.Popen(
             arguments,
-            cwd=PROJECT,
+            cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

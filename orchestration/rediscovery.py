@@ -11,8 +11,8 @@ from itertools import pairwise
 import structlog
 
 from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.deploy.programs import asked_for
-from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
@@ -36,7 +36,7 @@ def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ..
     if not asked or not registry.knows_nothing():
         return ()
     try:
-        programs = Supervisord(settings.paths).programs()
+        programs = open_deployer(settings.paths).programs()
         defined = {each.name: each for each in load_processors(settings) if isinstance(each, ProcessorDefinition)}
         found = [
             Found(command, environment, programs.get(name), _version(settings, command))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.rediscovery import adopt_what_runs
@@ -31,7 +31,7 @@ def open_registry(settings: Settings) -> Registry:
 def build_world(paths: Paths, registry: Registry) -> World:
     """Supervisor, workers' status and registry of this machine, for deployment and recovery."""
     return World(
-        deployer=Supervisord(paths),
+        deployer=open_deployer(paths),
         statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
         registry=registry,
         paths=paths,

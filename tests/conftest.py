@@ -1,4 +1,4 @@
-"""What all tests share: markers by folder, no silent skips in CI, one real broker for each run."""
+"""What all tests share: tiers, markers by folder, no silent skips in CI, one real broker for each run."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import itertools
 import os
 import signal
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadFileScheduling
 
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import BRIEF, Java, find_java
-from holdfast.infra.kafka.broker import EmbeddedBroker
-from holdfast.infra.settings import load_settings
+from holdfast.infra.java import Java, find_java
+from tests import brokers
+from tests.brokers import TrackedBroker, stop_all
+from tests.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
+
+# A busy machine must not fail a property: no example has a deadline, and slow generation is no fault.
+hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("any-machine")
 
 # Started in the background, a process ignores SIGINT; Dagster then gives SIGTERM the same fate, for children, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-TESTS = Path(__file__).resolve().parent
-#: A test below one of these folders gets the folder's name as its marker.
-MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
-#: Set to 1, a skipped test of those folders fails the run.
+#: Set to 1, a skipped test of the folders with real parts fails the run.
 NO_SKIPS = "HOLDFAST_TEST_NO_SKIPS"
 #: Of a failed test's logs, the report shows so many files, and of each the last lines.
 LOGS_SHOWN = 6
@@ -35,41 +38,61 @@ LOG_LINES_SHOWN = 80
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-drills", action="store_true", help="run the drills that take long, too")
-    parser.addoption("--thorough", action="store_true", help="run more seeds, and the bench in small, too")
+    parser.addoption("--tier", choices=TIERS, default="test", help="which cases run: see tests/README.md")
+    parser.addoption("--part", metavar="1/3", help="run only this part of the cases")
+    parser.addoption("--write-seconds", action="store_true", help="write how long each file took to tests/seconds.txt")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what `make quick` never runs: Spark, Dagster and the browser take seconds to import."""
+    if config.getoption("--tier") == "quick" and collection_path.is_dir() and collection_path.parent == TESTS:
+        return collection_path.name not in QUICK_FOLDERS or None
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [
-        item
-        for marker, option in (("long_drill", "--all-drills"), ("thorough", "--thorough"))
-        if not config.getoption(option)
-        for item in items
-        if item.get_closest_marker(marker)
-    ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = _in_turn([item for item in items if item not in left_out])
     for item in items:
-        folders = item.path.relative_to(TESTS).parts[:-1]
-        for folder in MARKED_FOLDERS.intersection(folders):
+        for folder in MARKED_FOLDERS.intersection(item.path.relative_to(TESTS).parts[:-1]):
             item.add_marker(folder)
+    chosen = [item for item in items if belongs(item, config.getoption("--tier"))]
+    if config.getoption("--part"):
+        chosen = in_part(chosen, config.getoption("--part"))
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = in_turn(chosen)
 
 
-def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Spark's files first, one after the other; then those of the other folders with real parts by turns.
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Seconds(config.getoption("--write-seconds")))
 
-    A worker takes Spark's as a whole (``FilesAndSpark``), while others do what mostly waits; what takes seconds comes
-    last, so that no worker is left alone with what takes minutes.
-    """
-    files: dict[str, dict[Path, None]] = {}
-    for item in items:
-        files.setdefault(item.path.relative_to(TESTS).parts[0], {})[item.path] = None
-    turns = {
-        file: (folder != "spark", folder not in MARKED_FOLDERS, place / len(there))
-        for folder, there in files.items()
-        for place, file in enumerate(there)
-    }
-    return sorted(items, key=lambda item: turns[item.path])
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the brokers of the run, also those of a test process that died."""
+    if not hasattr(config, "workerinput"):
+        stop_all(config._tmp_path_factory.getbasetemp())
+
+
+class Seconds:
+    """Counts how long files took, on all test processes; the report shows it by folder."""
+
+    def __init__(self, write: bool) -> None:
+        self.files: Counter[str] = Counter()
+        self.write = write
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.files[report.nodeid.partition("::")[0]] += report.duration
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.files:
+            return
+        folders: Counter[str] = Counter()
+        for file, seconds in self.files.items():
+            folders["/".join(file.split("/")[:2])] += seconds
+        told = ", ".join(f"{folder.removeprefix('tests/')} {seconds:.0f}" for folder, seconds in folders.most_common())
+        terminalreporter.write_line(f"seconds on all test processes: {told}; together {folders.total():.0f}")
+        if self.write:
+            write_seconds(self.files)
 
 
 class FilesAndSpark(LoadFileScheduling):
@@ -130,6 +153,9 @@ def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Itera
         for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in kept]:
             patch.delenv(name)
         patch.setenv("HOLDFAST_CHECKPOINTS__URL", str(tmp_path_factory.mktemp("checkpoints")))
+        # Of several test processes, each has a folder of its own in the folder of the run.
+        mine = tmp_path_factory.getbasetemp()
+        brokers.belong_to(mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine)
         yield
 
 
@@ -140,20 +166,22 @@ def java() -> Java:
 
 
 @pytest.fixture(scope="session")
-def broker_jars(java: Java) -> tuple[Path, ...]:
+def broker_jars() -> tuple[Path, ...]:
     """The locked jars of the broker, from the machine's cache."""
-    settings = load_settings()
-    return fetch_jars("broker", settings.cache, JarSource(java, settings.ivy_settings))
+    return brokers.broker_jars()
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[str]:
+def broker(broker_jars: tuple[Path, ...]) -> str:
     """The bootstrap address of a real broker that all tests of the run share; use `unique` names on it."""
-    embedded = EmbeddedBroker(
-        tmp_path_factory.mktemp("broker"), heap_mb=384, java=java, jars=broker_jars, options=[BRIEF]
-    )
-    yield embedded.start().bootstrap
-    embedded.stop()
+    return brokers.shared_broker().bootstrap
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path, broker_jars: tuple[Path, ...]) -> Iterator[TrackedBroker]:
+    """A real broker of the test's own: the test may freeze it, kill it and start it again."""
+    with brokers.started_broker(tmp_path / "own-broker") as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

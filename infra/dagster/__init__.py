@@ -1,1 +1,1 @@
-"""The templates of Dagster instances: on one machine, and on Postgres."""
+"""Templates of Dagster's instance configuration: for one machine, and for Postgres."""

@@ -1,1 +1,1 @@
-"""The registry: incidents, deployments, actions, snapshot claims; the only home of SQLAlchemy."""
+"""The registry: incidents, deployments, snapshots, plans, applies, releases; the only package with SQLAlchemy."""

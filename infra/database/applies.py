@@ -1,8 +1,8 @@
-"""Plans that were shown, and applies: the part of the registry that lets a killed apply go on.
+"""Plans that were shown, and their applies: the records by which a killed apply continues.
 
 Invariants:
-    - At most one apply of a processor is open: the database itself refuses a second.
-    - Who holds an apply is changed by comparing and setting; a run that lost it changes nothing any more.
+    - Each processor has at most one open apply: an index of the database refuses a second one.
+    - The holder of an apply changes by compare-and-set. A run that is no longer the holder can't change the apply.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import tables
 from holdfast.infra.database.connections import Connections
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 
-#: So many shown plans are remembered.
+#: Number of shown plans that are kept.
 PLANS_MAX = 500
-#: Stages of fewer units of work tell nothing of a rate.
+#: Smallest stage whose rate is measured, units of work.
 RATED_FROM = 1_000.0
 
 
@@ -33,7 +33,7 @@ class ApplyJournal:
         self._database = database
 
     def remember_plan(self, plan_hash: str, processor: str, verb: str, plan: str, now: datetime) -> None:
-        """Keep a plan that was shown; the oldest are forgotten beyond ``PLANS_MAX``."""
+        """Store a plan that was shown; beyond ``PLANS_MAX`` plans, the oldest are deleted."""
         table = tables.plans
         values = {"processor": processor, "verb": verb, "plan": plan, "shown_at": now}
         with self._database.writing() as connection:
@@ -46,7 +46,7 @@ class ApplyJournal:
                 connection.execute(delete(table).where(table.c.shown_at <= oldest))
 
     def remembered_plan(self, plan_hash: str) -> str | None:
-        """A plan that was shown; None when it never was, or too many came after it."""
+        """A plan by its hash; None when it was never shown, or was deleted as one of the oldest."""
         with self._database.reading() as connection:
             query = select(tables.plans.c.plan).where(tables.plans.c.plan_hash == plan_hash)
             found: str | None = connection.execute(query).scalar_one_or_none()
@@ -55,7 +55,7 @@ class ApplyJournal:
     def begin_apply(  # tidy: allow-wide because each is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
-        """The processor's open apply, and whether this call began it (and holds it)."""
+        """The processor's open apply, and whether this call created it and holds it."""
         table = tables.applies
         is_open = select(table).where(table.c.processor == processor, table.c.finished_at.is_(None))
         named: dict[str, Any] = {"processor": processor, "verb": verb, "plan_hash": plan_hash, "plan": plan, "who": who}
@@ -70,25 +70,25 @@ class ApplyJournal:
                         row = connection.execute(insert(table).values(values).returning(table)).one()
                     return _record(row, ()), True
                 except IntegrityError:
-                    # Someone else began one since we looked; unless it ended as well, we find it now.
+                    # Another run created an apply after the look; the next look finds it unless it has ended.
                     continue
 
     def claim_apply(self, apply_id: int, holder: str, now: datetime, *, instead_of: str | None) -> bool:
-        """Take an open apply over from that holder (None: from nobody); false when somebody else was quicker."""
+        """Become the holder of an open apply in place of ``instead_of`` (None: no holder); False when it changed."""
         column = tables.applies.c
         held = column.holder.is_(None) if instead_of is None else column.holder == instead_of
-        return self._changed(
+        return self._database.changed(
             update(tables.applies)
             .where(column.id == apply_id, column.finished_at.is_(None), held)
             .values(holder=holder, beat_at=now, reason="")
         )
 
     def beat_apply(self, apply_id: int, holder: str, now: datetime) -> bool:
-        """Say that one still works on it; false when it is not ours any more."""
-        return self._changed(self._ours(apply_id, holder).values(beat_at=now))
+        """Record that the holder works on the apply; False when ``holder`` is no longer the holder."""
+        return self._database.changed(self._ours(apply_id, holder).values(beat_at=now))
 
     def note_stage(self, apply_id: int, holder: str, note: StageNote, now: datetime) -> bool:
-        """Record that a stage is through; false when the apply is not ours any more."""
+        """Record a finished stage; False when ``holder`` is no longer the holder."""
         values = {
             "apply_id": apply_id,
             "number": note.number,
@@ -105,13 +105,13 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, holder: str, reason: str, now: datetime) -> None:
-        """Leave it open for another try."""
-        self._changed(self._ours(apply_id, holder).values(holder=None, reason=reason, beat_at=now))
+        """Give the apply up, and leave it open for another run."""
+        self._database.changed(self._ours(apply_id, holder).values(holder=None, reason=reason, beat_at=now))
 
     def end_apply(self, apply_id: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
-        """End it; false when it had ended."""
+        """End an apply; False when it had ended."""
         column = tables.applies.c
-        return self._changed(
+        return self._database.changed(
             update(tables.applies)
             .where(column.id == apply_id, column.finished_at.is_(None))
             .values(outcome=outcome, finished_at=now, holder=None, reason=reason)
@@ -132,13 +132,13 @@ class ApplyJournal:
             return tuple(_record(row, self._notes(connection, row.id)) for row in rows)
 
     def apply_of(self, apply_id: int) -> ApplyRecord | None:
-        """One apply; None when there is none of that id."""
+        """One apply; None when the id is unknown."""
         with self._database.reading() as connection:
             row = connection.execute(select(tables.applies).where(tables.applies.c.id == apply_id)).one_or_none()
             return None if row is None else _record(row, self._notes(connection, row.id))
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
-        """By stage, the units of work and the seconds that stages took so far; small ones measure their start only."""
+        """By stage, the sums of units and seconds of past stages; stages below ``RATED_FROM`` units are left out."""
         stages, column = tables.apply_stages, tables.applies.c
         query = (
             select(stages.c.stage, func.sum(stages.c.units), func.sum(stages.c.seconds))
@@ -154,11 +154,6 @@ class ApplyJournal:
         return update(tables.applies).where(
             column.id == apply_id, column.holder == holder, column.finished_at.is_(None)
         )
-
-    def _changed(self, statement: Any) -> bool:
-        with self._database.writing() as connection:
-            result: CursorResult[Any] = connection.execute(statement)
-            return result.rowcount == 1
 
     def _notes(self, connection: Connection, apply_id: int) -> tuple[StageNote, ...]:
         column = tables.apply_stages.c

@@ -1,15 +1,16 @@
-"""Connections to the registry's database, as its users take them: to read, or to write in one transaction.
+"""Connections to the registry's database, for reading, or for writing in one transaction.
 
 Invariants:
-    - Whatever the database does wrong is a RegistryUnavailable that names it, without its password.
+    - Every failure of the database is a RegistryUnavailable with the database's URL, without its password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, CursorResult
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -18,7 +19,7 @@ from holdfast.infra.database.errors import RegistryUnavailable
 
 
 class Connections:
-    """The database at one SQLAlchemy URL; safe to share between threads. Nothing is opened until the first use."""
+    """The database at one SQLAlchemy URL; safe to share between threads. The first use opens a connection."""
 
     def __init__(self, url: str) -> None:
         self.engine = schema.open_engine(url)
@@ -40,9 +41,15 @@ class Connections:
         ):
             yield connection
 
+    def changed(self, statement: Any) -> bool:
+        """Execute an update in a transaction of its own; whether it changed exactly one row."""
+        with self.writing() as connection:
+            result: CursorResult[Any] = connection.execute(statement)
+            return result.rowcount == 1
+
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Failures of the database as the registry's own; violated constraints excepted."""
+        """Raise failures of the database as RegistryUnavailable, except violated constraints."""
         try:
             yield
         except IntegrityError:
@@ -51,7 +58,7 @@ class Connections:
             seen = failed.orig if isinstance(failed, DBAPIError) else failed
             raise RegistryUnavailable(
                 f"The registry {schema.shown(self.engine.url)} doesn't answer: {type(seen).__name__}: {seen}.",
-                action="Check that the database is up, that its folder or server can be written, and that "
-                "`migrate` ran; HOLDFAST_REGISTRY_URL names it.",
+                action="Check that the database of `HOLDFAST_REGISTRY_URL` runs, and that this user may write it; "
+                "`holdfast up` brings its schema up to date.",
                 url=schema.shown(self.engine.url),
             ) from failed

@@ -1,4 +1,4 @@
-"""The errors of the registry."""
+"""Errors of the registry."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class RegistryUnavailable(HoldfastError):
-    """The registry's database can't be opened, read or written."""
+    """The database of the registry can't be opened, read or written."""
 
 
 class RegistryNewerThanCode(HoldfastError):
-    """The registry's schema was written by a newer Holdfast than this one."""
+    """A newer Holdfast wrote the registry's schema."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class RecordUnknown(HoldfastError):
-    """A record was addressed that the registry doesn't hold."""
+    """The registry has no record with this identity."""

@@ -1,8 +1,8 @@
-"""The registry's facts, as values.
+"""The registry's records as values.
 
 Invariants:
     - Every time is timezone-aware (UTC).
-    - A record is what the database held at one moment; nothing here reads it again.
+    - A record holds the database's content at one moment, and never reads it again.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-#: How an incident can end.
+#: Outcomes of an incident.
 Outcome = Literal["resolved", "failed"]
 
-#: How an apply can end.
+#: Outcomes of an apply.
 ApplyOutcome = Literal["done", "failed", "abandoned", "superseded"]
 
-#: What a processor is meant to be: being rolled out, up, or down on purpose.
+#: Desired states of a processor: being rolled out, running, or stopped by an operator.
 DesiredState = Literal["deploying", "deployed", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentNote:
-    """One line of an incident's timeline: a step of the recovery, what it found or did, how long it took."""
+    """One line of an incident's timeline: a step of the recovery, its result, and its duration in seconds."""
 
     step: str
     text: str
@@ -34,55 +34,55 @@ class IncidentNote:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One failure of one processor, from its notice to its end."""
+    """One failure of one processor, from its detection to its end."""
 
     id: int
     processor: str
     kind: str
     detail: Mapping[str, Any]
     opened_at: datetime
-    #: The run that works on it, and since when.
+    #: The run that recovers from it, and since when.
     claimed_by: str | None
     claimed_at: datetime | None
-    #: Attempts begun so far.
+    #: Number of attempts so far.
     attempts: int
     closed_at: datetime | None
     outcome: Outcome | None
     reason: str
     timeline: tuple[IncidentNote, ...]
-    #: What is being done about it: restart, rebuild, wait or ask; empty while that is not decided.
+    #: The chosen remedy: restart, rebuild, wait or ask; empty before the decision.
     remedy: str = ""
-    #: The one thing that a person has to do; empty when nothing has to be done.
+    #: The operator's next step; empty when none is needed.
     action: str = ""
-    #: Who has seen it, when, and what they said.
+    #: The operator who acknowledged the incident, when, and the note.
     acknowledged_by: str | None = None
     acknowledged_at: datetime | None = None
     acknowledgement: str = ""
-    #: When a person last asked to have it tried again.
+    #: When an operator last asked for a retry.
     retried_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether it still waits for an outcome."""
+        """Whether the incident has no outcome yet."""
         return self.closed_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a processor is meant to be."""
+    """The desired state of a processor."""
 
     processor: str
     code_version: str
     slots: tuple[str, ...]
     desired: DesiredState
-    #: Grows by one with each record; 1 is the first.
+    #: Grows by one with each change; starts at 1.
     generation: int
     updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One applied verb: who did what, when, with which plan, and how it ended."""
+    """One applied verb: its operator, plan, times and outcome."""
 
     id: int
     verb: str
@@ -96,7 +96,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """One warehouse snapshot that was begun; finished once it has the table's own snapshot id."""
+    """One warehouse snapshot; finished once it has Iceberg's snapshot id."""
 
     snapshot_id: str
     table: str
@@ -107,13 +107,13 @@ class SnapshotRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its table version was committed."""
+        """Whether the table version was committed."""
         return self.finished_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StageNote:
-    """A stage that was carried out: what it came to, how many units of work it was, and how long it took."""
+    """A finished stage: its result, its units of work, and its duration."""
 
     number: int
     stage: str
@@ -124,7 +124,7 @@ class StageNote:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRecord:
-    """One apply of a plan: ``plan`` is the plan as it was encoded, ``done`` the stages that are through, in order."""
+    """One apply of a plan: ``plan`` is the encoded plan, ``done`` the finished stages in order."""
 
     id: int
     processor: str
@@ -132,7 +132,7 @@ class ApplyRecord:
     plan_hash: str
     plan: str
     who: str
-    #: The run that carries it out, and when it last said so; None when nobody does.
+    #: The run that carries the apply out, and its last sign of life; None when no run does.
     holder: str | None
     beat_at: datetime
     started_at: datetime
@@ -144,9 +144,9 @@ class ApplyRecord:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A version of a processor as it was deployed: its code, and what it is made of.
+    """A deployed version of a processor.
 
-    ``target`` is its module:attribute; ``folder`` holds the copy of its code, None when it was not copied.
+    ``target`` is module:attribute; ``folder`` holds the copy of the code, None when the code was not copied.
     """
 
     processor: str
@@ -154,8 +154,8 @@ class Release:
     code_version: str
     target: str
     folder: str | None
-    #: Its topics and stores, as ``processors.lifecycle.plans.shape.Shape``.
+    #: Topics and stores, as ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
     made_at: datetime
-    #: When it was last known to work on every partition; None when it never was.
+    #: When the release last worked on every partition; None when it never did.
     worked_at: datetime | None

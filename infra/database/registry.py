@@ -1,11 +1,11 @@
-"""The registry: incidents, desired deployments, applied actions and snapshots, in one small SQL database.
+"""The registry: incidents, desired deployments, applied actions and snapshots in one small SQL database.
 
-It is the memory that outlives every process of Holdfast: sensors, runs and commands meet here.
+Sensors, runs and commands share it; it outlives each of their processes.
 
 Invariants:
-    - At most one open incident per processor, and one claimer of each; both are decided by the database.
-    - A closed incident changes in three ways only: lines are added to its timeline, a person acknowledges it, or asks
-      to have a failed one tried again, which opens it.
+    - Each processor has at most one open incident, and each incident at most one claimer; the database decides both.
+    - A closed incident changes in three ways only: its timeline gets a line, an operator acknowledges it, or an
+      operator retries a failed one, which opens it again.
     - Every method is one transaction.
 """
 
@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import structlog
-from sqlalchemy import Connection, CursorResult, Row, Select, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import schema, tables
@@ -43,21 +43,21 @@ class Registry:
     Every method raises RegistryUnavailable when the database fails.
 
     Args:
-        url: ``sqlite:///<file>`` or ``postgresql+psycopg://...``. Nothing is opened until the first call.
+        url: ``sqlite:///<file>`` or ``postgresql+psycopg://...``. The first call opens a connection.
     """
 
     def __init__(self, url: str) -> None:
         self._database = Connections(url)
-        #: Plans that were shown, and applies.
+        #: Shown plans, and applies.
         self.journal = ApplyJournal(self._database)
-        #: What versions are made of.
+        #: Deployed versions.
         self.releases = ReleaseBook(self._database)
 
     def migrate(self) -> str:
-        """Create or upgrade the schema; its version is returned. Any number of processes may do it at once.
+        """Create or upgrade the schema; returns its version. Several processes may call this at once.
 
         Raises:
-            RegistryNewerThanCode: The schema was written by a newer Holdfast; it is left untouched.
+            RegistryNewerThanCode: A newer Holdfast wrote the schema, which stays unchanged.
         """
         with self._database.reported():
             version = schema.migrate(self._database.engine)
@@ -90,11 +90,11 @@ class Registry:
                         ).one()
                     return _incident(row, ()), True
                 except IntegrityError:
-                    # Someone else opened it since we looked; unless it was closed as well, we find it now.
+                    # Another process opened an incident after the look; the next look finds it unless it was closed.
                     continue
 
     def incident(self, incident_id: int) -> Incident | None:
-        """One incident with its timeline."""
+        """One incident with its timeline; None when the id is unknown."""
         found = self._incidents(select(tables.incidents).where(tables.incidents.c.id == incident_id))
         return found[0] if found else None
 
@@ -104,14 +104,14 @@ class Registry:
         return self._incidents(query.order_by(tables.incidents.c.id))
 
     def incidents(self, limit: int = 50, *, processor: str | None = None) -> tuple[Incident, ...]:
-        """The newest incidents, newest first; of all processors, or of one."""
+        """The newest incidents of all processors or of one, newest first."""
         query = select(tables.incidents)
         if processor is not None:
             query = query.where(tables.incidents.c.processor == processor)
         return self._incidents(query.order_by(tables.incidents.c.id.desc()).limit(limit))
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> bool:
-        """Take an open incident for one run. One run wins; asking again as the winner stays true."""
+        """Claim an open incident for a run; True for the run that holds the claim, also when it asks again."""
         column = tables.incidents.c
         statement = (
             update(tables.incidents)
@@ -119,23 +119,23 @@ class Registry:
             .where(or_(column.claimed_by.is_(None), column.claimed_by == run_id))
             .values(claimed_by=run_id, claimed_at=now)
         )
-        return self._changed(statement)
+        return self._database.changed(statement)
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
-        """Give an open incident back that the run holds (the run died, say), so that another may claim it."""
+        """End a run's claim of an open incident, so that another run may claim it."""
         column = tables.incidents.c
         statement = (
             update(tables.incidents)
             .where(column.id == incident_id, column.closed_at.is_(None), column.claimed_by == run_id)
             .values(claimed_by=None, claimed_at=None)
         )
-        return self._changed(statement)
+        return self._database.changed(statement)
 
     def begin_attempt(self, incident_id: int) -> int:
-        """Count one more attempt at an incident; its number (from 1) is returned.
+        """Count an attempt at an incident; returns its number, from 1.
 
         Raises:
-            RecordUnknown: There is no such incident.
+            RecordUnknown: The id is unknown.
         """
         column = tables.incidents.c
         with self._database.writing() as connection:
@@ -150,35 +150,36 @@ class Registry:
         return int(number)
 
     def forgive_attempt(self, incident_id: int) -> None:
-        """Take the last attempt back: what it met with passes by itself, and uses nothing up."""
+        """Do not count the last attempt: its fault passes without a repair."""
         column = tables.incidents.c
-        self._changed(
+        self._database.changed(
             update(tables.incidents)
             .where(column.id == incident_id, column.attempts > 0)
             .values(attempts=column.attempts - 1)
         )
 
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
-        """Set what an incident is by now, and what is done about it; false when it is not open."""
+        """Set kind, remedy and action of an incident; False when it is closed."""
         column = tables.incidents.c
-        return self._changed(
+        return self._database.changed(
             update(tables.incidents)
             .where(column.id == incident_id, column.closed_at.is_(None))
             .values(kind=kind, remedy=remedy, action=action)
         )
 
     def acknowledge_incident(self, incident_id: int, who: str, note: str, now: datetime) -> None:
-        """Keep that a person has seen it; the last one stands.
+        """Record that an operator has seen an incident; replaces an earlier acknowledgement.
 
         Raises:
-            RecordUnknown: There is no such incident.
+            RecordUnknown: The id is unknown.
         """
         values = {"acknowledged_by": who, "acknowledged_at": now, "acknowledgement": note}
-        if not self._changed(update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)):
+        statement = update(tables.incidents).where(tables.incidents.c.id == incident_id).values(values)
+        if not self._database.changed(statement):
             raise _unknown("incident", incident_id)
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
-        """Open a failed incident again, with all its attempts; false when it did not fail, or another one is open."""
+        """Open a failed incident again with no attempt used; False when it has not failed, or another one is open."""
         column = tables.incidents.c
         again = (
             update(tables.incidents)
@@ -187,17 +188,17 @@ class Registry:
             .values(claimed_by=None, claimed_at=None)
         )
         try:
-            return self._changed(again)
+            return self._database.changed(again)
         except IntegrityError:
             return False
 
     def note_incident(
         self, incident_id: int, step: str, text: str, now: datetime, *, seconds: float | None = None
     ) -> None:
-        """Add a line to an incident's timeline; ``seconds`` is how long the step took.
+        """Add a line to an incident's timeline; ``seconds`` is the duration of the step.
 
         Raises:
-            RecordUnknown: There is no such incident.
+            RecordUnknown: The id is unknown.
         """
         values = {"incident_id": incident_id, "step": step, "text": text, "at": now, "seconds": seconds}
         with self._database.writing() as connection:
@@ -207,13 +208,13 @@ class Registry:
             connection.execute(insert(tables.incident_notes).values(values))
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
-        """End an open incident; false when it was closed before (its first outcome stands)."""
+        """Close an incident; False when it was closed before, and keeps its first outcome."""
         statement = (
             update(tables.incidents)
             .where(tables.incidents.c.id == incident_id, tables.incidents.c.closed_at.is_(None))
             .values(closed_at=now, outcome=outcome, reason=reason)
         )
-        return self._changed(statement)
+        return self._database.changed(statement)
 
     # --- deployments ---------------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class Registry:
         *,
         desired: Literal["deploying", "deployed"] = "deployed",
     ) -> Deployment:
-        """Set what a processor is meant to be: this version, up, in these slots."""
+        """Set the desired version and slots of a processor."""
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         with self._database.writing() as connection:
             return self._set_deployment(connection, processor, values)
@@ -234,7 +235,7 @@ class Registry:
     def adopt_deployment(
         self, processor: str, code_version: str, slots: Sequence[str], desired: DesiredState, now: datetime
     ) -> bool:
-        """Set what a processor is meant to be, where nothing is recorded of it; false when something is."""
+        """Record a desired state unless the processor has one; False when it has."""
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         try:
             with self._database.writing() as connection:
@@ -246,25 +247,25 @@ class Registry:
             return False
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
-        """Set that a processor is meant to be down; None when it was never deployed."""
+        """Set the desired state ``stopped``; None when the processor was never deployed."""
         with self._database.writing() as connection:
             if self._deployment(connection, processor) is None:
                 return None
             return self._set_deployment(connection, processor, {"desired": "stopped", "updated_at": now})
 
     def deployment(self, processor: str) -> Deployment | None:
-        """What the processor is meant to be; None when it was never deployed."""
+        """The desired state of a processor; None when it was never deployed."""
         with self._database.reading() as connection:
             return self._deployment(connection, processor)
 
     def deployments(self) -> tuple[Deployment, ...]:
-        """What every processor is meant to be, by name."""
+        """The desired states of all processors, sorted by name."""
         with self._database.reading() as connection:
             rows = connection.execute(select(tables.deployments).order_by(tables.deployments.c.processor))
             return tuple(_deployment(row) for row in rows)
 
     def knows_nothing(self) -> bool:
-        """Whether nothing was ever recorded: it is new, or was lost and made anew."""
+        """Whether the registry holds no record: it is new, or was lost and created again."""
         asked = (tables.deployments, tables.applies, tables.incidents, tables.releases, tables.actions)
         with self._database.reading() as connection:
             return not any(connection.execute(select(each).limit(1)).first() for each in asked)
@@ -281,7 +282,7 @@ class Registry:
         started_at: datetime,
         finished_at: datetime,
     ) -> Action:
-        """Keep that a verb was applied: the plan as it was explained, and how it ended."""
+        """Record an applied verb with its explained plan and its outcome."""
         values = {
             "verb": verb,
             "subject": subject,
@@ -304,7 +305,7 @@ class Registry:
     # --- snapshots -----------------------------------------------------------------------------------------
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
-        """Begin a snapshot; false when it was begun before (``snapshot`` tells whether it was finished)."""
+        """Record the start of a snapshot; False when it was recorded before (``snapshot`` has its state)."""
         values = {"snapshot_id": snapshot_id, "table": table, "detail": dict(detail), "claimed_at": now}
         try:
             with self._database.writing() as connection:
@@ -317,10 +318,10 @@ class Registry:
             return False
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
-        """Record the table version that a snapshot became; false when that was recorded before.
+        """Record the table version of a snapshot; False when one was recorded before.
 
         Raises:
-            RecordUnknown: The snapshot was never begun.
+            RecordUnknown: The snapshot was never started.
         """
         column = tables.snapshots.c
         statement = (
@@ -328,14 +329,14 @@ class Registry:
             .where(column.snapshot_id == snapshot_id, column.finished_at.is_(None))
             .values(iceberg_snapshot_id=iceberg_snapshot_id, finished_at=now)
         )
-        if self._changed(statement):
+        if self._database.changed(statement):
             return True
         if self.snapshot(snapshot_id) is None:
             raise _unknown("snapshot", snapshot_id)
         return False
 
     def snapshot(self, snapshot_id: str) -> SnapshotRecord | None:
-        """One snapshot, finished or not."""
+        """One snapshot; None when it was never started."""
         with self._database.reading() as connection:
             row = connection.execute(
                 select(tables.snapshots).where(tables.snapshots.c.snapshot_id == snapshot_id)
@@ -351,7 +352,7 @@ class Registry:
             return tuple(_incident(row, tuple(notes.get(row.id, ()))) for row in rows)
 
     def _notes(self, connection: Connection, incident_ids: Sequence[int]) -> dict[int, list[IncidentNote]]:
-        """The timelines of all of them, in one question."""
+        """The timelines of these incidents, with one query."""
         column = tables.incident_notes.c
         query = select(column.incident_id, column.step, column.text, column.at, column.seconds)
         found: dict[int, list[IncidentNote]] = {}
@@ -377,11 +378,6 @@ class Registry:
             row = connection.execute(first.returning(table)).one()
         return _deployment(row)
 
-    def _changed(self, statement: Any) -> bool:
-        with self._database.writing() as connection:
-            result: CursorResult[Any] = connection.execute(statement)
-            return result.rowcount == 1
-
 
 def _incident(row: Row[Any], timeline: tuple[IncidentNote, ...]) -> Incident:
     return Incident(**row._mapping, timeline=timeline)
@@ -395,7 +391,7 @@ def _deployment(row: Row[Any]) -> Deployment:
 
 def _unknown(what: str, identity: object) -> RecordUnknown:
     return RecordUnknown(
-        f"The registry holds no {what} {identity!r}.",
-        action=f"List what it holds, and name an existing {what}.",
+        f"The registry has no {what} {identity!r}.",
+        action=f"Name an existing {what}: run `holdfast incidents list`, or look at the snapshot's asset in Dagster.",
         identity=str(identity),
     )

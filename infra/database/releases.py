@@ -1,7 +1,7 @@
-"""Releases in the registry: the versions of each processor that were deployed, what they are made of, and which works.
+"""Releases in the registry: the deployed versions of each processor, their code and shape, and when they last worked.
 
 Invariants:
-    - The release that worked last is the one that a failed deployment goes back to; it is never forgotten.
+    - A failed deployment rolls back to the release that worked last; callers never delete its record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ReleaseBook:
         shape: Mapping[str, Any],
         now: datetime,
     ) -> None:
-        """Keep a release; one that is known already keeps the moment when it worked."""
+        """Store a release; a known release keeps the time when it last worked."""
         table = tables.releases
         values = {"code_version": code_version, "target": target, "folder": folder, "shape": dict(shape)}
         with self._database.writing() as connection:
@@ -46,29 +46,29 @@ class ReleaseBook:
                 )
 
     def works(self, processor: str, release_id: str, now: datetime) -> None:
-        """Set that a release works on every partition.
+        """Record that a release works on every partition.
 
         Raises:
-            RecordUnknown: There is no such release.
+            RecordUnknown: The release is unknown.
         """
         table = tables.releases
         statement = update(table).where(table.c.processor == processor, table.c.release_id == release_id)
         with self._database.writing() as connection:
             if connection.execute(statement.values(worked_at=now)).rowcount == 0:
                 raise RecordUnknown(
-                    f"The registry holds no release {release_id!r} of {processor}.",
+                    f"The registry has no release {release_id!r} of {processor}.",
                     action="Deploy the processor again.",
                     identity=release_id,
                 )
 
     def working(self, processor: str) -> Release | None:
-        """The release that worked last; None when none ever did."""
+        """The release that worked last; None when no release ever worked."""
         table = tables.releases
         query = select(table).where(table.c.processor == processor, table.c.worked_at.is_not(None))
         return self._first(query.order_by(table.c.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
-        """The release of a version: the one that worked last, else the newest."""
+        """The release of a version that worked last, else its newest one; None when the version is unknown."""
         table = tables.releases
         query = select(table).where(table.c.processor == processor, table.c.code_version == code_version)
         return self._first(
@@ -76,12 +76,12 @@ class ReleaseBook:
         )
 
     def find(self, processor: str, release_id: str) -> Release | None:
-        """One release."""
+        """One release; None when it is unknown."""
         table = tables.releases
         return self._first(select(table).where(table.c.processor == processor, table.c.release_id == release_id))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:
-        """The processor's releases, those that were made or worked last first."""
+        """The releases of a processor; those that last worked, or were created, come first."""
         table = tables.releases
         moment = func.coalesce(table.c.worked_at, table.c.made_at)
         with self._database.reading() as connection:
@@ -89,7 +89,7 @@ class ReleaseBook:
             return tuple(_release(row) for row in connection.execute(query))
 
     def forget(self, processor: str, release_id: str) -> None:
-        """Remove the record of a release."""
+        """Delete the record of a release."""
         table = tables.releases
         with self._database.writing() as connection:
             connection.execute(delete(table).where(table.c.processor == processor, table.c.release_id == release_id))

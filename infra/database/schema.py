@@ -1,19 +1,17 @@
-"""Opening the registry's database and bringing its schema up to date.
+"""Opens the registry's database, and brings its schema up to date.
 
 Invariants:
-    - All pending migrations and the version mark are one transaction, taken behind a lock: two processes that
-      migrate at once do it one after the other, and the second finds nothing to do.
-    - A schema that this code doesn't know is left untouched.
-    - SQLite: write-ahead log, foreign keys on, waits for a lock instead of failing; a transaction that is going
-      to write takes the write lock when it begins, so it can't fail halfway for want of it.
+    - All pending migrations and the version mark are one transaction under a lock: of two processes that migrate at
+      once, the second finds nothing to do.
+    - A schema of an unknown version stays unchanged.
+    - SQLite: write-ahead log, foreign keys on, waits for locks. A writing transaction takes the write lock at its
+      begin, so it can't fail on the lock later.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,16 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
+from holdfast.infra.files import locked
+from holdfast.infra.waiting import wait_until
 
-#: Execution option of a connection that is going to write.
+#: Execution option of connections that write.
 WRITES = "holdfast_writes"
 
+#: How long SQLite waits for a lock (``busy_timeout``), seconds.
 BUSY_TIMEOUT_S = 30.0
+#: Pause between two attempts to switch the write-ahead log on, seconds.
+WAL_RETRY_S = 0.005
 
 #: Key of the advisory lock that migrations hold on Postgres ("holdfast" in ASCII).
 _ADVISORY_LOCK = int.from_bytes(b"holdfast", "big")
@@ -39,10 +42,10 @@ _MIGRATIONS = Path(__file__).resolve().parent / "migrations"
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for the registry's URL; connects to nothing yet.
+    """A SQLAlchemy engine for the registry's URL, without a connection yet.
 
     Raises:
-        RegistryUnavailable: The URL is malformed, or the driver that it names isn't installed.
+        RegistryUnavailable: The URL is malformed, or its driver is not installed.
     """
     try:
         parsed = make_url(url)
@@ -53,8 +56,8 @@ def open_engine(url: str) -> Engine:
     except (ArgumentError, NoSuchModuleError, ImportError) as unusable:
         raise RegistryUnavailable(
             f"The registry's URL can't be used: {_without_password(url, str(unusable))}.",
-            action="Set HOLDFAST_REGISTRY_URL to a SQLAlchemy URL (sqlite:///<file> or "
-            "postgresql+psycopg://<user>:<password>@<host>/<database>) whose driver is installed.",
+            action="Set `HOLDFAST_REGISTRY_URL` to `sqlite:///<file>` or "
+            "`postgresql+psycopg://<user>:<password>@<host>/<database>`, and install the driver.",
         ) from unusable
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
@@ -63,15 +66,15 @@ def open_engine(url: str) -> Engine:
 
 
 def shown(url: URL) -> str:
-    """The URL as it may be shown: without its password."""
+    """The URL without its password."""
     return url.render_as_string(hide_password=True)
 
 
 def migrate(engine: Engine) -> str:
-    """Bring the schema to the newest version that this code knows; its name is returned.
+    """Upgrade the schema to this code's version; returns its name.
 
     Raises:
-        RegistryNewerThanCode: The database is at a version that this code doesn't know.
+        RegistryNewerThanCode: The schema has a version that this code does not know.
         sqlalchemy.exc.DBAPIError: The database failed.
     """
     if engine.dialect.name == "sqlite" and engine.url.database:
@@ -89,7 +92,7 @@ def migrate(engine: Engine) -> str:
         if current is not None and current not in known:
             raise RegistryNewerThanCode(
                 f"The registry {shown(engine.url)} has schema version {current}; this code knows up to {head}.",
-                action="Run the Holdfast version that wrote the registry, or a newer one.",
+                action="Install the Holdfast version that wrote the registry, or a newer one.",
                 found=current,
                 newest_known=head,
             )
@@ -100,12 +103,11 @@ def migrate(engine: Engine) -> str:
 
 
 def _begin_file(path: Path) -> None:
-    """Make the file if it is not there, without what a lost one left beside it: SQLite would take it for its own."""
+    """Create an absent file, and delete the journals that a lost file left: SQLite would replay them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
-    with path.with_name(f"{path.name}.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path.with_name(f"{path.name}.lock")):
         if path.exists():
             return
         for left in ("-wal", "-shm", "-journal"):
@@ -118,15 +120,16 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")
-    # Turning the log on needs the file for itself and doesn't wait for it as other statements do.
-    deadline = time.monotonic() + BUSY_TIMEOUT_S
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] not in ("wal", "memory"):
+
+    def logs_ahead() -> bool:
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
+            return True
+        # Unlike other statements, the change of the mode does not wait for a lock.
         with contextlib.suppress(sqlite3.OperationalError):
             connection.execute("PRAGMA journal_mode = WAL")
-            continue
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
+        return False
+
+    wait_until(logs_ahead, BUSY_TIMEOUT_S, every_s=WAL_RETRY_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -138,5 +141,5 @@ def _without_password(url: str, message: str) -> str:
     with contextlib.suppress(ArgumentError):
         parsed = make_url(url)
         return f"{shown(parsed)}: {message}"
-    # Not even parseable: show neither it nor a message that quotes it.
-    return "it is not of the form dialect://..."
+    # A malformed URL may quote its password in the message, so neither is shown.
+    return "it does not have the form dialect://..."

@@ -1,10 +1,9 @@
 """The registry's tables.
 
 Invariants:
-    - At most one open incident and one open apply per processor: the database itself refuses a second (partial unique
-      indexes).
-    - Times are stored in UTC and are timezone-aware on the way in and out; a naive time is refused.
-    - A change here comes with a migration in ``migrations/versions``; a test compares the two.
+    - Each processor has at most one open incident and one open apply: partial unique indexes refuse a second.
+    - Times are stored in UTC, and are timezone-aware in Python; a naive time is refused.
+    - Every change here has a migration in ``migrations/versions``; a test compares the two.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ metadata = MetaData(
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A timezone-aware moment; databases without time zones hold it in UTC."""
+    """A timezone-aware time, stored in UTC by databases without time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """To the database: UTC, without its zone where the database knows none."""
+        """The time for the database: UTC, naive for SQLite."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -55,7 +54,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """From the database: always UTC and aware."""
+        """The time from the database: UTC, timezone-aware."""
         if value is None:
             return None
         moment: datetime = value
@@ -85,7 +84,7 @@ incidents = Table(
     sqlite_autoincrement=True,
 )
 
-#: The rule "one open incident per processor", kept by the database.
+#: At most one open incident for each processor.
 one_open_incident = Index(
     "ux_incidents_one_open",
     incidents.c.processor,
@@ -168,7 +167,7 @@ applies = Table(
     sqlite_autoincrement=True,
 )
 
-#: The rule "one open apply per processor", kept by the database.
+#: At most one open apply for each processor.
 one_open_apply = Index(
     "ux_applies_one_open",
     applies.c.processor,

@@ -1,1 +1,1 @@
-"""Supervisors that run processors and outlive the rest."""
+"""Deployers, which run processors and outlive their callers: the port, supervisord, and the files of programs."""

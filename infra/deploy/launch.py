@@ -1,11 +1,11 @@
-"""Becomes a program: reads command and environment from a private file, then replaces itself by the command.
+"""Starts a program: reads command and environment from a private file, and replaces itself by the command.
 
-Run by the supervisor as ``python -I launch.py <file> <hash>``; imports the standard library only. The process
-keeps its id, so the supervisor watches the program itself.
+The supervisor runs ``python -I launch.py <file> <hash>``; only the standard library is imported. The process id stays,
+so the supervisor watches the program itself.
 
 Invariants:
-    - On Linux the program is killed when the supervisor dies: no process lives on that nobody supervises,
-      next to the one that the next supervisor starts in its place.
+    - On Linux the kernel kills the program when the supervisor dies. Otherwise the program would run on beside the one
+      that the next supervisor starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(launch_path: str) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != supervisor:
-            sys.exit("the supervisor died while the program was starting")
+            sys.exit("the supervisor ended while the program was starting")
     command: list[str] = document["command"]
     os.execvpe(command[0], command, {**os.environ, **document["environment"]})  # noqa: S606
 

@@ -1,9 +1,9 @@
-"""Programs that a supervisor runs: what is asked of them, and what became of them.
+"""Programs of a supervisor: their specification, their state, and the files that describe them.
 
 Invariants:
-    - The environment of a program, which may hold secrets, is written to one file of mode 0600 and nowhere else:
-      not in the supervisor's configuration, its log, or a command line.
-    - The files of a program are a function of its ProgramSpec: the same spec gives the same bytes.
+    - The environment of a program, which may hold secrets, is written to one file of mode 0600. No configuration, log
+      or command line holds it.
+    - The same ProgramSpec gives the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ ProgramState = Literal["RUNNING", "STARTING", "STOPPED", "STOPPING", "EXITED", "
 #: States in which a program has a process.
 ALIVE: frozenset[ProgramState] = frozenset({"RUNNING", "STARTING", "STOPPING"})
 
-#: How long a program may take to end after SIGTERM before it is killed, seconds.
+#: How long a program may take to end after SIGTERM before it is killed, seconds (``stopwaitsecs``).
 STOP_WAIT_S = 30
 
 _LAUNCHER = Path(__file__).resolve().parent / "launch.py"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-#: Supervisor's configuration takes what follows such a sequence for a comment, and knows no way to quote it.
+#: Begins a comment in supervisord's configuration, which has no quoting.
 _COMMENT = re.compile(r"\s[;#]|[\r\n]")
 
 
 class SupervisorUnavailable(HoldfastError):
-    """The supervisor isn't running, didn't start, or doesn't answer."""
+    """The supervisor does not run, did not start, or does not answer."""
 
 
 class ProgramInvalid(HoldfastError):
-    """A program can't be described to the supervisor as it is."""
+    """The supervisor's configuration can't express this program."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ProgramUnknown(HoldfastError):
-    """The supervisor has no program of that name."""
+    """The supervisor has no program of this name."""
 
 
 class ProgramRefused(HoldfastError):
-    """The supervisor would not do what was asked of a program."""
+    """The supervisor refused a request about a program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramSpec:
-    """A program as it is asked for.
+    """A program as specified.
 
     Args:
-        name: Letters, digits, ``.``, ``_``, ``-``.
-        command: Executable and arguments; never pass secrets here, every user of the machine can read them.
-        environment: Variables set on top of the supervisor's own.
-        directory: Its working directory.
-        stdout_path: Where stdout and stderr go (rotated).
+        name: Letters, digits, ``.``, ``_``, ``-``; 128 characters at most.
+        command: Executable and arguments. Never pass secrets here: every user of the machine can read them.
+        environment: Variables added to the supervisor's own.
+        directory: Working directory.
+        stdout_path: File for stdout and stderr, rotated at 10 MB.
     """
 
     name: str
@@ -70,19 +70,22 @@ class ProgramSpec:
     stdout_path: Path
 
     def __repr__(self) -> str:
-        """Shows the names of the environment only, never its values."""
+        """The specification without the values of the environment."""
         return f"ProgramSpec(name={self.name!r}, command={self.command!r}, environment={sorted(self.environment)})"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramStatus:
-    """A program as the supervisor sees it.
+    """A program as the supervisor reports it.
 
     Args:
-        exit_status: Of the last process, when it ended by itself; None while there is one, and after a signal.
-        signal: The signal that ended the last process (``SIGKILL``), if one did.
-        started_at: When the present or last process started.
-        since: When the present process started, or the last one ended; None when there was none yet.
+        name: Its name.
+        state: Its state in supervisord.
+        pid: Id of its process; None without a process.
+        exit_status: Exit code of the last process; None while a process runs, and after a signal.
+        since: Start of the present process, or end of the last one; None before the first start.
+        signal: The signal that ended the last process, as ``SIGKILL``; None when no signal did.
+        started_at: Start of the present or last process.
     """
 
     name: str
@@ -95,12 +98,12 @@ class ProgramStatus:
 
     @property
     def alive(self) -> bool:
-        """Whether it has a process."""
+        """Whether the program has a process."""
         return self.state in ALIVE
 
 
 def as_state(name: str) -> ProgramState:
-    """The state of that name; UNKNOWN for one that isn't known."""
+    """The state with this name; ``UNKNOWN`` for other names."""
     for state in get_args(ProgramState):
         if state == name:
             found: ProgramState = state
@@ -109,17 +112,18 @@ def as_state(name: str) -> ProgramState:
 
 
 def launch_file(spec: ProgramSpec) -> str:
-    """The text of the file that the launcher reads: command and environment."""
+    """The content of the launch file: command and environment."""
     document = {"command": list(spec.command), "environment": dict(spec.environment)}
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
 def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Command and environment (which may hold secrets) of each program that a supervisor was ever asked for and still
-    knows, by name; what can't be read is left out.
+    """Command and environment of each registered program, by name; unreadable files are left out.
+
+    The environment may hold secrets.
 
     Args:
-        programs: The folder of its programs' files.
+        programs: The folder of the supervisor's program files.
     """
     found = {}
     for path in sorted(programs.glob("*.json")) if programs.is_dir() else ():
@@ -133,17 +137,17 @@ def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]
 
 
 def program_file(spec: ProgramSpec, python: str, launch_path: Path) -> str:
-    """The text of the program's file in the supervisor's configuration.
+    """The content of the program's file in supervisord's configuration.
 
-    It changes whenever anything of the spec does, since it carries a hash of the launch file.
+    It holds a hash of the launch file, so supervisord notices every change of the specification.
 
     Raises:
-        ProgramInvalid: A name or path can't be written in the supervisor's configuration.
+        ProgramInvalid: The configuration can't hold the name or a path.
     """
     if not _NAME.match(spec.name):
         raise ProgramInvalid(
-            f"A program can't be called {spec.name!r}.",
-            action="Use letters, digits, '.', '_' and '-' only, 128 at most.",
+            f"{spec.name!r} is no valid name of a program: expected letters, digits, '.', '_' and '-', 128 at most.",
+            action="Rename the processor or the slot.",
             name=spec.name,
         )
     digest = hashlib.sha256(launch_file(spec).encode()).hexdigest()[:16]
@@ -170,31 +174,31 @@ def program_file(spec: ProgramSpec, python: str, launch_path: Path) -> str:
 
 
 def config_value(text: str) -> str:
-    """The text as a value of the supervisor's configuration, where ``%`` starts an expansion.
+    """The text as a value in supervisord's configuration, where ``%`` starts an expansion.
 
     Raises:
-        ProgramInvalid: The text holds what the configuration takes for a comment or a new line.
+        ProgramInvalid: The text contains a comment or a line end.
     """
     if _COMMENT.search(text):
         raise ProgramInvalid(
-            f"The supervisor's configuration can't hold {text!r}: a blank followed by ';' or '#', or a line end.",
-            action="Use a home folder, project folder and Python whose paths hold no such sequence.",
+            f"The supervisor's configuration can't hold {text!r}: a space before ';' or '#', or a line end.",
+            action="Move the home folder, the project and its Python to paths without such characters.",
             text=text,
         )
     return text.replace("%", "%%")
 
 
 def _log_value(path: str) -> str:
-    # supervisord expands this one value twice, so that no number of signs is right in all its versions.
+    # supervisord expands this value twice in some versions, so no escaping works in all of them.
     if "%" in path:
         raise ProgramInvalid(
-            f"The supervisor's configuration can't hold the log path {path!r}: it has a '%'.",
-            action="Use a home folder whose path holds no '%'.",
+            f"The supervisor's configuration can't hold the log path {path!r}: it contains '%'.",
+            action="Use a home folder without '%' in its path.",
             text=path,
         )
     return config_value(path)
 
 
 def _shell_word(word: str) -> str:
-    """Quoted by backslashes: unlike quotes, these also keep the configuration from seeing comments."""
+    """The word with backslashes, which unlike quotes also hide comment characters from the configuration."""
     return re.sub(r"([^A-Za-z0-9_@%+=:,./-])", r"\\\1", word)

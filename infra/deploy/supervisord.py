@@ -1,21 +1,20 @@
-"""A real supervisord, driven over its XML-RPC interface on a private unix socket.
+"""The deployer for one machine: supervisord, controlled over XML-RPC on a private unix socket.
 
-It is the one long-lived parent of processors on one machine: runs, sensors and commands come and go, it stays.
+supervisord is the parent process of all processors, and outlives runs, sensors and commands.
 
-Layout below ``Paths.supervisor`` (mode 0700): ``supervisord.conf``, ``supervisord.log`` (rotated),
-``supervisord.pid``, ``supervisor.sock``, ``programs/<name>.ini`` and ``programs/<name>.json`` (mode 0600),
-``lock``; ``socket.path`` names the socket's folder when the usual place is too long for a socket's name.
+Files below ``Paths.supervisor`` (mode 0700): ``supervisord.conf``, ``supervisord.log`` (rotated), ``supervisord.pid``,
+``supervisor.sock``, ``programs/<name>.ini`` and ``programs/<name>.json`` (mode 0600), ``lock``. ``socket.path`` holds
+the socket's folder when the path of ``supervisor.sock`` is too long for a unix socket.
 
 Invariants:
-    - One supervisord per home: starting is serialised by a lock, and a second start finds the first.
+    - One supervisord for each home: a lock serialises starts, and a second start finds the first.
     - A program never restarts by itself; recovery decides.
-    - What is running belongs to a program file; applying the same spec again changes nothing.
+    - Every running program has a program file. Applying the same specification again changes nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import socket
@@ -23,9 +22,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import xmlrpc.client
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -48,19 +46,26 @@ from holdfast.infra.deploy.programs import (
     launch_file,
     program_file,
 )
+from holdfast.infra.files import locked, write_private
 from holdfast.infra.paths import Paths
+from holdfast.infra.process import start_mark
+from holdfast.infra.waiting import wait_until
 
 log = structlog.get_logger(__name__)
 
-#: A unix socket's name has room for 103 bytes on every system we know; supervisord needs no more than the name.
+#: Longest path of a unix socket, bytes; systems allow 103 and more.
 SOCKET_PATH_MAX = 100
 #: How long one answer of supervisord may take, seconds.
 ANSWER_TIMEOUT_S = 15.0
-#: How often a condition is looked at while it is waited for, seconds.
-POLL_S = 0.05
+#: How long supervisord may take to start, seconds.
+START_WITHIN_S = 30.0
+#: How long a killed program may take to disappear, seconds.
+KILLED_WITHIN_S = 15.0
+#: Added to ``STOP_WAIT_S`` for supervisord's own part of a stop, seconds.
+STOP_SLACK_S = 10.0
 
 _LOG_TAIL_BYTES = 64 * 1024
-#: The environment of whoever happens to start supervisord must not decide what programs see.
+#: Prefixes of variables that programs do not inherit from the process that starts supervisord.
 _NOT_INHERITED = ("HOLDFAST_", "DAGSTER_", "SUPERVISOR_")
 
 
@@ -84,9 +89,9 @@ class _Transport(SupervisorTransport):  # type: ignore[misc]
 
 
 class Supervisord:
-    """The supervisor of one home folder. Holds no connection: any number of these may be used at once.
+    """The supervisord of one home folder. It holds no connection, so any number of objects may exist at once.
 
-    Methods that need it running raise SupervisorUnavailable when it isn't or doesn't answer.
+    Methods that need a running supervisord raise SupervisorUnavailable when it does not answer.
 
     Args:
         paths: Names below the home folder.
@@ -98,25 +103,25 @@ class Supervisord:
 
     # --- the supervisor itself -----------------------------------------------------------------------------
 
-    def start(self, timeout_s: float = 30.0) -> int:
-        """Start supervisord unless it runs already; its process id is returned. It outlives its starter.
+    def start(self, timeout_s: float = START_WITHIN_S) -> int:
+        """Start supervisord unless it runs; returns its process id. supervisord outlives the caller.
 
         Raises:
-            SupervisorUnavailable: It didn't answer within the time; carries what it said.
+            SupervisorUnavailable: supervisord did not answer in time; holds its output.
         """
         with self._lock():
-            # One that is there but silent (stopping, or frozen) would be robbed of its socket by a second.
-            _wait_until(lambda: self.pid() is not None or self._silent_pid() is None, timeout_s)
+            # A second supervisord would take the socket of one that runs but is silent: it stops, or hangs.
+            wait_until(lambda: self.pid() is not None or self._silent_pid() is None, timeout_s)
             pid = self.pid()
             if pid is not None:
                 return pid
             if self._silent_pid() is not None:
-                raise self._unavailable(f"supervisord (pid {self._silent_pid()}) runs but doesn't answer")
+                raise self._unavailable(f"supervisord (pid {self._silent_pid()}) runs, but does not answer")
             self._programs.mkdir(parents=True, exist_ok=True)
             config = self._write_config()
             command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)]
             environment = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
-            # supervisord forks itself into the background; this child only reports whether that worked.
+            # supervisord forks into the background; this child only reports whether the fork worked.
             child = subprocess.run(
                 command,
                 cwd=self._folder,
@@ -129,27 +134,27 @@ class Supervisord:
                 check=False,
             )
             if child.returncode != 0:
-                said = child.stdout.decode(errors="replace").strip()
-                raise self._unavailable(f"supervisord ended with status {child.returncode}: {said}")
-            _wait_until(lambda: self.pid() is not None, timeout_s)
+                output = child.stdout.decode(errors="replace").strip()
+                raise self._unavailable(f"supervisord ended with exit code {child.returncode}: {output}")
+            wait_until(lambda: self.pid() is not None, timeout_s)
             pid = self.pid()
             if pid is None:
-                raise self._unavailable(f"supervisord was started but didn't answer within {timeout_s:.0f} s")
+                raise self._unavailable(f"supervisord was started, but did not answer within {timeout_s:.0f} s")
         log.info("supervisor.started", pid=pid, folder=str(self._folder))
         return pid
 
     def stop(self, timeout_s: float = STOP_WAIT_S + 15.0) -> None:
-        """Stop all programs (SIGTERM, then SIGKILL) and supervisord itself; returns when it is gone.
+        """Stop all programs (SIGTERM, then SIGKILL) and supervisord; returns when its process has ended.
 
         Raises:
-            SupervisorUnavailable: It was still there after the time.
+            SupervisorUnavailable: supervisord did not end in time.
         """
         with self._lock():
             pid = self.pid()
             if pid is not None:
                 self._call("shutdown")
-                if not _wait_until(lambda: not process_alive(pid), timeout_s):
-                    raise self._unavailable(f"supervisord (pid {pid}) didn't stop within {timeout_s:.0f} s")
+                if not wait_until(lambda: start_mark(pid) is None, timeout_s):
+                    raise self._unavailable(f"supervisord (pid {pid}) did not stop within {timeout_s:.0f} s")
                 log.info("supervisor.stopped", pid=pid)
             self._drop_private_socket()
 
@@ -158,19 +163,19 @@ class Supervisord:
         return self.pid() is not None
 
     def pid(self) -> int | None:
-        """The process id of supervisord, if it answers."""
+        """Process id of supervisord; None when it does not answer."""
         try:
             return int(self._call("getPID"))
         except SupervisorUnavailable:
             return None
 
     def _silent_pid(self) -> int | None:
-        """The process id in supervisord's pid file, if that process is a supervisord."""
+        """Process id of the pid file; None unless that process is a supervisord."""
         try:
             pid = int((self._folder / "supervisord.pid").read_text())
         except (OSError, ValueError):
             return None
-        if not process_alive(pid):
+        if start_mark(pid) is None:
             return None
         with contextlib.suppress(OSError):
             return pid if b"supervisord" in Path(f"/proc/{pid}/cmdline").read_bytes() else None
@@ -179,12 +184,10 @@ class Supervisord:
     # --- programs ------------------------------------------------------------------------------------------
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """Make the program known as specified; whether that changed anything.
-
-        A program that changed is stopped first and left stopped; nothing is started.
+        """Register a program; whether anything changed. A changed program is stopped, and stays stopped.
 
         Raises:
-            ProgramInvalid: The spec can't be written in supervisord's configuration.
+            ProgramInvalid: supervisord's configuration can't express the specification.
         """
         launch_path = self._launch_path(spec.name)
         texts = {
@@ -195,48 +198,48 @@ class Supervisord:
             self._programs.mkdir(parents=True, exist_ok=True)
             spec.stdout_path.parent.mkdir(parents=True, exist_ok=True)
             for path, text in texts.items():
-                _write_private(path, text)
+                write_private(path, text)
             changed = self._reread(spec.name)
         if changed:
             log.info("program.applied", program=spec.name, command=list(spec.command))
         return changed
 
     def start_program(self, name: str) -> None:
-        """Start the program unless it has a process; returns at once (``programs`` shows what became of it).
+        """Start a program unless it has a process; returns at once (``programs`` has its state).
 
         Raises:
-            ProgramUnknown: It was never applied.
-            ProgramRefused: Its process could not be made.
+            ProgramUnknown: The program was never applied.
+            ProgramRefused: supervisord could not create the process.
         """
-        # Between two processes supervisord takes the program for started; that passes by itself.
-        _wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + 10.0)
+        # Between two processes, supervisord answers that the program has started.
+        wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + STOP_SLACK_S)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)
 
     def stop_program(self, name: str) -> None:
-        """Stop the program (SIGTERM, SIGKILL after 30 s); returns when it is gone. Stopping twice is fine.
+        """Stop a program (SIGTERM, SIGKILL after 30 s); returns when its process has ended.
 
         Raises:
-            ProgramUnknown: It was never applied.
-            ProgramRefused: It was still there after all.
+            ProgramUnknown: The program was never applied.
+            ProgramRefused: The process did not end.
         """
         self._ask(name, "stopProcess", name, False, unless=Faults.NOT_RUNNING)
-        self._wait_gone(name, STOP_WAIT_S + 10.0)
+        self._wait_gone(name, STOP_WAIT_S + STOP_SLACK_S)
         log.info("program.stopped", program=name)
 
     def kill_program(self, name: str) -> None:
-        """Kill the program's process at once (SIGKILL); returns when it is gone. Without one, nothing happens.
+        """Kill a program (SIGKILL); returns when its process has ended. Does nothing without a process.
 
         Raises:
-            ProgramUnknown: It was never applied.
-            ProgramRefused: It was still there after all.
+            ProgramUnknown: The program was never applied.
+            ProgramRefused: The process did not end.
         """
         self._ask(name, "signalProcess", name, "KILL", unless=Faults.NOT_RUNNING)
-        self._wait_gone(name, 15.0)
+        self._wait_gone(name, KILLED_WITHIN_S)
         log.info("program.killed", program=name)
 
     def remove(self, name: str) -> None:
-        """Stop the program and forget it. Its log stays. Removing twice is fine."""
+        """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
         with contextlib.suppress(ProgramUnknown):
             self.stop_program(name)
         with self._lock():
@@ -245,16 +248,16 @@ class Supervisord:
             self._reread(name)
 
     def programs(self) -> dict[str, ProgramStatus]:
-        """Every known program and what became of it, by name."""
+        """Every registered program, by name."""
         infos: list[dict[str, Any]] = self._call("getAllProcessInfo")
         ended = "" if all(as_state(info["statename"]) == "RUNNING" for info in infos) else self._own_log()
         return {info["name"]: _status(info, ended) for info in infos}
 
     def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
-        """The last lines of the program's output; empty when there are none.
+        """The last lines of a program's output.
 
         Raises:
-            ProgramUnknown: It was never applied.
+            ProgramUnknown: The program was never applied.
         """
         info: dict[str, Any] = self._ask(name, "getProcessInfo", name)
         return tuple(_tail(Path(info["stdout_logfile"])).splitlines()[-lines:])
@@ -262,12 +265,12 @@ class Supervisord:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _reread(self, name: str) -> bool:
-        """Let supervisord read its files again, and swap one program if it changed (never another's)."""
+        """Have supervisord read its files again, and replace this one program if its file changed."""
         ((added, changed, removed),) = self._ask(name, "reloadConfig")
         if name in changed or name in removed:
             with contextlib.suppress(ProgramUnknown):
                 self._ask(name, "stopProcess", name, False, unless=Faults.NOT_RUNNING)
-                self._wait_gone(name, STOP_WAIT_S + 10.0)
+                self._wait_gone(name, STOP_WAIT_S + STOP_SLACK_S)
             self._ask(name, "removeProcessGroup", name)
         if name in changed or name in added:
             self._ask(name, "addProcessGroup", name, unless=Faults.ALREADY_ADDED)
@@ -279,10 +282,10 @@ class Supervisord:
 
     def _wait_gone(self, name: str, timeout_s: float) -> None:
         settled = ("STOPPED", "EXITED", "FATAL", None)
-        if not _wait_until(lambda: self._state(name) in settled, timeout_s):
+        if not wait_until(lambda: self._state(name) in settled, timeout_s):
             raise ProgramRefused(
                 f"Program {name!r} still has a process after {timeout_s:.0f} s.",
-                action="Look for a process in uninterruptible sleep (a hung disk); it ends when the disk answers.",
+                action="Look for a process in uninterruptible sleep (`ps -o state,pid,cmd`): a hanging disk holds it.",
                 program=name,
             )
 
@@ -300,7 +303,7 @@ class Supervisord:
                 ) from fault
             raise ProgramRefused(
                 f"The supervisor refused {method} of program {program!r}: {fault.faultString}.",
-                action=f"Read {self._folder / 'supervisord.log'} and the program's log.",
+                action=f"Read `{self._folder / 'supervisord.log'}` and the program's log.",
                 program=program,
                 fault=fault.faultString,
             ) from fault
@@ -315,14 +318,14 @@ class Supervisord:
                 raise self._unavailable("the supervisor is stopping") from fault
             raise
         except (OSError, HTTPException, xmlrpc.client.ProtocolError) as failed:
-            raise self._unavailable(f"the supervisor doesn't answer {method}: {failed!r}") from failed
+            raise self._unavailable(f"the supervisor does not answer {method}: {failed!r}") from failed
         finally:
             transport.close()
 
     def _unavailable(self, message: str) -> SupervisorUnavailable:
         return SupervisorUnavailable(
             f"In {self._folder}: {message}.",
-            action=f"Start the supervisor; if it doesn't stay up, read {self._folder / 'supervisord.log'}.",
+            action=f"Start it with `holdfast up`. If it ends again, read `{self._folder / 'supervisord.log'}`.",
             folder=str(self._folder),
         )
 
@@ -339,14 +342,13 @@ class Supervisord:
     def _lock(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(0o700)
-        with open(self._folder / "lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(self._folder / "lock"):
             yield
 
     def _write_config(self) -> Path:
         folder = config_value(str(self._folder))
         path = self._folder / "supervisord.conf"
-        _write_private(
+        write_private(
             path,
             "\n".join(
                 [
@@ -391,7 +393,7 @@ class Supervisord:
             return usual
         self._drop_private_socket()
         private = tempfile.mkdtemp(prefix="holdfast-")
-        _write_private(self._folder / "socket.path", private)
+        write_private(self._folder / "socket.path", private)
         return Path(private) / "supervisor.sock"
 
     def _drop_private_socket(self) -> None:
@@ -402,19 +404,6 @@ class Supervisord:
                 (private / "supervisor.sock").unlink(missing_ok=True)
                 private.rmdir()
             record.unlink()
-
-
-def process_alive(pid: int) -> bool:
-    """Whether a process of that id runs; one that ended but was not collected by its parent doesn't."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return True
 
 
 def _status(info: dict[str, Any], own_log: str) -> ProgramStatus:
@@ -436,8 +425,9 @@ def _status(info: dict[str, Any], own_log: str) -> ProgramStatus:
 
 
 def _how_it_ended(info: dict[str, Any], own_log: str) -> tuple[int | None, str | None]:
-    """Exit status and signal. supervisord tells neither signals nor the status of what ended in its first
-    second (it says 0), but it writes both to its log.
+    """Exit code and signal of the last process, from supervisord's log.
+
+    supervisord's answers hold no signals, and 0 as the exit code of a process that ended in its first second.
     """
     pattern = rf"(?:exited|stopped): {re.escape(info['name'])} \((?:exit status (\d+)|terminated by (\w+))"
     ends = re.findall(pattern, own_log)
@@ -457,30 +447,9 @@ def _tail(path: Path) -> str:
         return ""
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write the file, readable by its owner only, all at once; untouched when it has that text already."""
-    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-        if path.read_text(encoding="utf-8") == text:
-            return
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(new, path)
-
-
 def _is_private(folder: Path) -> bool:
     try:
         facts = folder.lstat()
     except FileNotFoundError:
         return False
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S)
-    return True

@@ -1,1 +1,1 @@
-"""Kafka: clients, topics, bounded reads and the embedded broker; the only home of confluent_kafka."""
+"""Kafka: clients, topics, bounded reads and the embedded broker; the only package that imports confluent_kafka."""

@@ -1,57 +1,61 @@
-"""A real Apache Kafka broker for laptops, demo and tests: one KRaft node, started from locked jars, loopback only.
+"""Starts and stops the embedded broker: one KRaft node of Apache Kafka for laptops, the demo and tests, loopback only.
 
-A folder is a broker: its data, configuration, log and address file lie there, and nowhere else.
+``EmbeddedBroker.start`` starts it from the locked jars. One folder holds one broker: data, configuration, log and
+address file.
 
 Invariants:
     - At most one broker runs on a folder.
-    - Ready means that a metadata request was answered.
-    - The broker belongs to no terminal and to no parent: it outlives whoever started it, until it is stopped.
-    - Started again on its folder it has its data, and its old port if that is still free.
-    - Records are kept until their topic's own retention says otherwise: event times may lie years back.
+    - A start returns after the broker has answered a metadata request.
+    - The broker runs in a session of its own, so it outlives the process that started it.
+    - A restart on the same folder keeps the data, and the port if it is still free.
+    - ``log.retention.ms`` is -1: only a topic's own retention deletes records, because event times may lie years back.
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import re
-import socket
 import subprocess
-import time
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from holdfast.infra.files import locked, replace_text
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import BRIEF, Java, find_java
 from holdfast.infra.kafka.broker_errors import BrokerAlreadyRunning, BrokerDidNotStart, PortTaken
-from holdfast.infra.kafka.readiness import answers_metadata, port_is_open
+from holdfast.infra.kafka.readiness import answers_metadata
 from holdfast.infra.kafka.unclean_end import ended_uncleanly, expire_registration
+from holdfast.infra.local_ports import can_bind, free_port, port_is_open
 from holdfast.infra.process import end_process, is_running, start_mark
 from holdfast.infra.settings import Settings
+from holdfast.infra.waiting import Deadline, wait_until
 
 _LOG_CONFIGURATION = Path(__file__).resolve().parent / "broker_log4j2.properties"
-_LOOK_EVERY_S = 0.05
-_PORT_FREE_WITHIN_S = 2.0
+#: How long the broker may take from its start to its first answer, seconds.
+START_WITHIN_S = 120.0
+#: How long the broker may take to end after SIGTERM before it is killed, seconds.
+STOP_WITHIN_S = 30.0
+#: How long a port may stay taken after its broker was killed, seconds.
+PORT_FREE_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A running broker: where clients reach it, and its process."""
+    """The address and the process of a running broker."""
 
     bootstrap: str
     pid: int
-    #: Tells this process from a later one with the same id.
+    #: Start mark of the process (``infra.process``).
     mark: str
 
     @property
     def port(self) -> int:
-        """The port that clients connect to."""
+        """Port that clients connect to."""
         return int(self.bootstrap.rpartition(":")[2])
 
 
@@ -59,15 +63,15 @@ class EmbeddedBroker:
     """The broker of one folder.
 
     Args:
-        folder: Holds all that the broker writes; made when absent.
-        port: The clients' port; None takes the folder's last one if it is free, else any free one.
-        heap_mb: Heap bound, MiB.
-        java: The Java that runs it.
-        jars: Its class path.
-        options: Further options of its JVM.
+        folder: Holds everything that the broker writes; made when absent.
+        port: Port for clients; None takes the folder's last port if it is free, else any free port.
+        heap_mb: Maximum heap, MiB.
+        java: The Java that runs the broker.
+        jars: Class path of the broker.
+        options: Further JVM options.
     """
 
-    #: Whether its controller decides alone. One of several must never run by itself on its copy of the metadata.
+    #: Whether the node is the only controller. One of several controllers must never run alone on its metadata.
     _decides_alone: ClassVar[bool] = True
 
     def __init__(
@@ -89,31 +93,31 @@ class EmbeddedBroker:
 
     @property
     def log(self) -> Path:
-        """The broker's own log file."""
+        """The broker's log file."""
         return self._folder / "broker.log"
 
     def running(self) -> BrokerAddress | None:
-        """The broker of this folder, if it runs."""
+        """The running broker of this folder; None when it does not run."""
         return running_broker(self._folder)
 
-    def start(self, timeout_s: float = 120.0) -> BrokerAddress:
-        """Start the broker and wait until it answers.
+    def start(self, timeout_s: float = START_WITHIN_S) -> BrokerAddress:
+        """Start the broker, and return when it answers.
 
         Raises:
-            BrokerAlreadyRunning: One runs on this folder.
+            BrokerAlreadyRunning: A broker runs on this folder.
             PortTaken: The configured port is in use.
-            BrokerDidNotStart: It ended, or did not answer in time; it was killed and its last words are in the error.
+            BrokerDidNotStart: The broker ended, or gave no answer in time and was killed; holds its last log lines.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _one_starter(self._folder):
+        with locked(self._folder / "start.lock"):  # a second starter waits, then sees the broker that runs
             there = self.running()
             if there is not None:
                 raise BrokerAlreadyRunning(self._folder, there.pid, there.bootstrap)
-            deadline = time.monotonic() + timeout_s
+            deadline = Deadline(timeout_s)
             port = self._choose_port()
-            self._configure(port, _free_port(), deadline)
+            self._configure(port, free_port(), deadline)
             if self._decides_alone and ended_uncleanly(self._folder / "data"):
-                expire_registration(self._folder / "data", self._java_command(BRIEF), _free_port(), self.log, deadline)
+                expire_registration(self._folder / "data", self._java_command(BRIEF), free_port(), self.log, deadline)
             process = self._launch()
             mark = start_mark(process.pid) or ""
             address = BrokerAddress(f"127.0.0.1:{port}", process.pid, mark)
@@ -123,12 +127,12 @@ class EmbeddedBroker:
                 end_process(process.pid, mark, timeout_s=0.0)
                 raise
             _write_address(self._folder, address)
-            # From here on it is known by its address file only; nobody waits for it as for a child.
+            # From here on the address file identifies the broker. Popen must not wait for it or warn about it.
             process.returncode = 0
             return address
 
-    def stop(self, timeout_s: float = 30.0) -> None:
-        """End the broker, by force when it does not end in time. Stopping what does not run is no error."""
+    def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
+        """End the broker; kill it after ``timeout_s`` seconds. Does nothing when no broker runs."""
         address = self.running()
         if address is not None:
             end_process(address.pid, address.mark, timeout_s=timeout_s)
@@ -140,29 +144,27 @@ class EmbeddedBroker:
                 raise PortTaken(self._port)
             return self._port
         last = _last_port(self._folder)
-        return last if last is not None and _becomes_free(last) else _free_port()
+        return last if last is not None and _becomes_free(last) else free_port()
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         properties = self._folder / "server.properties"
-        fresh = properties.with_suffix(".fresh")
-        fresh.write_text(_properties(self._folder / "data", port, controller_port, self._heap_mb))
-        fresh.replace(properties)
+        replace_text(properties, _properties(self._folder / "data", port, controller_port, self._heap_mb))
         if (self._folder / "data" / "meta.properties").exists():
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # A leading dash would be read as an option.
+        # The tool reads a leading dash as an option.
         cluster_id = "H" + cluster_id[1:]
         done = subprocess.run(
             [*self._java_command(BRIEF), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=max(1.0, deadline - time.monotonic()),
+            timeout=max(1.0, deadline.left_s),
             check=False,
         )
         if done.returncode != 0:
-            said = " ".join((done.stdout + done.stderr).split())[-600:]
-            raise BrokerDidNotStart(self._folder, f"its folder could not be formatted: {said}")
+            output = " ".join((done.stdout + done.stderr).split())[-600:]
+            raise BrokerDidNotStart(self._folder, f"Kafka could not format its data folder: {output}")
 
     def _java_command(self, *options: str) -> list[str]:
         return [
@@ -190,35 +192,32 @@ class EmbeddedBroker:
             )
 
     def _await_answer(
-        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: float, timeout_s: float
+        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: Deadline, timeout_s: float
     ) -> None:
-        while True:
+        def answers() -> bool:
             ended = process.poll()
             if ended is not None:
-                said = self._last_words()
-                if "Address already in use" in said:
+                words = self._last_words()
+                if "Address already in use" in words:
                     raise PortTaken(address.port)
-                raise BrokerDidNotStart(self._folder, f"it ended with exit code {ended}: {said}")
-            if port_is_open(address.port) and answers_metadata(address.bootstrap):
-                return
-            if time.monotonic() >= deadline:
-                raise BrokerDidNotStart(
-                    self._folder, f"it did not answer within {timeout_s:.0f} s: {self._last_words()}"
-                )
-            time.sleep(_LOOK_EVERY_S)
+                raise BrokerDidNotStart(self._folder, f"it ended with exit code {ended}: {words}")
+            return port_is_open(address.port) and answers_metadata(address.bootstrap)
+
+        if not wait_until(answers, deadline):
+            raise BrokerDidNotStart(self._folder, f"it did not answer within {timeout_s:.0f} s: {self._last_words()}")
 
     def _last_words(self) -> str:
-        """The last errors of the log, and what the JVM itself printed."""
+        """The last errors in the log and in the output of the JVM."""
         words: list[str] = []
         for path in (self.log, self._folder / "broker.out"):
             lines = path.read_text(errors="replace").splitlines()[-200:] if path.exists() else []
-            telling = [line for line in lines if re.search(r"ERROR|FATAL|Exception|Error", line)]
-            words += telling[-4:] or lines[-2:]
+            errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|Error", line)]
+            words += errors[-4:] or lines[-2:]
         return " | ".join(words)[-1200:]
 
 
 def running_broker(folder: Path) -> BrokerAddress | None:
-    """The broker that runs on this folder, if one does."""
+    """The broker that runs on this folder; None when none runs."""
     try:
         address = BrokerAddress(**json.loads(_address_file(folder).read_text()))
     except (OSError, ValueError, TypeError):
@@ -230,8 +229,8 @@ def embedded_broker(settings: Settings) -> EmbeddedBroker:
     """The embedded broker of this home, with the machine's Java and the locked jars.
 
     Raises:
-        NoJava: There is no Java that could run it.
-        JarUnavailable: Its jars are not here and could not be fetched.
+        NoJava: No Java on this machine can run it.
+        JarUnavailable: Its jars are not in the cache and could not be fetched.
     """
     java = find_java()
     return EmbeddedBroker(
@@ -244,7 +243,7 @@ def embedded_broker(settings: Settings) -> EmbeddedBroker:
 
 
 def _properties(data: Path, port: int, controller_port: int, heap_mb: int) -> str:
-    """The broker's configuration: one node, quick for few partitions, and nothing lost on a machine's short memory."""
+    """The text of ``server.properties``: one node, quick with few partitions, bounded memory for log cleaning."""
     settings: dict[str, str | int] = {
         "process.roles": "broker,controller",
         "node.id": 1,
@@ -284,47 +283,15 @@ def _address_file(folder: Path) -> Path:
 
 
 def _write_address(folder: Path, address: BrokerAddress) -> None:
-    fresh = folder / "broker.json.fresh"
-    fresh.write_text(json.dumps(asdict(address)))
-    fresh.replace(_address_file(folder))
+    replace_text(_address_file(folder), json.dumps(asdict(address)))
 
 
 def _last_port(folder: Path) -> int | None:
     properties = folder / "server.properties"
-    told = re.search(r"^advertised\.listeners=.*:(\d+)$", properties.read_text(), re.M) if properties.exists() else None
-    return int(told[1]) if told else None
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the broker does: a port whose last connections are only winding down is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+    last = re.search(r"^advertised\.listeners=.*:(\d+)$", properties.read_text(), re.M) if properties.exists() else None
+    return int(last[1]) if last else None
 
 
 def _becomes_free(port: int) -> bool:
-    """Whether the port is free, or soon is: a broker that was just killed holds it for a moment more."""
-    deadline = time.monotonic() + _PORT_FREE_WITHIN_S
-    while not _can_bind(port):
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_LOOK_EVERY_S)
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def _one_starter(folder: Path) -> Iterator[None]:
-    """Starters of one folder follow each other, so that the second sees what the first one started."""
-    with (folder / "start.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    """Whether the port is free within ``PORT_FREE_WITHIN_S``: a killed broker holds it for a moment longer."""
+    return wait_until(lambda: can_bind(port), PORT_FREE_WITHIN_S)

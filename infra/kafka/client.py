@@ -1,7 +1,7 @@
-"""Client configuration, and the client library's own log lines, made fit for a structured log.
+"""Configuration of Kafka clients, and the client library's log lines in the structured log.
 
 Invariants:
-    - Every client writes its library lines through one rate-limited logger; nothing floods stderr.
+    - Every client writes its library lines through one rate-limited logger.
     - Secrets of the client configuration are never logged.
 """
 
@@ -22,28 +22,28 @@ from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("kafka.client")
 
-#: The same line of the client library is passed on at most once in so many seconds.
+#: Pause after which the same kind of library line is logged again, seconds.
 REPEAT_AFTER_S = 30.0
 
 ClientConfig = dict[str, str | int | float | bool]
 
-#: What exactly-once rests on is not to be chosen: the values that may be given, and why no others.
+#: Settings that exactly-once depends on: the values that are allowed, and the reason.
 RESERVED: dict[str, tuple[tuple[str, ...], str]] = {
-    "isolation.level": (("read_committed",), "the engine reads only what is committed"),
+    "isolation.level": (("read_committed",), "the engine reads committed records only"),
     "enable.auto.commit": (("false",), "the engine commits offsets together with state"),
     "enable.auto.offset.store": (("false",), "the engine commits offsets together with state"),
-    "auto.offset.reset": ((), "the engine chooses where to begin: see auto_offset_reset of Application"),
-    "group.id": ((), "it is the consumer_group of Application"),
-    "transactional.id": ((), "it is made of the consumer group, the machine and the slot"),
-    "enable.idempotence": (("true",), "records must arrive once, in order"),
-    "acks": (("all", "-1"), "a record counts when all replicas in sync have it"),
-    "retry.backoff.ms": ((), "how slow a request must be to have been sent twice is known from it"),
-    "bootstrap.servers": ((), "it is broker_address of Application, or HOLDFAST_KAFKA__BOOTSTRAP_SERVERS"),
+    "auto.offset.reset": ((), "the engine chooses the start; set `auto_offset_reset` of `Application`"),
+    "group.id": ((), "it is the `consumer_group` of `Application`"),
+    "transactional.id": ((), "the engine makes it from the consumer group, the machine and the slot"),
+    "enable.idempotence": (("true",), "each record must arrive once, in order"),
+    "acks": (("all", "-1"), "a record counts once all in-sync replicas have it"),
+    "retry.backoff.ms": ((), "the engine derives from it after which time a request may have been sent twice"),
+    "bootstrap.servers": ((), "set `broker_address` of `Application`, or `HOLDFAST_KAFKA__BOOTSTRAP_SERVERS`"),
 }
 
 
 class _RateLimited(logging.Handler):
-    """Passes each kind of library line on at most once in ``REPEAT_AFTER_S``, with a count of those held back."""
+    """Logs each kind of library line once in ``REPEAT_AFTER_S``, with the number of lines left out since."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one line, or count it as held back."""
+        """Log one line, or count it as left out."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()
@@ -70,7 +70,7 @@ _SILENT.addHandler(logging.NullHandler())
 
 
 def library_logger() -> logging.Logger:
-    """The logger to hand to every client of the library."""
+    """The logger for every client of the library."""
     logger = logging.getLogger("holdfast.librdkafka")
     if not logger.handlers:
         logger.addHandler(_RateLimited())
@@ -80,10 +80,10 @@ def library_logger() -> logging.Logger:
 
 
 def bootstrap_servers(settings: Settings) -> str:
-    """Where Kafka is: the configured cluster, else the embedded broker of this home.
+    """Addresses of the configured cluster, else of the embedded broker of this home.
 
     Raises:
-        BrokerUnreachable: Neither is there.
+        BrokerUnreachable: No cluster is configured, and no embedded broker has started.
     """
     if settings.kafka.bootstrap_servers:
         return settings.kafka.bootstrap_servers
@@ -92,34 +92,34 @@ def bootstrap_servers(settings: Settings) -> str:
         return str(json.loads(address.read_text())["bootstrap"])
     except (OSError, ValueError, KeyError):
         raise BrokerUnreachable(
-            f"No Kafka is configured and no embedded broker has written its address to {address}.",
-            action="Start the embedded broker with `holdfast up`, or set HOLDFAST_KAFKA__BOOTSTRAP_SERVERS.",
+            f"No Kafka is configured, and there is no address of an embedded broker in {address}.",
+            action="Start the embedded broker with `holdfast up`, or set `HOLDFAST_KAFKA__BOOTSTRAP_SERVERS`.",
             path=str(address),
         ) from None
 
 
 def client_config(settings: Settings) -> ClientConfig:
-    """What every client of this installation shares (security settings of the team)."""
+    """The client settings of this installation (``HOLDFAST_KAFKA__CLIENT_CONFIG``): security, above all."""
     return dict(settings.kafka.client_config)
 
 
 def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer] | type[Producer]) -> None:
-    """Refuse settings that the client library does not know, or that the engine owns.
+    """Refuse settings that the client library does not know, or that the engine sets itself.
 
     Args:
-        where: How the user calls these settings.
+        where: The place of the settings, as the object of a sentence.
         config: The settings.
-        client: What they are for.
+        client: The class of client that they configure.
 
     Raises:
-        ClientSettingsInvalid: There is such a setting.
+        ClientSettingsInvalid: A setting is unknown, reserved, or names a file that can't be read.
     """
     for name, value in config.items():
         allowed, why = RESERVED.get(name, ((str(value).lower(),), ""))
         if str(value).lower() not in allowed:
             raise ClientSettingsInvalid(
-                f"{where} set {name} to {value!r}, which can't be chosen: {why}.",
-                action=f"Take {name} out.",
+                f"{where[0].upper()}{where[1:]} set {name} to {value!r}, but this setting is reserved: {why}.",
+                action=f"Remove `{name}`.",
                 setting=name,
                 seen=str(value),
             )
@@ -129,10 +129,10 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
     try:
         client({**group, **config, "bootstrap.servers": ""}, logger=_SILENT)
     except (KafkaException, TypeError, ValueError) as failure:
-        said = failure.args[0].str() if isinstance(failure, KafkaException) else str(failure)
+        reason = failure.args[0].str() if isinstance(failure, KafkaException) else str(failure)
         raise ClientSettingsInvalid(
-            f"{where} can't be used: {said}.",
-            action="Correct them; the names are those of librdkafka, and files have to be there.",
+            f"librdkafka refuses {where}: {reason}.",
+            action="Correct these settings: use the names and values of librdkafka, and files that exist.",
             settings=", ".join(sorted(config)),
         ) from failure
 
@@ -143,9 +143,9 @@ def admin_client(
     *,
     on_error: Callable[[KafkaError], None] | None = None,
 ) -> AdminClient:
-    """An administrative client; short connection back-off, library lines through our log.
+    """An administrative client with a short connection back-off; its library lines go to the structured log.
 
-    ``on_error`` is called with what happens to connections, when the client is polled.
+    ``on_error`` gets errors of connections while the client is polled.
     """
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1000, **(extra or {})}
     if on_error is not None:

@@ -1,4 +1,4 @@
-"""Kafka clients of the engine for one real cluster; implements ``processors.engine.runtime.ports.Cluster``."""
+"""The engine's clients for one real Kafka cluster; implements ``processors.engine.runtime.ports.Cluster``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from holdfast.infra.kafka.records import GroupMetadata
 from holdfast.infra.kafka.replay import ChangelogConsumer
 from holdfast.infra.kafka.topics import Topics
 
-#: More the client library does not take for ``queued.max.messages.kbytes``.
+#: Largest ``queued.max.messages.kbytes`` that the client library accepts, KiB.
 FETCHED_KB_MAX = 2_097_151
 
 
 class KafkaCluster:
-    """One Kafka cluster as the engine sees it.
+    """Makes the engine's clients for one cluster.
 
     Args:
         bootstrap: Kafka's bootstrap servers.
-        client_config: Settings for every client (security).
-        consumer_config: Further settings for the group member.
+        client_config: Settings for every client, such as security.
+        consumer_config: Further settings for the member of the consumer group.
         producer_config: Further settings for the producer.
-        fetched_bytes: How much each consumer may fetch ahead.
-        queued_bytes: How much may wait to be sent.
+        fetched_bytes: Most bytes that each consumer fetches ahead.
+        queued_bytes: Most bytes that wait in the producer's queue.
+
+    Raises:
+        ClientSettingsInvalid: A setting is unknown or reserved.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class KafkaCluster:
         ahead = {"queued.max.messages.kbytes": self._fetched_kb}
         self._consumer = {**ahead, **self._client, **(consumer_config or {})}
         chosen = {**self._client, **(producer_config or {})}
-        # A record that never fits into the queue would be waited for without an end.
+        # The producer would wait for ever for a record that never fits into its queue.
         room = max(queued_bytes, 2 * (_record_bytes_max(chosen) or 0))
         self._producer = {"queue.buffering.max.kbytes": max(1, room >> 10), **chosen}
         check_settings("the client settings (HOLDFAST_KAFKA__CLIENT_CONFIG)", self._client, Consumer)
@@ -57,7 +60,7 @@ class KafkaCluster:
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
-        """The administrative view; one connection for all who ask with the same patience."""
+        """The administrative client; callers with the same timeout share one connection."""
         found = self._topics.get(timeout_s)
         if found is None:
             found = self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
@@ -68,7 +71,7 @@ class KafkaCluster:
         return GroupConsumer(self.bootstrap, group, config=self._consumer)
 
     def outside_metadata(self, group: str) -> GroupMetadata:
-        """The identity of who is no member of a group: Kafka takes offsets from it only while the group has none."""
+        """Group metadata of a non-member: Kafka accepts its offsets only while the group has no members."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, **self._client, "group.id": group}, logger=library_logger()
         )
@@ -78,16 +81,16 @@ class KafkaCluster:
             consumer.close()
 
     def changelog_consumer(self) -> ChangelogConsumer:
-        """A new restorer."""
+        """A new consumer for restores."""
         return ChangelogConsumer(self.bootstrap, config=self._client, fetched_kb=self._fetched_kb)
 
     @property
     def record_bytes_max(self) -> int | None:
-        """The ``message.max.bytes`` that was set for the producer; None where nobody did."""
+        """The producer's ``message.max.bytes``; None when it is not set."""
         return _record_bytes_max(self._producer)
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> EngineProducer:
-        """A new producer, not initialised yet; ``batch_bytes_max`` is what every topic takes in one batch."""
+        """A new producer, not initialised yet; ``batch_bytes_max`` is the smallest batch limit of its topics."""
         config = {"batch.size": min(batch_bytes_max, BATCH_BYTES_MAX), **self._producer}
         return EngineProducer(self.bootstrap, transactional_id, config=config)
 

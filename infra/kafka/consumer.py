@@ -1,8 +1,9 @@
-"""The group member that reads the inputs.
+"""The member of the consumer group that reads a processor's inputs.
 
 Invariants:
-    - Records leave here as batches per partition, in offset order; library errors leave as ours.
-    - Nothing commits or stores offsets by itself.
+    - ``poll`` returns batches of one partition each, in offset order.
+    - Errors of the client library are raised as errors of ``infra.kafka.errors``.
+    - The client library neither commits nor stores offsets by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
+from holdfast.infra.waiting import retry
 
 _log = structlog.get_logger("kafka.consumer")
 
@@ -35,18 +37,20 @@ _OUT_OF_THE_GROUP = (
     KafkaError.FENCED_INSTANCE_ID,
 )
 
-#: How long fetching rests when enough is fetched ahead, in milliseconds.
+#: ``fetch.queue.backoff.ms``: pause of fetching while the client's queue is full, milliseconds.
 FETCH_BACKOFF_MS = 10
-#: How often a wait looks whether partitions came that it could end for, in seconds: the library does not end it.
+#: Longest single wait while no partition is assigned, seconds: an assignment does not end the library's wait.
 LOOK_FOR_PARTITIONS_S = 0.02
-#: How long an offset look-up or a seek may take, in seconds.
+#: How long a look-up of committed offsets may take, seconds.
 LOOKUP_TIMEOUT_S = 10.0
-#: How long the library may take to set a partition up before it can be sought, in seconds.
+#: How long the library may take to prepare a partition for its first seek, seconds.
 SET_UP_S = 2.0
+#: Pause between two attempts to seek, and between two requests to a broker that was away, seconds.
+SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
 
 
 class _HeadersOf(Sequence[Headers]):
-    """The headers of messages, looked at when asked for: hardly any stream has any."""
+    """The headers of messages, decoded on access: most streams have none."""
 
     __slots__ = ("_messages",)
 
@@ -70,9 +74,9 @@ class _HeadersOf(Sequence[Headers]):
 
 
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
-    """Group messages by partition, keeping the order within each."""
+    """Messages grouped by partition, in their order; messages that carry an error go to ``on_error``."""
     if any(map(Message.error, messages)):
-        # By identity: the library's errors can't be compared with anything else.
+        # Identity, because comparing the library's errors with None raises.
         for message in messages:
             if message.error() is not None:
                 on_error(message)
@@ -103,29 +107,32 @@ _METADATA_MAGIC = b"CGMDv2:"
 
 
 def _generation_of(metadata: GroupMetadata) -> int:
-    """The generation inside of group metadata."""
+    """The generation in group metadata."""
     return int.from_bytes(_metadata(metadata)[:4], sys.byteorder, signed=True)
 
 
 def _member_of(metadata: GroupMetadata) -> str | None:
-    """The member id inside of group metadata; None before there is one."""
+    """The member id in group metadata; None before the group has given one."""
     return _metadata(metadata)[4:].split(b"\0")[1].decode() or None
 
 
 def _metadata(metadata: GroupMetadata) -> bytes:
-    """The library's own serialisation: magic, generation (int32 in the machine's byte order), group and member, each
-    ended by a zero byte (librdkafka's rd_kafka_consumer_group_metadata_write); returned without the magic."""
+    """Group metadata without its magic bytes.
+
+    librdkafka's private serialisation (``rd_kafka_consumer_group_metadata_write``): magic, generation (int32 in the
+    machine's byte order), group and member, the last two ended by a zero byte.
+    """
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(
-            "This version of confluent-kafka hands out group metadata in a form that Holdfast does not know.",
-            action="Install the version of requirements.lock.",
+            "The installed confluent-kafka serialises group metadata in a format that Holdfast does not know.",
+            action="Install the confluent-kafka of `requirements.lock`: run `make setup`.",
             seen=repr(metadata)[:60],
         )
     return metadata[len(_METADATA_MAGIC) :]
 
 
 def places_of(partitions: Iterable[Partition]) -> list[TopicPartition]:
-    """Partitions as the library names them."""
+    """Partitions as values of the client library."""
     return [TopicPartition(partition.topic, partition.number) for partition in partitions]
 
 
@@ -135,19 +142,19 @@ class GroupConsumer:
     Args:
         bootstrap: Kafka's bootstrap servers.
         group: The consumer group.
-        config: Further library settings; they win over ours.
+        config: Further settings of the client library; they win over the defaults here.
     """
 
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
         self._brokers_down_since: float | None = None
         self._group, self._principal = group, principal_of(config or {})
-        #: Of the partitions that the library knows of, the next offset to hand out.
+        #: Next offset to hand out, of the partitions that are assigned in the library.
         self._next: dict[Partition, int] = {}
-        #: Whether partitions came while the last poll waited.
+        #: Whether an assignment arrived while the last poll waited.
         self._came = False
-        #: Of the partitions that are ours and have not been let flow, where they will begin.
+        #: Start offset of the partitions that the group gave to this member and ``resume`` has not started yet.
         self._held: dict[Partition, int] = {}
-        #: Sought or let go since the last poll began.
+        #: Partitions sought or revoked since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
         settings: dict[str, Any] = {
@@ -155,21 +162,21 @@ class GroupConsumer:
             "group.id": group,
             "isolation.level": "read_committed",
             "partition.assignment.strategy": "range",
-            # A killed worker's partitions are free again after this; the library's 45 s would be most of an outage.
+            # The group waits this long for a killed worker. The library's default of 45 s would be most of an outage.
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
             "fetch.wait.max.ms": 50,
             "queued.min.messages": 100_000,
             "queued.max.messages.kbytes": 65_536,
-            # With its queue full the library does not fetch for so long; by its default of a second, a worker that is
-            # faster than a queue a second waits for the rest of it.
+            # Pause of fetching after the queue was full. With the library's default of 1 s, a worker that empties the
+            # queue sooner waits for the rest of the second.
             "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.refresh.interval.ms": 10_000,
             **(config or {}),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # The engine says where to read; a position that is gone must never become another one in silence.
+            # The engine chooses every position. A reset would replace a deleted position silently.
             "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
         }
@@ -183,15 +190,15 @@ class GroupConsumer:
         on_revoke: RebalanceCallback,
         on_lost: RebalanceCallback,
     ) -> None:
-        """Join the group. Newly assigned partitions are held back; after ``seek``, ``resume`` lets them flow.
+        """Join the group. A newly assigned partition delivers nothing until ``seek`` and then ``resume`` were called.
 
         The callbacks run inside ``poll``, on the polling thread.
         """
 
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
-            # The library hears of a partition only when it is let flow. At a logical offset (end, stored) it would ask
-            # for a number, and an answer that comes after the seek overwrites that in silence; at any number that we
-            # could guess here the log may not begin yet.
+            # The library gets a partition only in ``resume``. Assigned at a logical offset (end, stored), it would
+            # look the number up, and an answer after the seek would overwrite the seek silently. Assigned at a guessed
+            # number, the log may not reach back that far.
             self._came = True
             self._held.clear()
             if self._cooperative:
@@ -214,11 +221,11 @@ class GroupConsumer:
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
-        """Up to ``records_max`` records, waiting at most ``timeout_s`` for the first and not at all for more.
+        """Up to ``records_max`` records; waits up to ``timeout_s`` for the first record, and not for more.
 
         Raises:
             TopicUnusable: An input topic does not exist.
-            KafkaFailed: The cluster refuses this member.
+            KafkaFailed: The cluster refused this member.
         """
         self._moved.clear()
         messages = self._first(timeout_s)
@@ -236,7 +243,7 @@ class GroupConsumer:
         return batches
 
     def _first(self, timeout_s: float) -> list[Message]:
-        """One record. Partitions that come meanwhile end the wait: there is more to do with them than to wait."""
+        """At most one record. A new assignment ends the wait, so that its partitions start at once."""
         self._came = False
         left_s = timeout_s
         messages: list[Message]
@@ -249,9 +256,9 @@ class GroupConsumer:
         return messages
 
     def _still_wanted(self, batches: list[Batch]) -> list[Batch]:
-        """Callbacks ran between the records in hand: those of partitions that were sought or let go are dropped.
+        """The batches without those of partitions that a callback sought or revoked during this poll.
 
-        They may be from before that, and nothing tells; what was sought is read again from there.
+        Their records may be from before the seek. A partition that was sought is read again from its new position.
         """
         wanted = []
         for batch in batches:
@@ -262,11 +269,11 @@ class GroupConsumer:
         return wanted
 
     def _ask_for_broker(self) -> None:
-        """An idle member hears nothing from a broker that came back: ask, now and then."""
+        """Ask for metadata now and then: an idle member does not notice that a broker is back."""
         now = time.monotonic()
         if self._brokers_down_since is None or now < self._ask_at:
             return
-        self._ask_at = now + 2.0
+        self._ask_at = now + BROKER_RETRY_S
         try:
             self._consumer.list_topics(timeout=0.5)
         except KafkaException:
@@ -275,34 +282,35 @@ class GroupConsumer:
 
     @property
     def brokers_down_s(self) -> float:
-        """For how many seconds no broker could be reached; 0 when all is well."""
+        """Seconds for which no broker was reachable; 0 while one is."""
         return 0.0 if self._brokers_down_since is None else time.monotonic() - self._brokers_down_since
 
     def broker_answered(self) -> None:
-        """Note that a broker was heard from by other means."""
+        """Record that another client got an answer from a broker."""
         self._brokers_down_since = None
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The group's committed offsets, after any pending transactional commit of them has ended.
+        """The group's committed offsets, None where the group has none; waits until transactions that write them end.
 
         Raises:
-            BrokerUnreachable: No answer in time.
+            BrokerUnreachable: No answer within ``LOOKUP_TIMEOUT_S``.
+            KafkaFailed: The cluster refused.
         """
         try:
             places = self._consumer.committed(places_of(partitions), timeout=LOOKUP_TIMEOUT_S)
         except KafkaException as failure:
             self._raise_if_refused(failure.args[0], "read the committed offsets")
             raise BrokerUnreachable(
-                f"The committed offsets of {len(partitions)} partitions could not be read: {failure.args[0].str()}.",
-                action="Check that the broker runs; the processor goes on where it was when it is back. If it runs, a "
-                "transaction that wrote them is still open: `kafka-transactions.sh find-hanging` names it.",
+                f"Kafka did not return the committed offsets of {len(partitions)} partitions: {failure.args[0].str()}.",
+                action="Check that the broker runs; the processor continues when the broker answers. If it runs, "
+                "an open transaction holds these offsets back: `kafka-transactions.sh find-hanging` names it.",
             ) from failure
         for place in places:
             if place.error is not None:
                 self._raise_if_refused(place.error, "read the committed offsets", place.topic)
                 raise KafkaFailed(
-                    f"The committed offset of {place.topic}[{place.partition}] can't be read: {place.error.str()}.",
-                    action="Check the rights of this client on its consumer group.",
+                    f"Kafka did not return the offset of {place.topic}[{place.partition}]: {place.error.str()}.",
+                    action="Give this client the right `Read` on its consumer group.",
                     topic=place.topic,
                     partition=place.partition,
                 )
@@ -315,7 +323,7 @@ class GroupConsumer:
         self._consumer.pause(places_of([partition for partition in partitions if partition in self._next]))
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Let these partitions flow; new ones from where they were sought to."""
+        """Deliver records of these partitions; a new partition starts at the offset of its ``seek``."""
         flowing = [partition for partition in partitions if partition in self._next]
         begun = {partition: self._held.pop(partition) for partition in partitions if partition in self._held}
         if flowing:
@@ -324,52 +332,48 @@ class GroupConsumer:
             self._begin(begun)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read on from ``offset``; retried while the library is still setting the partition up."""
+        """Continue at ``offset``; retried for ``SET_UP_S`` while the library prepares the partition."""
         self._moved.add(partition)
         if partition not in self._next:
             self._held[partition] = offset
             return
         self._next[partition] = offset
-        deadline = time.monotonic() + SET_UP_S
-        while True:
-            try:
-                self._consumer.seek(TopicPartition(partition.topic, partition.number, offset))
-                return
-            except KafkaException as failure:
-                if failure.args[0].code() != KafkaError._STATE:
-                    raise KafkaFailed(
-                        f"Seeking {partition.topic}[{partition.number}] to {offset} failed: {failure.args[0].str()}.",
-                        action="Restart the processor.",
-                        topic=partition.topic,
-                        partition=partition.number,
-                    ) from failure
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(0.02)
-        # The seek may have overtaken the start of fetching, as a pause can (see ``_begin``): start anew.
+        place = TopicPartition(partition.topic, partition.number, offset)
+        try:
+            retry(lambda: self._consumer.seek(place), _is_not_set_up, SET_UP_S, every_s=SEEK_RETRY_S)
+            return
+        except KafkaException as failure:
+            if not _is_not_set_up(failure):
+                raise KafkaFailed(
+                    f"Seeking {partition.topic}[{partition.number}] to {offset} failed: {failure.args[0].str()}.",
+                    action="Restart the processor.",
+                    topic=partition.topic,
+                    partition=partition.number,
+                ) from failure
+        # The seek may have overtaken the start of fetching, as a pause can (see ``_begin``): assign again.
         if self._cooperative:
             self._consumer.incremental_unassign(places_of([partition]))
         self._begin({partition: offset})
 
     def _begin(self, starts: Mapping[Partition, int]) -> None:
-        """Let the library know of partitions, each at its offset.
+        """Assign partitions in the library, each at its offset.
 
-        Never paused at that: a pause or a resume that overtakes the start of fetching makes the library forget the
-        start, and the partition stands still for good (librdkafka issues 2190 and 5591; seen once in 600 assignments).
+        They are never paused here. A pause or a resume that overtakes the start of fetching makes the library forget
+        the start, and the partition stops for good (librdkafka issues 2190 and 5591; seen once in 600 assignments).
         """
         self._next.update(starts)
-        # A pause from before the partition was given back would still hold.
+        # The library keeps a pause across a revocation.
         self._consumer.resume(places_of(starts))
         try:
             if self._cooperative:
                 self._consumer.incremental_assign([TopicPartition(*place, at) for place, at in starts.items()])
             else:
-                # Without increments all are assigned again, each where it is.
+                # The eager protocol assigns all partitions together, each at its present position.
                 self._consumer.assign([TopicPartition(*place, at) for place, at in self._next.items()])
         except KafkaException as failure:
             named = ", ".join(f"{place.topic}[{place.number}] from {at}" for place, at in starts.items())
             raise KafkaFailed(
-                f"Reading {named} was refused: {failure.args[0].str()}.",
+                f"The client library refused to read {named}: {failure.args[0].str()}.",
                 action="Restart the processor.",
                 partitions=named,
             ) from failure
@@ -386,45 +390,45 @@ class GroupConsumer:
             consumer.unassign()
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The end of the partition as of the last fetch; None before the first."""
+        """The high watermark of the partition as of the last fetch; None before the first fetch."""
         try:
             _, high = self._consumer.get_watermark_offsets(
                 TopicPartition(partition.topic, partition.number), cached=True
             )
-        except (KafkaException, RuntimeError):  # not fetched yet, or closed already
+        except (KafkaException, RuntimeError):  # no fetch yet, or closed
             return None
         return int(high) if high >= 0 else None
 
     def group_metadata(self) -> GroupMetadata:
-        """This member's identity and generation as of now; never keep it.
+        """This member's identity and generation now. Ask again for each commit.
 
         Raises:
-            MembershipLost: There is no generation. Kafka takes offsets without one as long as the group is empty,
-                so that nothing would fence this member from what its successor has done.
+            MembershipLost: There is no generation. While a group is empty, Kafka accepts offsets without a generation,
+                so nothing would fence this member after its successor's work.
         """
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)
         if generation < 0:
             raise MembershipLost(
-                "This worker is not a member of its consumer group any more.",
-                action="Nothing is lost: it joins again, and the records are processed by their new owner.",
+                "This worker is no longer a member of its consumer group.",
+                action="Nothing to do: the worker joins again; the new owner of the partitions processes the records.",
                 generation=generation,
             )
         return metadata
 
     @property
     def member_id(self) -> str | None:
-        """What the group knows this member by; None before it has joined."""
-        # Not the library's memberid(), and only on the polling thread: it asks a thread of the library, and all of
-        # Python stands still meanwhile.
+        """This member's id in the group; None before it has joined."""
+        # Not the library's memberid(): it waits for a thread of the library while it holds Python's lock. Call this on
+        # the polling thread only.
         return _member_of(self._consumer.consumer_group_metadata())
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit next offsets outside of transactions (at-least-once), and wait for the answer.
 
         Raises:
-            MembershipLost: The group went on without this member; see also ``group_metadata``.
-            OutcomeUnknown: No answer.
+            MembershipLost: The group has another generation; see also ``group_metadata``.
+            OutcomeUnknown: No answer arrived.
             KafkaFailed: The group refused.
         """
         self.group_metadata()
@@ -446,7 +450,7 @@ class GroupConsumer:
     def _on_library_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._brokers_down_since is None:
             self._brokers_down_since = time.monotonic()
-            _log.warning("no broker reachable", error=error.str(), next="waiting for the broker to come back")
+            _log.warning("no broker reachable", error=error.str(), next="the worker waits for the broker")
 
     def _raise_if_refused(self, error: KafkaError, what: str, topic: str | None = None) -> None:
         names: dict[Kind, str] = {"topic": topic or "", "group": self._group}
@@ -459,36 +463,33 @@ class GroupConsumer:
         self._raise_if_refused(error, "read the inputs", message.topic())
         if error.code() in _MISSING:
             raise TopicUnusable(
-                f"Input topic {message.topic()} is not there: {error.str()}.",
-                action="Create the topic, or let Holdfast create it (auto_create_topics=True).",
+                f"Input topic {message.topic()} does not exist: {error.str()}.",
+                action="Create the topic, or set `auto_create_topics=True` on the `Application`.",
                 topic=message.topic(),
             )
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._on_library_error(error)
         elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise KafkaFailed(
-                f"Reading the inputs was refused: {error.name()} ({error.str()}).",
-                action="Check the rights of this client, and that the committed offsets are still in the topic.",
+                f"Kafka refused to read the inputs: {error.name()} ({error.str()}).",
+                action="Check the rights of this client, and that its topics still hold the committed offsets.",
                 error=error.name(),
             )
         elif error.code() != KafkaError._PARTITION_EOF:
             _log.warning("input error", error=error.str(), next="the client library retries")
 
 
+def _is_not_set_up(failure: Exception) -> bool:
+    return isinstance(failure, KafkaException) and failure.args[0].code() == KafkaError._STATE
+
+
 def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
-    seen = f"Committing the offset{of or 's'} was refused: {error.name()} ({error.str()})."
+    seen = f"Kafka refused to commit the offset{of or 's'}: {error.name()} ({error.str()})."
     if error.code() in _OUT_OF_THE_GROUP:
-        return MembershipLost(
-            seen,
-            action="Nothing is lost: the records are processed again by the partition's owner.",
-            error=error.name(),
-        )
+        action = "Nothing to do: the new owner of the partitions processes the records again."
+        return MembershipLost(seen, action=action, error=error.name())
     if error.retriable() or error.code() in AWAY:
-        return OutcomeUnknown(
-            seen, action="The engine finds out what was committed and goes on from there.", error=error.name()
-        )
-    return KafkaFailed(
-        seen,
-        action="Check the rights of this client on its consumer group; the records are processed again.",
-        error=error.name(),
-    )
+        action = "Nothing to do: the engine reads what was committed, and continues there."
+        return OutcomeUnknown(seen, action=action, error=error.name())
+    action = "Give this client the right `Read` on its consumer group; the records are processed again."
+    return KafkaFailed(seen, action=action, error=error.name())

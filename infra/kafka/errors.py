@@ -1,16 +1,16 @@
-"""What can go wrong between us and Kafka, by what the engine has to do about it.
+"""Errors of Kafka clients, one class for each reaction of the engine.
 
 HoldfastError
-└── KafkaFailed                 something the cluster refused; stop and say so
-    ├── BrokerUnreachable       no answer in time; wait, or stop with the exit code for it
-    ├── CoordinatorMoving       a group's coordinator is loading or moving; ask again
-    ├── AccessRefused           a right is missing; the rule that grants it is in the error
-    ├── ClientSettingsInvalid   a setting of the client library is not one, or is not to be chosen
-    ├── TopicUnusable           a topic is missing, or has the wrong shape
-    ├── TransactionAborted      the transaction must be aborted; drop the uncommitted writes and go on
+└── KafkaFailed                 the cluster refused; stop with this error
+    ├── BrokerUnreachable       no answer in time; wait, or stop with exit code 69
+    ├── CoordinatorMoving       a group's coordinator is loading or moving; retry
+    ├── AccessRefused           a right is missing; the error has the rule that grants it
+    ├── ClientSettingsInvalid   a setting of the client library is unknown or reserved
+    ├── TopicUnusable           a topic is missing, or has the wrong partitions or configuration
+    ├── TransactionAborted      abort the transaction, drop its writes, process the batch again
     ├── ProducerFenced          a newer owner took over; drop everything and rejoin
-    ├── MembershipLost          this member is not in its group any more; drop everything and rejoin
-    └── OutcomeUnknown          a commit may or may not have happened; find out before going on
+    ├── MembershipLost          this member left its group; drop everything and rejoin
+    └── OutcomeUnknown          a commit may or may not have happened; read the committed offsets first
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABL
 
 
 class KafkaFailed(HoldfastError):
-    """The cluster refused something."""
+    """The cluster refused a request."""
 
 
 class BrokerUnreachable(KafkaFailed):
@@ -43,19 +43,19 @@ class AccessRefused(KafkaFailed):
 
 
 class ClientSettingsInvalid(KafkaFailed):
-    """A setting for the client library can't be used."""
+    """A setting of the client library is unknown, reserved, or unusable."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class TopicUnusable(KafkaFailed):
-    """A topic is missing, or is not as it has to be."""
+    """A topic is missing, or has the wrong partitions or configuration."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class TransactionAborted(KafkaFailed):
-    """The open transaction can only be aborted."""
+    """The open transaction must be aborted."""
 
 
 class ProducerFenced(KafkaFailed):
@@ -65,10 +65,10 @@ class ProducerFenced(KafkaFailed):
 
 
 class MembershipLost(KafkaFailed):
-    """This member has no place in its group: nothing would fence what it commits."""
+    """This member is not in its group: Kafka would not fence its commits."""
 
     cause = "fenced"
 
 
 class OutcomeUnknown(KafkaFailed):
-    """A commit got no answer: it may have happened or not."""
+    """A commit got no answer; it may or may not have happened."""

@@ -1,8 +1,8 @@
-"""A producer for source data: idempotent, keyed like every other client, with nothing lost unnoticed.
+"""A producer outside of the engine: it writes source data or archived records, and loses no record unnoticed.
 
 Invariants:
-    - ``close`` returns only when each record was acknowledged by all in-sync replicas; else it raises.
-    - A record's partition follows from its key as Java and Spark would choose it; without a key it is random.
+    - ``close`` returns when all in-sync replicas have acknowledged every record; otherwise it raises.
+    - A key determines the partition as in Java and Spark; a record without key and partition goes to a random one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,30 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from holdfast.infra.kafka.records import Headers
 
-#: How long the last records may take to be acknowledged, in seconds.
+#: How long the acknowledgement of the last records may take, seconds.
 FLUSH_TIMEOUT_S = 60.0
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class Feeder:
-    """Sends source records; use it in a ``with`` block.
+    """Sends records; use it in a ``with`` block, which drops queued records after an error.
 
     Args:
         bootstrap: Kafka's bootstrap servers.
-        extra_config: Security settings.
+        extra_config: Security settings, and other settings of the client library.
+        then: How an operator continues after a failure, as an imperative sentence.
     """
 
-    def __init__(self, bootstrap: str, extra_config: Mapping[str, str | int | float | bool] | None = None) -> None:
-        self._bootstrap = bootstrap
+    def __init__(
+        self,
+        bootstrap: str,
+        extra_config: Mapping[str, str | int | float | bool] | None = None,
+        *,
+        then: str = "Then clear the topics, which hold a part of the records, and feed them again.",
+    ) -> None:
+        self._bootstrap, self._then = bootstrap, then
         self._failed: KafkaError | None = None
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -47,15 +56,24 @@ class Feeder:
         }
         self._producer = Producer(settings, logger=library_logger())
 
-    def send(self, topic: str, key: bytes | None, value: bytes, timestamp_ms: int) -> None:
+    def send(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        *,
+        partition: int = -1,
+        headers: Headers = None,
+    ) -> None:
         """Queue one record; waits while the queue is full.
 
         Raises:
-            KafkaFailed: This record can't be sent, or one before it was refused.
+            KafkaFailed: This record can't be sent, or Kafka refused an earlier record.
         """
         while True:
             try:
-                self._producer.produce(topic, value, key, timestamp=timestamp_ms)
+                self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers or [])
                 return
             except BufferError:
                 self.poll(0.1)
@@ -63,10 +81,10 @@ class Feeder:
                 raise self._refused(failure.args[0]) from failure
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Look at what was acknowledged.
+        """Process acknowledgements.
 
         Raises:
-            KafkaFailed: A record was refused.
+            KafkaFailed: Kafka refused a record.
         """
         self._producer.poll(wait_s)
         if self._failed is not None:
@@ -76,15 +94,15 @@ class Feeder:
         """Wait until every record is acknowledged.
 
         Raises:
-            KafkaFailed: A record was refused.
-            BrokerUnreachable: Some were not answered in time.
+            KafkaFailed: Kafka refused a record.
+            BrokerUnreachable: Records were not acknowledged within ``FLUSH_TIMEOUT_S``.
         """
         left = self._producer.flush(FLUSH_TIMEOUT_S)
         self.poll()
         if left:
             raise BrokerUnreachable(
-                f"{left} records sent to {self._bootstrap} were not acknowledged within {FLUSH_TIMEOUT_S:g} s.",
-                action="Check that the broker runs; the topics then hold a part of the feed: clear them, feed again.",
+                f"Kafka at {self._bootstrap} did not acknowledge {left} records within {FLUSH_TIMEOUT_S:g} s.",
+                action=f"Check that the brokers run. {self._then}",
                 bootstrap=self._bootstrap,
             )
 
@@ -101,12 +119,12 @@ class Feeder:
             self._producer.flush(0.2)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+        if error is not None and error.code() not in _PURGED:
             self._failed = error
 
     def _refused(self, error: KafkaError) -> KafkaFailed:
         return KafkaFailed(
-            f"A source record was not delivered to {self._bootstrap}: {error.name()} ({error.str()}).",
-            action="Check that the topics exist, their size limits and the rights of this client.",
+            f"Kafka at {self._bootstrap} refused a record: {error.name()} ({error.str()}).",
+            action="Check that the topic exists, its `max.message.bytes`, and the rights of this client. " + self._then,
             error=error.name(),
         )

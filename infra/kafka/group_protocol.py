@@ -1,7 +1,7 @@
-"""The consumer group protocol's bytes, as a group's description hands them out.
+"""Decodes a member's assignment from the description of a consumer group.
 
-A member's assignment: version (int16); topics: count (int32), then for each its name (int16 length, bytes) and its
-partitions (int32 count, int32 each); then what the assignor adds, which is not read. All big-endian.
+Layout, all big-endian: version (int16); number of topics (int32); for each topic its name (int16 length, bytes) and its
+partitions (int32 count, int32 each); then data of the assignor, which is ignored.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _VERSION, _NUMBER, _LENGTH = struct.Struct(">h"), struct.Struct(">i"), struct.St
 
 
 def decode_assignment(raw: bytes) -> frozenset[Partition]:
-    """The partitions in an assignment; none in an empty one, which a member has before it is given anything.
+    """The partitions of an assignment; none before the member's first assignment, which has no bytes.
 
     Raises:
-        KafkaFailed: These are no bytes of the protocol.
+        KafkaFailed: The bytes do not have the layout of the protocol.
     """
     if not raw:
         return frozenset()
@@ -26,8 +26,8 @@ def decode_assignment(raw: bytes) -> frozenset[Partition]:
         return frozenset(_partitions(raw))
     except (struct.error, UnicodeDecodeError) as failure:
         raise KafkaFailed(
-            f"A member of the group has an assignment of {len(raw)} bytes that can't be read: {failure}.",
-            action="Use the group for this processor only: nothing else may join it.",
+            f"The assignment of a member has {len(raw)} bytes that do not follow the consumer protocol: {failure}.",
+            action="Remove other programs from this group: only this processor may join it.",
             seen=repr(raw[:40]),
         ) from failure
 

@@ -1,24 +1,25 @@
-"""Calls of the client library with a deadline that holds.
+"""Calls of the client library with a deadline that always ends the wait.
 
-Some of librdkafka's transactional calls can outlive their own timeout after a broker's restart (seen with
-``send_offsets_to_transaction`` on 2.16.0; librdkafka issues 3013, 3041 and 3971 tell of more). They run on a thread of
-their own; whoever waits for them goes on living, and gives them up in the end.
+After a broker's restart, some transactional calls of librdkafka do not return at their own timeout (seen with
+``send_offsets_to_transaction`` on 2.16.0; also librdkafka issues 3013, 3041 and 3971). They run on a thread of their
+own, so the worker keeps reporting while it waits, and abandons the call at the deadline.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: How often whoever waits is told so, in seconds.
+from holdfast.infra.waiting import Deadline
+
+#: Pause between two calls of ``on_wait``, seconds.
 WAIT_STEP_S = 1.0
 
 
 class CallHangs(Exception):
-    """A call did not come back by its deadline; its thread and its client are lost."""
+    """A call did not return by its deadline; its thread and its client can't be used any more."""
 
 
 @dataclass(slots=True)
@@ -29,21 +30,25 @@ class _Call:
 
 
 class GuardedCalls:
-    """One thread that makes calls, one after the other."""
+    """Makes calls one after the other on one thread.
+
+    Args:
+        name: Name of the thread.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: A call never came back.
+        #: Whether a call was abandoned; every later call raises at once.
         self.lost = False
 
     def run(self, work: Callable[[], None], *, limit_s: float, on_wait: Callable[[], None]) -> None:
-        """Make a call; ``on_wait`` is told about once a second while it lasts.
+        """Make a call, and return when it returns; ``on_wait`` is called every ``WAIT_STEP_S`` meanwhile.
 
         Raises:
-            CallHangs: It did not come back within ``limit_s``.
-            Exception: What the call raised.
+            CallHangs: The call did not return within ``limit_s``.
+            Exception: The error that the call raised.
         """
         if self.lost:
             raise CallHangs
@@ -51,18 +56,18 @@ class GuardedCalls:
             self._thread = threading.Thread(target=self._make_calls, name=self._name, daemon=True)
             self._thread.start()
         call = _Call(work)
-        deadline = time.monotonic() + limit_s
+        deadline = Deadline(limit_s)
         self._calls.put(call)
         while not call.done.wait(WAIT_STEP_S):
             on_wait()
-            if time.monotonic() > deadline:
+            if deadline.passed:
                 self.lost = True
                 raise CallHangs
         if call.failure is not None:
             raise call.failure
 
     def close(self) -> None:
-        """Let the thread end; one that is lost ends when its call does."""
+        """Let the thread end; the thread of an abandoned call ends when that call returns."""
         self._calls.put(None)
 
     def _make_calls(self) -> None:

@@ -1,13 +1,15 @@
-"""What librdkafka has no request for: how large partitions are on disk, and which transactions hold them open.
+"""Sizes of partitions on disk, and open or hanging transactions: requests that librdkafka does not have.
 
-A second client library asks it: a few requests at a time, nothing of the engine's path.
+A second client library, kafka-python, makes these requests. The engine does not use it.
+
+The threshold for a hanging transaction is ``transaction.max.timeout.ms`` of the brokers (``MAX_TIMEOUT_S`` when they do
+not say) plus ``SLACK_S``; ``standing`` applies it.
 
 Invariants:
-    - Reading changes nothing; the one change, ``abort``, is made to a transaction that was named with its producer,
-      epoch and first offset, and only while that very one is still open.
-    - What can't be known is said to be unknown, never zero: brokers that lack a right answer with nothing.
-    - A transaction is *hanging* only when it is older than the brokers let any transaction be: those that a
-      coordinator knows are ended by it before.
+    - Reading changes nothing. The one change, ``abort``, names a transaction by producer, epoch and first offset, and
+      happens only while that transaction is open.
+    - An unknown fact is reported as unknown, never as zero: brokers answer a client without rights with nothing.
+    - A transaction is *hanging* only beyond the threshold: a coordinator ends the transactions that it knows before.
 """
 
 from __future__ import annotations
@@ -23,18 +25,20 @@ from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, Client
 from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.rights import Right, principal_of, refused
+from holdfast.infra.waiting import retry
 
 Answer = TypeVar("Answer")
 
+#: How long one request may take, seconds.
 REQUEST_TIMEOUT_S = 20.0
-#: Kafka's own default of ``transaction.max.timeout.ms``, for brokers that don't say.
+#: Kafka's default of ``transaction.max.timeout.ms``, for brokers that do not say, seconds.
 MAX_TIMEOUT_S = 900.0
-#: Brokers look for overdue transactions every 10 s, and their clocks and ours may differ.
+#: Added to the maximum timeout before a transaction counts as hanging, seconds: brokers check every 10 s, and the
+#: clocks of brokers and clients differ.
 SLACK_S = 60.0
 
 Standing = Literal["open", "unexplained", "hanging"]
 
-_AGAIN_AFTER_S = 0.1
 _OVER = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _REFUSED = frozenset(
     {
@@ -52,10 +56,18 @@ _NOT_ADMITTED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that has written to a partition and is not decided.
+    """A transaction that wrote to a partition and is neither committed nor aborted.
 
-    ``since_write_s`` is the time since its last record there, ``age_s`` since its beginning as its coordinator tells.
-    What only a coordinator knows is None where none does: ``transactional_id``, ``state``, ``age_s``, ``timeout_s``.
+    Args:
+        partition: The partition.
+        producer_id: Id of its producer.
+        producer_epoch: Epoch of its producer.
+        start_offset: Offset of its first record in the partition.
+        since_write_s: Seconds since its last record in the partition.
+        transactional_id: Name of its producer. This and the rest is None when no coordinator knows the transaction.
+        state: State at its coordinator.
+        age_s: Seconds since its start.
+        timeout_s: Seconds after which its coordinator aborts it.
     """
 
     partition: Partition
@@ -70,24 +82,28 @@ class OpenTransaction:
 
     @property
     def open_for_s(self) -> float:
-        """For how long it is open at least."""
+        """Seconds for which the transaction has been open, at least."""
         return max(0.0, self.since_write_s if self.age_s is None else self.age_s)
 
     @property
     def sentence(self) -> str:
-        """For people."""
-        who = "" if self.transactional_id is None else f" of {self.transactional_id}"
+        """Age, producer and first offset as part of a sentence."""
+        name = "" if self.transactional_id is None else f" of {self.transactional_id}"
         return (
-            f"open for {self.open_for_s:.0f} s by producer {self.producer_id} (epoch {self.producer_epoch}){who} since "
-            f"offset {self.start_offset}"
+            f"open for {self.open_for_s:.0f} s by producer {self.producer_id} (epoch {self.producer_epoch}){name} "
+            f"since offset {self.start_offset}"
         )
 
 
 def standing(transaction: OpenTransaction, max_timeout_s: float = MAX_TIMEOUT_S) -> Standing:
-    """How a transaction is to be taken: ``open``, ``hanging``, or ``unexplained``.
+    """``open`` (a coordinator knows the transaction), ``hanging`` (none does, and it is too old) or ``unexplained``.
 
-    Unexplained is one that no coordinator told of, but that is young enough to be in order: it began or ended just
-    now, or this client may not see whose it is.
+    An unexplained transaction is unknown to the coordinators, but young: it began or ended during the look, or this
+    client may not see its transactional id.
+
+    Args:
+        transaction: The transaction.
+        max_timeout_s: ``transaction.max.timeout.ms`` of the brokers, in seconds.
     """
     if transaction.transactional_id is not None:
         return "open"
@@ -95,19 +111,19 @@ def standing(transaction: OpenTransaction, max_timeout_s: float = MAX_TIMEOUT_S)
 
 
 class Inspector:
-    """Asks one cluster; to be closed, or used in a ``with`` block.
+    """Reads sizes and transactions of one cluster; close it, or use it in a ``with`` block.
 
     Args:
         bootstrap: Kafka's bootstrap servers.
-        client_config: The installation's librdkafka settings.
-        timeout_s: How long one request may take.
+        client_config: The librdkafka settings of this installation.
+        timeout_s: How long one request may take, seconds.
 
     Raises:
-        ClientSettingsInvalid: A setting has no counterpart in the second library; nothing was asked.
-        BrokerUnreachable: Nobody answered, or nobody let us in.
+        ClientSettingsInvalid: A security setting has no counterpart in kafka-python; no request was made.
+        BrokerUnreachable: No broker answered, or no broker authenticated this client.
 
-    All methods raise BrokerUnreachable when nobody answers, AccessRefused when a right is missing, and KafkaFailed when
-    the cluster refuses for another reason.
+    All methods raise BrokerUnreachable when no broker answers, AccessRefused when a right is missing, and KafkaFailed
+    when the cluster refuses for another reason.
     """
 
     def __init__(
@@ -133,7 +149,7 @@ class Inspector:
                 bootstrap_timeout_ms=int(timeout_s * 1000),
                 **settings,
             ),
-            "let this client in",
+            "connect this client",
             Right("Describe", "cluster"),
         )
 
@@ -146,46 +162,47 @@ class Inspector:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         with suppress(Exception):
             self._admin.close()
 
     def sizes(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Bytes of a topic's partitions on disk, of the largest copy of each; without those no broker has."""
+        """Bytes on disk of each partition, of its largest replica; partitions that no broker has are absent."""
         right = Right("Describe", "cluster")
         numbers = sorted(partitions)
-        what = f"tell how large {topic} is on disk"
+        what = f"describe the size of {topic} on disk"
         answers = self._ask(lambda: self._admin.describe_log_dirs({topic: numbers}), what, right)
         if not all(answer["log_dirs"] for answer in answers):
-            # A broker always has a folder: one that lists none withheld it.
+            # Every broker has a log folder: a broker that lists none lacks the right to show it.
             raise refused(what, right, self._principal)
         found: dict[int, int] = {}
         for answer in answers:
             for folder in answer["log_dirs"]:
-                for told in folder["topics"]:
-                    for part in told["partitions"]:
-                        if told["name"] == topic and not part["is_future_key"]:
+                for listed in folder["topics"]:
+                    for part in listed["partitions"]:
+                        if listed["name"] == topic and not part["is_future_key"]:
                             number = part["partition_index"]
                             found[number] = max(found.get(number, 0), part["partition_size"])
         return found
 
     def committed(self, groups: Iterable[str]) -> dict[str, dict[Partition, int]]:
-        """The offsets that groups have committed, by group, in one request for each of their coordinators."""
+        """The committed offsets by group, with one request to each coordinator."""
         wanted = sorted(set(groups))
         if not wanted:
             return {}
         right = Right("Describe", "group", wanted[0] if len(wanted) == 1 else "*")
-        answer = self._ask(lambda: self._admin.list_group_offsets(wanted), "tell the offsets of groups", right)
+        answer = self._ask(lambda: self._admin.list_group_offsets(wanted), "list the offsets of groups", right)
         return {
-            group: {Partition(place.topic, place.partition): told.offset for place, told in answer[group].items()}
+            group: {Partition(place.topic, place.partition): found.offset for place, found in answer[group].items()}
             for group in wanted
             if group in answer
         }
 
     def open_transactions(self, topic: str, partitions: Iterable[int]) -> tuple[OpenTransaction, ...]:
-        """The transactions that are open on these partitions, in order.
+        """The open transactions on these partitions, sorted.
 
-        What ends while we look is left out: producers are asked before and after the coordinators.
+        A transaction that ends during the look is left out: the partitions' leaders are asked before and after the
+        coordinators.
         """
         numbers = sorted(partitions)
         before = self._producers(topic, numbers)
@@ -215,7 +232,7 @@ class Inspector:
         return tuple(found)
 
     def max_timeout_s(self) -> float:
-        """How long the brokers let any transaction be, in seconds; Kafka's default where they don't tell."""
+        """``transaction.max.timeout.ms`` of the brokers, seconds; ``MAX_TIMEOUT_S`` when they do not say."""
         from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType
 
         entry = "transaction.max.timeout.ms"
@@ -223,18 +240,20 @@ class Inspector:
         def ask() -> str:
             broker = str(self._admin.describe_cluster()["brokers"][0]["broker_id"])
             resources = [ConfigResource(ConfigResourceType.BROKER, broker, [entry])]
-            told = self._admin.describe_configs(resources, config_filter=ConfigFilterType.ALL)
-            return str(told["broker"][broker][entry]["value"])
+            configs = self._admin.describe_configs(resources, config_filter=ConfigFilterType.ALL)
+            return str(configs["broker"][broker][entry]["value"])
 
         try:
-            return int(self._ask(ask, "tell its configuration", Right("DescribeConfigs", "cluster"))) / 1000
-        except (AccessRefused, LookupError, ValueError):  # what a broker withholds is not in its answer
+            return (
+                int(self._ask(ask, "describe the brokers' configuration", Right("DescribeConfigs", "cluster"))) / 1000
+            )
+        except (AccessRefused, LookupError, ValueError):  # a broker leaves out what it withholds
             return MAX_TIMEOUT_S
 
     def abort(self, transaction: OpenTransaction) -> bool:
-        """Write the mark that ends a hanging transaction; False when that very one is not open any more.
+        """Write the abort marker of a hanging transaction; False when that transaction is no longer open.
 
-        Meant for transactions that hang: one that its coordinator knows is ended by its producer or by time.
+        Only for hanging transactions: a transaction that its coordinator knows ends by its producer or its timeout.
         """
         from kafka import TopicPartition
         from kafka.admin._transactions import AbortTransactionSpec
@@ -251,13 +270,13 @@ class Inspector:
         return True
 
     def _producers(self, topic: str, numbers: list[int]) -> dict[tuple[Partition, tuple[int, int, int]], int]:
-        """Those with an open transaction: (partition, (id, epoch, first offset)) -> time of the last record, ms."""
+        """Open transactions: (partition, (producer id, epoch, first offset)) -> time of the last record, ms."""
         from kafka import TopicPartition
 
         places = [TopicPartition(topic, number) for number in numbers]
         right = Right("Read", "topic", topic)
         answer = self._ask(
-            lambda: self._admin.describe_producers(places), f"tell the producers of topic {topic}", right
+            lambda: self._admin.describe_producers(places), f"list the producers of topic {topic}", right
         )
         return {
             (
@@ -270,7 +289,7 @@ class Inspector:
         }
 
     def _coordinated(self, producers: set[int]) -> dict[tuple[int, Partition], tuple[str, Any]]:
-        """What coordinators tell of these producers' undecided transactions: (id, partition) -> (its name, facts)."""
+        """Transactions that coordinators know: (producer id, partition) -> (transactional id, description)."""
         right = Right("Describe", "transactional-id", "*")
         wanted = sorted(producers)
         listed = self._ask(
@@ -280,34 +299,31 @@ class Inspector:
         described: dict[str, Any] = {}
         for name in names:
             try:
-                told = self._ask(
+                found = self._ask(
                     lambda name=name: self._admin.describe_transactions([name]),  # type: ignore[misc]
                     f"describe transaction {name}",
                     Right("Describe", "transactional-id", name),
                 )
-            except (AccessRefused, KafkaFailed):  # it ended meanwhile, or is not ours to see
+            except (AccessRefused, KafkaFailed):  # the transaction ended, or this client may not see it
                 continue
-            described.update(told)
+            described.update(found)
         return {
-            (told.producer_id, Partition(place.topic, place.partition)): (name, told)
-            for name, told in described.items()
-            for place in told.topic_partitions
+            (each.producer_id, Partition(place.topic, place.partition)): (name, each)
+            for name, each in described.items()
+            for place in each.topic_partitions
         }
 
     def _ask(self, ask: Callable[[], Answer], what: str, right: Right) -> Answer:
-        """Ask, and ask again while a leader or a coordinator moves, for up to the timeout."""
+        """Make a request; repeat it while a leader or a coordinator moves, up to the timeout."""
         from kafka import errors
 
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return ask()
-            except errors.KafkaError as failure:
-                kind = type(failure).__name__
-                moving = isinstance(failure, errors.RetriableError) and kind not in _AWAY
-                if not moving or time.monotonic() > deadline:
-                    raise self._failure(failure, what, right) from failure
-            time.sleep(_AGAIN_AFTER_S)
+        def moving(failure: Exception) -> bool:
+            return isinstance(failure, errors.RetriableError) and type(failure).__name__ not in _AWAY
+
+        try:
+            return retry(ask, moving, self._timeout_s)
+        except errors.KafkaError as failure:
+            raise self._failure(failure, what, right) from failure
 
     def _failure(self, failure: Exception, what: str, right: Right) -> KafkaFailed:
         kind = type(failure).__name__
@@ -315,17 +331,17 @@ class Inspector:
             return refused(what, right, self._principal)
         if kind in _NOT_ADMITTED:
             return BrokerUnreachable(
-                f"Kafka did not let {self._principal} in: {kind}.",
-                action="Correct sasl.mechanisms, sasl.username and sasl.password of HOLDFAST_KAFKA__CLIENT_CONFIG.",
+                f"Kafka did not authenticate {self._principal}: {kind}.",
+                action="Correct the `sasl.*` settings in `HOLDFAST_KAFKA__CLIENT_CONFIG`.",
             )
         if kind in _AWAY or getattr(failure, "retriable", False):
             return BrokerUnreachable(
-                f"No answer from Kafka at {self._bootstrap} within {self._timeout_s:g} s, to {what}: {kind}.",
-                action="Check that the broker runs and that address, security settings and network are right.",
+                f"Kafka at {self._bootstrap} did not {what} within {self._timeout_s:g} s: {kind}.",
+                action="Check that the brokers run, their address, the network and the security settings.",
                 bootstrap=self._bootstrap,
             )
         return KafkaFailed(
-            f"Kafka refused to {what}: {kind}.", action="Check the name and the rights of this client.", error=kind
+            f"Kafka refused to {what}: {kind}.", action="Check the name, and the rights of this client.", error=kind
         )
 
 

@@ -1,8 +1,8 @@
-"""librdkafka's settings in the words of the second client library.
+"""Translates librdkafka's settings into arguments of kafka-python's admin client.
 
 Invariants:
-    - A setting of security that can't be said in its words is refused, never left out.
-    - Secrets that are given as text come to a file of our own only while they are read, and only we may read it.
+    - A security setting without a counterpart is refused, never left out.
+    - A secret given as text is written to a private temporary file only while the TLS library reads it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CARRIED = frozenset(
 
 
 def quiet_library() -> None:
-    """Have the library log warnings only: below that, it logs its configuration, and that holds secrets."""
+    """Silence the library below errors: at lower levels it logs its configuration, which holds secrets."""
     for name in ("kafka", "kafka.admin", "kafka.net"):
         logger = logging.getLogger(name)
         if logger.level < logging.WARNING:
@@ -47,10 +47,10 @@ def quiet_library() -> None:
 
 
 def admin_settings(config: Mapping[str, str | int | float | bool]) -> dict[str, Any]:
-    """The arguments of ``KafkaAdminClient`` that do what these librdkafka settings do.
+    """The arguments of ``KafkaAdminClient`` that are equal to these librdkafka settings.
 
     Raises:
-        ClientSettingsInvalid: A setting of security has no counterpart, or a file of it can't be read.
+        ClientSettingsInvalid: A security setting has no counterpart, or its file can't be read.
     """
     text = {name: str(value) for name, value in config.items()}
     for name in text:
@@ -79,7 +79,7 @@ def _context(text: Mapping[str, str]) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as failure:
         raise ClientSettingsInvalid(
             f"The files of the ssl settings can't be read: {failure.strerror or type(failure).__name__}.",
-            action="Correct ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password.",
+            action="Correct `ssl.ca.location`, `ssl.certificate.location`, `ssl.key.location` and `ssl.key.password`.",
         ) from failure
     if text.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
@@ -102,7 +102,7 @@ def _add_own_certificate(context: ssl.SSLContext, text: Mapping[str, str]) -> No
 
 
 def _with_file(content: str, use: Callable[[str], None]) -> None:
-    # A folder of its own, which nobody else may enter, gone in any case.
+    # A temporary folder that only this user may enter.
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
         path = Path(folder) / "own.pem"
         path.touch(0o600)
@@ -112,7 +112,7 @@ def _with_file(content: str, use: Callable[[str], None]) -> None:
 
 def _not_carried(name: str) -> ClientSettingsInvalid:
     return ClientSettingsInvalid(
-        f"{name} has no counterpart in the client that looks at sizes and open transactions.",
-        action="Those two stay unknown here; `kafka-log-dirs.sh` and `kafka-transactions.sh` tell them.",
+        f"`{name}` has no counterpart in the client that reads sizes and open transactions; both stay unknown.",
+        action="Use `kafka-log-dirs.sh` and `kafka-transactions.sh` to read them.",
         setting=name,
     )

@@ -1,7 +1,7 @@
-"""How writers spread keys over the partitions of a topic: by which hash, and which one a topic's writers use.
+"""Partitioners: the hashes by which producers choose a key's partition, and the one that a topic's producers use.
 
 Invariants:
-    - Which one it is is judged by keys that are there; where they speak for neither, nothing is guessed.
+    - ``spread_in`` judges by keys in the topic. It answers ``unknown`` or ``neither`` when they fit no partitioner.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
 
 MURMUR2, CRC32 = "murmur2", "crc32"
-#: No key is there to judge by; and: keys are there, and neither hash puts them where they are.
+#: Answers of ``spread_of``: there is no key to judge by; the keys fit neither hash.
 UNKNOWN, NEITHER = "unknown", "neither"
-#: Keys looked at in each partition, from its end.
+#: Newest records that are read in each partition.
 KEYS_EACH = 200
 _MASK = 0xFFFFFFFF
 
@@ -36,7 +36,7 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
-#: By name: of Java, Spark and this project (murmur2), and of librdkafka where nothing is set (crc32).
+#: Name -> partition of a key. murmur2: Java, Spark and Holdfast; crc32: the default of librdkafka.
 PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
     MURMUR2: lambda key, count: (murmur2(key) & 0x7FFFFFFF) % count,
     CRC32: lambda key, count: zlib.crc32(key) % count,
@@ -44,11 +44,11 @@ PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
 
 
 def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
-    """The partitioner that puts all these keys where they are; ``unknown`` without any, ``neither`` if none does.
+    """The partitioner that fits all keys; ``unknown`` without keys, ``neither`` when none fits.
 
     Args:
         keys: Partition and key.
-        count: How many partitions the topic has.
+        count: Number of partitions of the topic.
     """
     seen = set(keys)
     if not seen:
@@ -58,10 +58,10 @@ def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
 
 
 def spread_in(topics: Topics, topic: str) -> str:
-    """The partitioner of a topic's writers, judged by the newest keys in each of its partitions.
+    """The partitioner of a topic's producers, judged by the newest keys of each partition.
 
     Raises:
-        KafkaFailed: They can't be read.
+        KafkaFailed: The topic can't be read.
     """
     starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
     places = [

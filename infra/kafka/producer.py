@@ -1,10 +1,11 @@
 """The engine's producer: transactional for exactly-once, idempotent for at-least-once.
 
 Invariants:
-    - Every failure leaves here as one of: TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed.
-    - No transaction begins in an epoch of which a request may still arrive: it could end that transaction.
-    - After OutcomeUnknown this producer is of no more use: make a new one with the same transactional id
-      (a delayed EndTxn of the first protocol version could end a later transaction).
+    - Every failure is raised as one of: TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed.
+    - A transaction begins in a new epoch when a request of the present epoch may still arrive: that request could end
+      the transaction.
+    - After OutcomeUnknown the caller makes a new producer with the same transactional id: a delayed EndTxn of the first
+      protocol version could end a later transaction.
 """
 
 from __future__ import annotations
@@ -32,30 +33,34 @@ from holdfast.infra.kafka.errors import (
 from holdfast.infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
 from holdfast.infra.kafka.records import GroupMetadata, Headers, Partition
 from holdfast.infra.kafka.rights import Kind, not_writable, principal_of, refusal_of
+from holdfast.infra.waiting import Deadline
 
 _log = structlog.get_logger("kafka.producer")
 
-#: A batch is no larger than this; every topic takes so much unless its own limit is lower.
+#: Largest ``batch.size``, bytes; the default ``max.message.bytes`` of a topic accepts it.
 BATCH_BYTES_MAX = 1_000_000
 
-#: How long a record may wait for others, in milliseconds. Nobody sees a record of a transaction before its end, and a
-#: flush waits for nothing: fuller batches cost both sides less.
+#: ``linger.ms`` outside of transactions: how long a record waits for others in its batch, milliseconds.
 LINGER_MS = 5
+#: ``linger.ms`` in transactions. No reader sees a record before the commit, and a flush does not linger: longer batches
+#: cost client and broker less.
 LINGER_IN_TRANSACTIONS_MS = 25
 
-#: Told with the offset that a record got.
+#: Gets the offset of a delivered record.
 OnDelivered = Callable[[int], None]
 
-#: A call that has not come back so many seconds after its own timeout is given up.
+#: A call is abandoned this long after its own timeout, seconds.
 HANG_AFTER_S = 5.0
-#: An abort is waited for so long. After a broker's restart the library can keep it for half a minute and more in the
-#: queue of a connection that it does not open; a new producer is heard at once, and its start ends what is open.
+#: How long an abort may take, seconds. After a broker's restart the library can hold the request for half a minute in
+#: the queue of a connection that it does not open. A new producer connects at once, and aborts the transaction.
 ABORT_WITHIN_S = 5.0
 
-#: The library sends a request again by itself when its answer is lost, after at least 0.8 of this; it tells nobody.
+#: ``retry.backoff.ms``: the library repeats a request whose answer was lost after at least 0.8 of this, unannounced.
 RETRY_BACKOFF_MS = 500
-#: A step of a commit that took so many seconds may have been sent twice, and one of the two may still be under way.
+#: A step of a commit that took this long, seconds, may have been sent twice, and one copy may still arrive.
 DOUBTFUL_AFTER_S = 0.4
+#: Pause before a retriable transactional request is repeated, seconds.
+RETRY_EVERY_S = 0.02
 
 _FENCED = (
     KafkaError._FENCED,
@@ -63,7 +68,7 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.FENCED_INSTANCE_ID,
 )
-#: Sent again, these records would be refused again.
+#: Kafka refuses such a record each time.
 _FOR_GOOD = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -78,8 +83,8 @@ class EngineProducer:
     Args:
         bootstrap: Kafka's bootstrap servers.
         transactional_id: Stable for one worker slot; None for at-least-once.
-        config: Further library settings; they win over ours.
-        transaction_timeout_s: The broker aborts a transaction that is open for longer.
+        config: Further settings of the client library; they win over the defaults here.
+        transaction_timeout_s: The broker aborts transactions that are open for longer, seconds.
     """
 
     def __init__(
@@ -92,11 +97,11 @@ class EngineProducer:
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
-        #: The first record that was refused since the transaction began: why, and what it was for.
+        #: The first refused record since the transaction began: the error, and the partition.
         self._refused: tuple[KafkaError, str] | None = None
         self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
-        #: Called about once a second while a request waits for an answer.
+        #: Is called about once a second while a request waits for its answer.
         self.on_wait: Callable[[], None] = lambda: None
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -118,7 +123,7 @@ class EngineProducer:
             self._timeout_s = float(settings["transaction.timeout.ms"]) / 1000
         else:
             settings["on_delivery"] = self._on_delivery
-            # What arrived needs no call of ours, and offsets are told in transactions only.
+            # Only transactions ask for offsets, so a delivered record needs no report.
             settings.setdefault("delivery.report.only.error", True)
         self._doubtful = False
         self._init_timeout_s = 2 * self._timeout_s
@@ -126,39 +131,41 @@ class EngineProducer:
         self._producer = Producer(settings, logger=library_logger())
 
     def init(self, timeout_s: float) -> None:
-        """Abort what a former holder of this transactional id left open, and fence it.
+        """Fence the former producer of this transactional id, and abort its open transaction.
 
         Raises:
             BrokerUnreachable: No answer within ``timeout_s``.
+            KafkaFailed: The cluster refused.
         """
         if not self._transactional:
             return
         self._init_timeout_s = timeout_s
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while True:
             try:
                 self._call(lambda: self._producer.init_transactions(WAIT_STEP_S), WAIT_STEP_S, "start the producer")
                 return
             except KafkaException as failure:
                 error = failure.args[0]
-                if error.retriable() and time.monotonic() < deadline:
+                if error.retriable() and not deadline.passed:
                     self.on_wait()
                     continue
                 if error.retriable() or error.code() == KafkaError._TIMED_OUT:
                     raise BrokerUnreachable(
                         f"The transaction coordinator did not answer within {timeout_s:g} s: {error.str()}.",
-                        action="Check that the broker runs and is reachable.",
+                        action="Check that the brokers run, and that this machine reaches them.",
                     ) from failure
                 raise self._translate(error, "start the transactional producer") from failure
 
     def begin(self) -> None:
-        """Open a transaction; in a new epoch when a request of the last one may still be under way.
+        """Open a transaction; in a new epoch when a request of the last transaction may still arrive.
 
         Raises:
-            ProducerFenced, BrokerUnreachable, KafkaFailed: As ``init`` does.
+            ProducerFenced: A newer producer has this transactional id.
+            BrokerUnreachable, KafkaFailed: As of ``init``.
         """
         if self._doubtful:
-            _log.info("a step of the last commit was slow, and may arrive again: going on in a new epoch")
+            _log.info("a request of the last commit may arrive twice: the producer takes a new epoch")
             self._producer = Producer(self._settings, logger=library_logger())
             self.init(self._init_timeout_s)
             self._doubtful = False
@@ -178,12 +185,13 @@ class EngineProducer:
         headers: Headers = None,
         on_delivered: OnDelivered | None = None,
     ) -> None:
-        """Queue one record; partition -1 leaves the choice to the key (murmur2, as Java and Spark do).
+        """Queue one record; waits while the queue is full.
 
-        ``on_delivered`` is told the record's offset, in a transaction.
+        Partition -1 derives the partition from the key (murmur2, as Java and Spark do). In a transaction,
+        ``on_delivered`` gets the record's offset.
 
         Raises:
-            KafkaFailed: The record can't be sent at all (too large, topic unknown).
+            KafkaFailed: The record can't be sent: it is too large, or its topic is unknown.
         """
         self._written.add(topic)
         options: dict[str, Any] = {}
@@ -212,10 +220,10 @@ class EngineProducer:
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue many records, in order; headers by index, of those that have any.
+        """Queue many records in order; ``headers`` holds those of some records, by index.
 
         Raises:
-            KafkaFailed: A record can't be sent at all (too large, topic unknown); those before it are queued.
+            KafkaFailed: A record can't be sent; the records before it are queued.
         """
         if headers:
             for index, (value, key) in enumerate(zip(values, keys, strict=True)):
@@ -228,86 +236,86 @@ class EngineProducer:
             left = iter(values[first:])
             times = repeat(0) if timestamps is None else islice(timestamps, first, None)
             try:
-                # By position: names would cost as much as the call does.
+                # Positional arguments: keywords would double the cost of a call.
                 rest = (left, islice(keys, first, None), repeat(partition), repeat(None), repeat(None), times)
                 deque(map(produce, repeat(topic), *rest), maxlen=0)
                 return
             except BufferError:
+                # The record that met the full queue is the last one that the iterator gave out.
                 first = count - length_hint(left) - 1
                 self._serve(lambda: self._producer.poll(0.1))
             except KafkaException as failure:
                 raise self._not_taken(failure.args[0], topic) from failure
 
     def poll(self) -> None:
-        """Serve delivery reports."""
+        """Let the client library call delivery reports; does not wait."""
         self._serve(lambda: self._producer.poll(0))
 
     def flush(self, timeout_s: float) -> None:
         """Wait until every queued record is acknowledged.
 
         Raises:
-            OutcomeUnknown: Some were not within ``timeout_s``.
-            TransactionAborted: A record was refused for a reason that may pass.
-            KafkaFailed: A record was refused for good.
+            OutcomeUnknown: Records were not acknowledged within ``timeout_s``.
+            TransactionAborted: A record was refused; a retry may succeed.
+            KafkaFailed: A record was refused; a retry would fail, too.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         left = self._flush_step()
-        while left and self._refused is None and time.monotonic() < deadline:
+        while left and self._refused is None and not deadline.passed:
             self.on_wait()
             left = self._flush_step()
         if self._refused is not None:
             raise self._refusal()
         if left:
             raise OutcomeUnknown(
-                f"{left} records were not acknowledged within {timeout_s:g} s.",
-                action="The engine finds out what was committed and goes on from there.",
+                f"Kafka did not acknowledge {left} records within {timeout_s:g} s.",
+                action="Nothing to do: the engine reads what was committed, and continues there.",
             )
 
     def _flush_step(self) -> int:
         return int(self._serve(lambda: self._producer.flush(WAIT_STEP_S)))
 
     def _serve(self, call: Callable[[], int]) -> int:
-        """Let the library hand out delivery reports."""
+        """Make a call in which the client library calls delivery reports."""
         try:
             return call()
         except KafkaException as failure:
             raise self._translate(failure.args[0], "deliver the records") from failure
         except SystemError as clash:
-            # It called our report with its own fatal error already raised: ask it for that error.
+            # The library called a report while its own fatal error was raised; ask for that error.
             raise self._fatal("deliver the records") from clash
 
     def _not_taken(self, error: KafkaError, topic: str) -> KafkaFailed:
-        """Why a record was not even queued."""
+        """The error for a record that could not be queued."""
         if error.code() == KafkaError._FATAL:
             return self._fatal(f"send a record to {topic}")
         if self._transactional and error.code() == KafkaError._STATE:
-            # The transaction failed in the background; the reports have the reason.
+            # The transaction failed in the background; the delivery reports hold the reason.
             self._serve(lambda: self._producer.poll(0))
             if self._refused is not None:
                 return self._refusal()
             try:
-                self._producer.commit_transaction(0)  # a failed transaction can't be committed: this tells why
+                self._producer.commit_transaction(0)  # fails, and its error holds the reason
             except KafkaException as reason:
                 error = reason.args[0]
             if error.code() not in _FENCED and error.code() not in _FOR_GOOD:
                 return TransactionAborted(
-                    f"Told to send a record to {topic}, the client answered that the transaction has failed: "
-                    f"{error.name()} ({error.str()}).",
-                    action="Nothing is lost: the batch is processed again.",
+                    f"The transaction failed before a record for {topic} was sent: {error.name()} ({error.str()}).",
+                    action="Nothing to do: the batch is processed again.",
                     error=error.name(),
                 )
         return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
-        """The error for the first refused record; forgets it."""
+        """The error for the first refused record, which is then forgotten."""
         assert self._refused is not None
         (error, place), self._refused = self._refused, None
         if error.code() in _FENCED:
             return self._translate(error, "deliver the records")
         if not error.fatal() and error.code() not in _FOR_GOOD:
             return TransactionAborted(
-                f"A record for {place} was not delivered: {error.name()} ({error.str()}).",
-                action="The batch is processed again.",
+                f"Kafka did not accept a record for {place}: {error.name()} ({error.str()}).",
+                action="Nothing to do: the batch is processed again.",
                 error=error.name(),
                 place=place,
             )
@@ -315,22 +323,26 @@ class EngineProducer:
         return missing or _refused_for_good(f"Kafka refused a record for {place}:", error)
 
     def _fatal(self, what: str) -> KafkaFailed:
-        """The library only says that it has failed for good: the next call names the reason."""
+        """The error of a producer that failed for good; the library names the reason at the next call."""
         try:
             self._producer.begin_transaction()
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError._FATAL:
                 return self._translate(failure.args[0], what)
         return ProducerFenced(
-            f"Told to {what}, the client answered that it can't go on.",
-            action="Nothing is lost: a new producer takes over. Let no two processes run with the same slot.",
+            f"The producer failed for good when it was asked to {what}.",
+            action="Nothing is lost. Make sure that no two processes run with the same slot.",
         )
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Make the inputs' next offsets part of the open transaction."""
+        """Add the next offsets of the inputs to the open transaction.
+
+        Raises:
+            TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
+        """
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
         self._until_answered(
-            lambda left_s: self._producer.send_offsets_to_transaction(places, metadata, left_s), "send offsets"
+            lambda left_s: self._producer.send_offsets_to_transaction(places, metadata, left_s), "send the offsets"
         )
 
     def commit(self) -> None:
@@ -339,40 +351,40 @@ class EngineProducer:
         Raises:
             TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
         """
-        self._until_answered(self._producer.commit_transaction, "commit")
+        self._until_answered(self._producer.commit_transaction, "commit the transaction")
 
     def abort(self) -> None:
         """Abort the open transaction."""
-        self._until_answered(self._producer.abort_transaction, "abort", within_s=ABORT_WITHIN_S)
+        self._until_answered(self._producer.abort_transaction, "abort the transaction", within_s=ABORT_WITHIN_S)
         self._refused = None
 
     def close(self) -> None:
-        """Drop what is queued and go."""
+        """Drop queued records, and close the connection."""
         self._calls.close()
         try:
             self._producer.purge()
             self._producer.flush(0.2)
-        except (KafkaException, SystemError) as failure:  # a fenced producer raises even here; it holds nothing
+        except (KafkaException, SystemError) as failure:  # a fenced producer raises even here; its queue is empty
             _log.debug("a producer was closed after a fatal error", error=str(failure))
 
     def _until_answered(self, call: Callable[[float], None], what: str, *, within_s: float | None = None) -> None:
-        # By default as long as a transaction lasts: what is not answered by then, the broker has aborted.
-        deadline = time.monotonic() + (self._timeout_s if within_s is None else within_s)
+        # The default is the transaction's timeout: the broker has aborted the transaction by then.
+        deadline = Deadline(self._timeout_s if within_s is None else within_s)
         while True:
-            left_s = max(1.0, deadline - time.monotonic())
+            left_s = max(1.0, deadline.left_s)
             try:
                 self._in_time(partial(call, left_s), left_s, what)
                 return
             except KafkaException as failure:
                 error = failure.args[0]
-                if error.retriable() and not error.txn_requires_abort() and time.monotonic() < deadline:
+                if error.retriable() and not error.txn_requires_abort() and not deadline.passed:
                     self.on_wait()
-                    time.sleep(0.02)
+                    time.sleep(RETRY_EVERY_S)
                     continue
                 raise self._translate(error, what) from failure
 
     def _in_time(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call, and note when it took long enough to have been sent twice, whatever became of it."""
+        """Make a call; record whether it took so long that it may have been sent twice."""
         began = time.monotonic()
         try:
             self._call(call, timeout_s, what)
@@ -381,18 +393,18 @@ class EngineProducer:
                 self._doubtful = True
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call that has its own timeout, and hold it to that.
+        """Make a call that has a timeout of its own, and abandon it ``HANG_AFTER_S`` after that timeout.
 
         Raises:
-            OutcomeUnknown: It did not come back.
-            KafkaException: What the library answered.
+            OutcomeUnknown: The call did not return.
+            KafkaException: The library's error.
         """
         try:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:
             raise OutcomeUnknown(
-                f"Told to {what}, the client library did not come back within {timeout_s + HANG_AFTER_S:.0f} s.",
-                action="The engine goes on with a new producer, and finds out what was committed.",
+                f"The client library did not return within {timeout_s + HANG_AFTER_S:.0f} s when asked to {what}.",
+                action="Nothing to do: the engine takes a new producer, and reads what was committed.",
             ) from hangs
 
     def _translate(self, error: KafkaError, what: str, topic: str = "") -> KafkaFailed:
@@ -402,27 +414,27 @@ class EngineProducer:
         seen = f"{error.name()} ({error.str()})"
         if error.code() in _FENCED:
             return ProducerFenced(
-                f"Told to {what}, Kafka answered that a newer producer took over: {seen}.",
+                f"A newer producer took over before this one could {what}: {seen}.",
                 action="Nothing is lost. Make sure that no two processes run with the same slot.",
                 error=error.name(),
             )
         if error.code() in _FOR_GOOD:
-            return _refused_for_good(f"Told to {what}, Kafka answered", error)
+            return _refused_for_good(f"Kafka refused to {what}:", error)
         if error.txn_requires_abort():
             return TransactionAborted(
-                f"Told to {what}, Kafka answered {seen}; the transaction must be aborted.",
-                action="Nothing is lost: the batch is processed again.",
+                f"Kafka failed to {what}: {seen}. The transaction must be aborted.",
+                action="Nothing to do: the batch is processed again.",
                 error=error.name(),
             )
         if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
             return OutcomeUnknown(
-                f"Told to {what}, Kafka gave no answer in time: {seen}.",
-                action="The engine finds out what was committed and goes on from there.",
+                f"Kafka gave no answer in time to the request to {what}: {seen}.",
+                action="Nothing to do: the engine reads what was committed, and continues there.",
                 error=error.name(),
             )
         return KafkaFailed(
-            f"Told to {what}, Kafka refused: {seen}.",
-            action="Check the record's size against the topic's limit, and the rights of this client.",
+            f"Kafka refused to {what}: {seen}.",
+            action="Compare the record's size with the topic's `max.message.bytes`; check the rights of this client.",
             error=error.name(),
         )
 
@@ -441,21 +453,21 @@ class EngineProducer:
 def _refused_for_good(begin: str, error: KafkaError) -> KafkaFailed:
     return KafkaFailed(
         f"{begin} {error.name()} ({error.str()}).",
-        action="Make the value smaller, or raise the topic's max.message.bytes; check the topic's policies and the "
-        "rights of this client; then restart the processor: nothing is lost.",
+        action="Make the value smaller, or raise the topic's `max.message.bytes`. Check the topic's policies and the "
+        "rights of this client. Then restart the processor; nothing is lost.",
         error=error.name(),
     )
 
 
 def _offset_of(
-    told: OnDelivered, failed: Callable[[KafkaError | None, Message], None]
+    on_offset: OnDelivered, failed: Callable[[KafkaError | None, Message], None]
 ) -> Callable[[KafkaError | None, Message], None]:
     def delivered(error: KafkaError | None, message: Message) -> None:
         offset = message.offset() if error is None else None
         if offset is not None:
-            told(offset)
+            on_offset(offset)
         else:
-            # Answered to be a duplicate of one that had arrived, a record has no offset: what rests on it is not known.
+            # The broker acknowledges a duplicate of an earlier record without an offset, so its offset is unknown.
             failed(error if error is not None else KafkaError(KafkaError.DUPLICATE_SEQUENCE_NUMBER), message)
 
     return delivered

@@ -1,24 +1,32 @@
-"""A bounded read of one partition: from an offset to an offset, then stop.
+"""The one reader of offset ranges: bounded, and outside of every consumer group.
 
-Used for audits and tests, never by the running engine. Stops rightly when the range ends in control records,
-aborted records or records that compaction has taken (position, end of partition and offsets are all looked at).
+``read_range`` yields records, ``read_batches`` yields keys and values in bulk, and ``RangeReader`` reads several places
+over one connection. Audits, archives, samples and tests read here. The engine does not: it replays changelogs through
+its port ``ChangelogReplayer`` (``infra.kafka.replay``), which the simulation replaces.
+
+Invariants:
+    - A range ends also when its last offsets hold control records, aborted records, or records that compaction removed:
+      the consumer's position, the end of the partition and the offsets are all compared with the end.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition, Record
-from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, principal_of, refusal_of
+from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
+from holdfast.infra.waiting import Deadline
 
-#: A read that gets nothing new for so many seconds is given up.
+#: A read fails after this long without a new record, seconds.
 NO_PROGRESS_S = 60.0
-#: Of the client, so many messages are asked for at once.
+#: Longest wait of one poll, seconds.
+POLL_S = 0.2
+#: Most messages that one poll takes from the client library.
 MESSAGES_AT_ONCE = 5_000
 
 
@@ -39,14 +47,16 @@ def read_range(
         topic: The topic to read.
         partition: The partition to read.
         start: The first offset.
-        end: The offset to stop before; at most the last stable offset when ``committed``.
+        end: The offset to stop before; with ``committed`` at most the last stable offset.
         committed: Leave out the records of open and aborted transactions.
         extra_config: Security settings.
 
     Raises:
-        KafkaFailed: The range can't be read (gone, refused, or no progress for a minute).
+        AccessRefused: This client may not read the topic.
+        KafkaFailed: The range was deleted, or no record arrived for ``NO_PROGRESS_S``.
     """
-    for messages in _message_range(bootstrap, Partition(topic, partition), start, end, committed, extra_config or {}):
+    place = Partition(topic, partition)
+    for messages in _range(bootstrap, place, start, end, committed, extra_config):
         for message in messages:
             yield Record(message.key(), message.value(), message.offset(), message.timestamp()[1], message.headers())
 
@@ -60,7 +70,7 @@ def read_batches(
     extra_config: Mapping[str, str | int | float | bool] | None = None,
     places: bool = False,
 ) -> Iterator[Batch]:
-    """The same as ``read_range``, committed records only, many at once: keys and values, without headers.
+    """Yield the committed records of ``[start, end)`` as batches of keys and values, without headers.
 
     Args:
         bootstrap: Kafka's bootstrap servers.
@@ -68,12 +78,12 @@ def read_batches(
         start: The first offset.
         end: The offset to stop before.
         extra_config: Security settings.
-        places: Whether offsets and timestamps are wanted, too; else these lists are empty.
+        places: Whether to fill offsets and timestamps; else these lists are empty.
 
     Raises:
-        KafkaFailed: See ``read_range``.
+        AccessRefused, KafkaFailed: As of ``read_range``.
     """
-    for messages in _message_range(bootstrap, partition, start, end, True, extra_config or {}):
+    for messages in _range(bootstrap, partition, start, end, True, extra_config):
         batch = Batch(partition, [each.key() for each in messages], [each.value() for each in messages])
         if places:
             batch.offsets = [each.offset() for each in messages]
@@ -81,83 +91,118 @@ def read_batches(
         yield batch
 
 
-def _message_range(
+class RangeReader:
+    """Reads one place of a topic after another over one connection; use it in a ``with`` block.
+
+    Args:
+        bootstrap: Kafka's bootstrap servers.
+        config: Security settings.
+        committed: Leave out the records of open and aborted transactions.
+        settings: Further settings of the client library, such as fetch sizes.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        config: Mapping[str, str | int | float | bool] | None = None,
+        *,
+        committed: bool = True,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._principal = principal_of(config or {})
+        self._place = Partition("", 0)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "holdfast-reader",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "fetch.wait.max.ms": 50,
+                **(settings or {}),
+                **(config or {}),
+            },
+            logger=library_logger(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def move_to(self, place: Partition, offset: int) -> None:
+        """Read from this partition and offset from now on."""
+        self._place = place
+        self._consumer.assign([TopicPartition(place.topic, place.number, offset)])
+
+    @property
+    def position(self) -> int:
+        """The next offset; negative before the first record."""
+        return int(self._consumer.position([TopicPartition(*self._place)])[0].offset)
+
+    def poll(self, records_max: int = MESSAGES_AT_ONCE) -> tuple[list[Message], int | None]:
+        """Records that arrive within ``POLL_S``, and the end offset of the partition once the reader meets it.
+
+        Raises:
+            AccessRefused: This client may not read the topic.
+            KafkaFailed: The place can't be read.
+        """
+        messages, end = [], None
+        for message in self._consumer.consume(records_max, POLL_S):
+            error = message.error()
+            if error is None:
+                messages.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                end = message.offset()
+            elif error.code() not in WITHOUT_A_GROUP and not error.retriable():
+                raise self._failure(error)
+        return messages, end
+
+    def _failure(self, error: KafkaError) -> KafkaFailed:
+        topic, number = self._place
+        names: dict[Kind, str] = {"topic": topic}
+        missing = refusal_of(error, f"read {topic}[{number}]", self._principal, operation="Read", names=names)
+        return missing or KafkaFailed(
+            f"Reading {topic}[{number}] failed: {error.str()}.",
+            action="Read offsets that the topic still holds: `kafka-get-offsets.sh` shows its first and last offsets.",
+            topic=topic,
+            partition=number,
+        )
+
+
+def _range(
     bootstrap: str,
     place: Partition,
     start: int,
     end: int,
     committed: bool,
-    extra_config: Mapping[str, str | int | float | bool],
+    config: Mapping[str, str | int | float | bool] | None,
 ) -> Iterator[list[Message]]:
+    """The messages of ``[start, end)``, in order; never an empty list."""
     if start >= end:
         return
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "holdfast-reader",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "fetch.wait.max.ms": 50,
-            **extra_config,
-        },
-        logger=library_logger(),
-    )
-    try:
-        consumer.assign([TopicPartition(place.topic, place.number, start)])
-        yield from _messages(consumer, place, end, principal_of(extra_config))
-    finally:
-        consumer.close()
-
-
-def _messages(consumer: Consumer, place: Partition, end: int, principal: str) -> Iterator[list[Message]]:
-    """Records below ``end``, in order; never an empty list."""
-    topic, partition = place
-    progress = time.monotonic()
-    last = -1
-    while True:
-        messages, over = [], False
-        for message in consumer.consume(MESSAGES_AT_ONCE, 0.2):
-            error = message.error()
-            if error is None:
-                messages.append(message)
-            else:
-                over = over or (error.code() == KafkaError._PARTITION_EOF and message.offset() >= end)
-                _check(error, place, end, principal)
-        if messages and messages[-1].offset() >= end:
-            messages, over = [message for message in messages if message.offset() < end], True
-        if messages:
-            last = messages[-1].offset()
-            progress = time.monotonic()
-            yield messages
-        if over:
-            return
-        position = consumer.position([TopicPartition(topic, partition)])[0].offset
-        if position >= end:
-            return
-        if time.monotonic() - progress > NO_PROGRESS_S:
-            raise KafkaFailed(
-                f"Reading {topic}[{partition}] got no further than offset {max(last, position)} of {end}.",
-                action="Look for a hanging transaction on the topic, or for a truncated log.",
-                topic=topic,
-                partition=partition,
-                position=position,
-            )
-
-
-def _check(error: KafkaError, place: Partition, end: int, principal: str) -> None:
-    """Nothing for what passes or is no error at all; else what it means."""
-    if error.code() == KafkaError._PARTITION_EOF or error.code() in WITHOUT_A_GROUP or error.retriable():
-        return
-    topic, partition = place
-    missing = refusal_of(error, f"read {topic}[{partition}]", principal, operation="Read", names={"topic": topic})
-    if missing is not None:
-        raise missing
-    raise KafkaFailed(
-        f"Reading {topic}[{partition}] up to {end} failed: {error.str()}.",
-        action="Read a range that is still there; see the topic's start offsets.",
-        topic=topic,
-        partition=partition,
-    )
+    with RangeReader(bootstrap, config, committed=committed) as reader:
+        reader.move_to(place, start)
+        patience, last = Deadline(NO_PROGRESS_S), -1
+        while True:
+            messages, met = reader.poll()
+            over = met is not None and met >= end
+            if messages and messages[-1].offset() >= end:
+                messages, over = [message for message in messages if message.offset() < end], True
+            if messages:
+                patience, last = Deadline(NO_PROGRESS_S), messages[-1].offset()
+                yield messages
+            if over or reader.position >= end:
+                return
+            if patience.passed:
+                raise KafkaFailed(
+                    f"Reading {place.topic}[{place.number}] stopped at offset {max(last, reader.position)} of {end}: "
+                    f"no record for {NO_PROGRESS_S:.0f} s.",
+                    action="Look for a hanging transaction on the topic with `kafka-transactions.sh find-hanging`.",
+                    topic=place.topic,
+                    partition=place.number,
+                    position=reader.position,
+                )

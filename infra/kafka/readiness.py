@@ -1,14 +1,13 @@
-"""Whether a broker really answers: a metadata request, not an open port.
+"""Whether a broker is ready: it answers a metadata request; an open port is not enough.
 
 Invariants:
-    - Nothing is written to stderr while a broker is not there yet.
-    - No topic is created by asking.
+    - Nothing is written to stderr while the broker is not ready.
+    - The request creates no topic.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 from contextlib import suppress
 
 from confluent_kafka import KafkaException
@@ -19,15 +18,8 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-def port_is_open(port: int) -> bool:
-    """Whether something listens on this loopback port."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
-        return True
-    return False
-
-
 def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
-    """Whether a broker answers a metadata request in time, and names at least one broker and a controller."""
+    """Whether a broker answers a metadata request within ``timeout_s``, and names a broker and a controller."""
     client = AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 2000}, logger=_SILENT)
     with suppress(KafkaException):
         metadata = client.list_topics(timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""The values that cross the border between Kafka and the engine."""
+"""Values that Kafka's adapters and the engine exchange: partitions, records, batches, topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: Record headers as Kafka has them: a list of (name, bytes) pairs, or None.
+#: Headers of a record: (name, bytes) pairs, or None.
 Headers = list[tuple[str, bytes]] | None
 
 
@@ -42,7 +42,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as it should be; None leaves a number to the cluster or to what the topic derives from."""
+    """A topic as required; None leaves the number to the cluster, or to the topic that this one derives from."""
 
     name: str
     partitions: int | None = None
@@ -52,7 +52,7 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the cluster has it; ``topic_id`` changes when a topic is deleted and made again."""
+    """A topic as the cluster has it; a topic that is deleted and created again has another ``topic_id``."""
 
     name: str
     topic_id: str
@@ -63,11 +63,11 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupShares:
-    """Which member of a consumer group has which partitions (by member id), and the assignor that shared them out."""
+    """The partitions of each member of a consumer group, by member id, and the assignor that assigned them."""
 
     assignor: str
     members: Mapping[str, frozenset[Partition]]
 
 
-#: Group metadata as the client library hands it out; opaque to everybody else.
+#: Group metadata of the client library; only ``infra.kafka.consumer`` reads inside.
 GroupMetadata = Any

@@ -1,7 +1,11 @@
-"""The restorer's consumer: replays changelogs, without Python code for each record.
+"""The consumer of restores: replays changelogs, without Python code for each record.
+
+It implements the engine's port ``ChangelogReplayer``, which the simulation replaces. Outside of the engine, read offset
+ranges with ``infra.kafka.reader``.
 
 Invariants:
-    - Only committed records leave here, as batches per partition, in offset order; library errors leave as ours.
+    - ``poll`` returns committed records only, as batches of one partition each, in offset order.
+    - Errors of the client library are raised as errors of ``infra.kafka.errors``.
 """
 
 from __future__ import annotations
@@ -19,14 +23,14 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 
-#: So much is asked for at once. Larger answers come from memory that the system has to clear for each of them, and what
-#: lies fetched for longer is read from memory instead of from the processor's caches.
+#: ``fetch.max.bytes``. The system clears fresh memory for larger answers, and records that wait longer leave the
+#: CPU's caches.
 FETCH_BYTES = 4 << 20
-#: How much may be fetched ahead at most, KiB; the library's own objects take some times as much.
+#: Largest ``queued.max.messages.kbytes``, KiB; the library's objects take several times as much memory.
 AHEAD_KB_MAX = 8 << 10
-#: Messages are taken over in pieces: those of one piece are still in the processor's caches when they are let go.
+#: Messages taken from the library at once: the CPU's caches still hold them when they are freed.
 PIECE = 2_000
-#: How long the first piece waits for more once there is something, in seconds.
+#: How long the first piece waits for more messages after its first one, seconds.
 GATHER_S = 0.002
 
 
@@ -49,8 +53,8 @@ class ChangelogConsumer:
 
     Args:
         bootstrap: Kafka's bootstrap servers.
-        config: Further library settings; ours win.
-        fetched_kb: How much may be fetched ahead, KiB; more than a few MiB are never used.
+        config: Further settings of the client library; the settings here win.
+        fetched_kb: Most KiB to fetch ahead; ``AHEAD_KB_MAX`` at most.
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
@@ -79,24 +83,25 @@ class ChangelogConsumer:
         self._topics: set[str] = set()
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets, instead of what was read before."""
-        # The library keeps a pause for as long as it lives, whatever is assigned meanwhile. Not after the assignment: a
-        # resume that overtakes the start of fetching makes it forget the start (librdkafka issues 2190 and 5591).
+        """Read these partitions from these offsets, in place of the former assignment."""
+        # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
+        # of fetching makes the library forget the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics = {partition.topic for partition in starts}
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        """Read no more of these; of the others, what was fetched ahead stays."""
+        """Stop reading these partitions; records of the others that were fetched ahead stay."""
         self._consumer.pause(places_of(partitions))
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records, and for each partition whose end was met the offset of that end.
+        """Records, and the end offset of each partition whose end was reached.
 
-        A partition may have several batches; their timestamps and headers are left empty.
+        A partition may have several batches; their timestamps and headers are empty.
 
         Raises:
-            KafkaFailed: A changelog can't be read from where we are (truncated, deleted, refused).
+            AccessRefused: This client may not read the changelog.
+            KafkaFailed: The changelog was truncated or deleted, or Kafka refused.
         """
         ends: dict[Partition, int] = {}
 
@@ -111,19 +116,19 @@ class ChangelogConsumer:
                 if missing is not None:
                     raise missing
                 raise KafkaFailed(
-                    f"Changelog {message.topic()}[{message.partition()}] can't be read on: {error.str()}.",
-                    action="See `holdfast status`; the changelog may have been truncated or deleted.",
+                    f"Replaying changelog {place} failed: {error.str()}.",
+                    action="Run `holdfast status`: the changelog may have been truncated or deleted.",
                     topic=message.topic(),
                     partition=message.partition(),
                 )
 
-        # No Python code for each record: restores have millions.
+        # No Python code for each record: a restore has millions.
         place = Message.partition if len(self._topics) == 1 else _place
         batches: list[Batch] = []
         left, wait_s = records_max, timeout_s
         while left > 0:
             asked = min(left, PIECE)
-            # The library would wait for all, at the end of a changelog in vain.
+            # Asked for all at once, the library would wait for the timeout at the end of a changelog.
             messages = self._consumer.consume(1, wait_s) if wait_s else []
             if messages or not wait_s:
                 messages += self._consumer.consume(asked - len(messages), GATHER_S if wait_s else 0)
@@ -140,10 +145,10 @@ class ChangelogConsumer:
         return batches, ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offset to be handed out, control records counted; absent before the first record."""
+        """The next offset of each partition, control records included; a partition without a record yet is absent."""
         places = self._consumer.position(places_of(partitions))
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 
     def close(self) -> None:
-        """Release the connection."""
+        """Close the connection."""
         self._consumer.close()

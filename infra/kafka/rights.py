@@ -1,4 +1,4 @@
-"""Rights on the cluster: what a refused call was missing, and the rule that grants it.
+"""Rights on the cluster: the right that a refused call lacks, and the ACL rule that grants it.
 
 Invariants:
     - A refusal names operation, resource and rule, and no address.
@@ -19,7 +19,7 @@ from holdfast.infra.kafka.errors import AccessRefused
 
 Kind = Literal["topic", "group", "cluster", "transactional-id"]
 
-#: What the client library says when a right is missing.
+#: Errors of the client library that mean a missing right.
 REFUSALS = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -28,16 +28,16 @@ REFUSALS = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-#: What the library reports to a reader that is given its partitions: it looks for its group without using it.
+#: Errors that a reader with assigned partitions ignores: the library looks its group up without using it.
 WITHOUT_A_GROUP = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED})
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
-#: Who we are, when the configuration doesn't say: the certificate's or the ticket's name is the broker's to tell.
+#: The principal when the settings hold no user name: the broker derives it from a certificate or a ticket.
 SOMEBODY = "User:<this client>"
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One operation on one resource; the name of the cluster is empty."""
+    """One operation on one resource; ``name`` is empty for the cluster."""
 
     operation: str
     kind: Kind
@@ -45,34 +45,34 @@ class Right:
 
     @property
     def resource(self) -> str:
-        """The resource, for people."""
+        """The resource as part of a sentence."""
         return "the cluster" if self.kind == "cluster" else f"{self.kind} {self.name}"
 
     def rule(self, principal: str) -> str:
-        """The command that grants it; the team adds where its brokers are."""
+        """The command that grants the right; the operator adds the addresses of the brokers."""
         name = "" if self.kind == "cluster" else f" {shlex.quote(self.name) if self.name else '<its name>'}"
         granted = f"--allow-principal {shlex.quote(principal)} --operation {self.operation}"
         return f"kafka-acls.sh --add {granted} --{self.kind}{name}"
 
 
 def principal_of(config: Mapping[str, str | int | float | bool]) -> str:
-    """Who a client with these settings is to the brokers, as far as they say."""
+    """The Kafka principal of a client with these settings; ``SOMEBODY`` when they hold no user name."""
     user = config.get("sasl.username")
     return f"User:{user}" if user else SOMEBODY
 
 
 def refused(what: str, right: Right, principal: str) -> AccessRefused:
-    """The error for a call that a missing right stood against.
+    """The error for a call that Kafka refused because a right is missing.
 
     Args:
-        what: What was tried, as the end of a sentence: ``create topic orders``.
-        right: What is missing.
-        principal: Who tried.
+        what: The refused call as a verb phrase: ``create topic orders``.
+        right: The missing right.
+        principal: The principal of the client.
     """
     rule = right.rule(principal)
     return AccessRefused(
         f"Kafka refused {principal} to {what}: it may not {right.operation} {right.resource}.",
-        action=f"Have this rule added: {rule}",
+        action=f"Add this rule: `{rule}`",
         operation=right.operation,
         resource=right.resource,
         rule=rule,
@@ -82,14 +82,14 @@ def refused(what: str, right: Right, principal: str) -> AccessRefused:
 def refusal_of(
     error: KafkaError, what: str, principal: str, *, operation: str = "Write", names: Mapping[Kind, str] | None = None
 ) -> AccessRefused | None:
-    """The error for what a client library answered to a producer or consumer; None when no right was missing.
+    """The error for a producer's or consumer's call that lacked a right; None when no right was missing.
 
     Args:
-        error: What it answered.
-        what: What was tried, as the end of a sentence.
-        principal: Who tried.
-        operation: What topics and the cluster are needed for.
-        names: What the client works with, by kind.
+        error: Error of the client library.
+        what: The call as a verb phrase.
+        principal: The principal of the client.
+        operation: The operation that the client needs on topics.
+        names: The names of the resources that the client uses, by kind.
     """
     rights = {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: (operation, "topic"),
@@ -104,9 +104,9 @@ def refusal_of(
 
 
 def not_writable(config: Mapping[str, Any], topics: Iterable[str], *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """Those of the topics that a client with these settings may not write to, as brokers tell; empty if they don't.
+    """The topics that a client with these settings may not write to; empty when the brokers do not say.
 
-    For a refusal that names no topic, as that of a transaction does.
+    Completes the refusal of a transaction, which names no topic.
     """
     names = sorted(set(topics))
     security = {name: value for name, value in config.items() if name.startswith(_SECURITY)}

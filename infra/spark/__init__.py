@@ -1,1 +1,1 @@
-"""The Spark session."""
+"""Spark: its configuration, the session, the warm server, and its failures as one sentence."""

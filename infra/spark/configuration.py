@@ -1,9 +1,8 @@
-"""What Spark is told, from the settings; nothing here starts anything.
+"""Spark's properties, derived from the settings; nothing here starts a process.
 
 Invariants:
-    - What a command line shows holds no secret; those go into the session after it is there, or into a file that
-      only its owner reads.
-    - The catalog's properties belong to a session, so that one server can serve several warehouses.
+    - No command line holds a secret. Secrets are set in a session that exists, or in a file that only its owner reads.
+    - The catalog's properties belong to a session, so one server can serve several warehouses.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.infra.files import replace_text
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java
 from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
-#: The class that makes Spark understand MERGE, branches and tags; a Connect server must have it, too.
+#: Spark extension for MERGE, branches and tags; a Spark Connect server needs it, too.
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _LOG4J = """\
@@ -37,11 +37,11 @@ logger.scheduler.level = off
 
 
 def spark_jars(settings: Settings, java: Java) -> tuple[Path, ...]:
-    """The locked jars that the settings need, fetched if they are not here.
+    """The locked jars that the settings need; jars that the cache lacks are fetched.
 
     Raises:
-        JarUnavailable: Some could not be fetched.
-        JarChecksumMismatch: One is not what the lock says.
+        JarUnavailable: A jar could not be fetched.
+        JarChecksumMismatch: A fetched jar differs from the lock.
     """
     source = JarSource(java, settings.ivy_settings)
     sets = ("spark", "s3") if settings.warehouse.on_s3 else ("spark",)
@@ -49,24 +49,21 @@ def spark_jars(settings: Settings, java: Java) -> tuple[Path, ...]:
 
 
 def log_configuration(settings: Settings) -> Path:
-    """Write log4j's file, below the home folder; its path."""
+    """Write the log4j configuration below the home folder; returns its path."""
     folder = settings.paths.spark
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "log4j2.properties"
-    if not path.exists() or path.read_text() != _LOG4J:
-        fresh = folder / f"log4j2.{os.getpid()}"
-        fresh.write_text(_LOG4J)
-        fresh.replace(path)
+    replace_text(path, _LOG4J)
     return path
 
 
 def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> dict[str, str]:
-    """What a JVM is started with; may be seen on its command line.
+    """The properties that a JVM is started with; they hold no secret.
 
     Args:
         settings: Memory, addresses, warehouse.
-        jars: The class path beside Spark's own.
-        local: A folder for what Spark spills, of this JVM alone.
+        jars: Jars on the class path beside Spark's own.
+        local: Folder for Spark's spilled data, of this JVM alone.
     """
     folder = settings.paths.spark
     options = [
@@ -91,12 +88,12 @@ def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> 
     }
 
 
-#: A heap that is asked for bit by bit and given back, by one thread: the machine has other work, too.
+#: The serial collector: it grows the heap as needed, gives memory back, and uses one thread.
 _JVM_OPTIONS: tuple[str, ...] = ("-XX:+UseSerialGC",)
 
 
 def session_configuration(settings: Settings) -> dict[str, str]:
-    """What a session is told, whoever runs its JVM; without secrets."""
+    """The properties of a session, without secrets; the same for every kind of master."""
     plain, _ = spark_properties(settings)
     catalog = f"spark.sql.catalog.{CATALOG}"
     return {
@@ -114,17 +111,17 @@ def session_configuration(settings: Settings) -> dict[str, str]:
 
 
 def secret_configuration(settings: Settings) -> dict[str, str]:
-    """What is set in a session once it is there: it is never on a command line."""
+    """The secret properties, which are set in a session after it has started."""
     _, secret = spark_properties(settings)
     return {f"spark.sql.catalog.{CATALOG}.{name}": value for name, value in secret.items()}
 
 
 def worker_python(settings: Settings) -> str:
-    """The interpreter of executors' Python workers: this one, unless the team names another."""
+    """The interpreter of Spark's Python workers: ``spark.pyspark.python`` of the settings, else this one."""
     return settings.spark.conf.get("spark.pyspark.python", sys.executable)
 
 
 def python_path() -> str:
-    """Where Python workers of executors on this machine find this code and what it needs."""
+    """``PYTHONPATH`` for Spark's Python workers on this machine: this code and its dependencies."""
     places = [str(IMPORT_ROOT), *(place for place in sys.path if place and Path(place).is_dir())]
     return os.pathsep.join(dict.fromkeys(places))

@@ -1,4 +1,4 @@
-"""How long a Spark Connect server that is away is asked again."""
+"""The retry policy for a Spark Connect server that does not answer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import time
 
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
-#: A server that is away is asked again for so long, seconds, with at most so many milliseconds between.
-AWAY_S, BACKOFF_MS = 30.0, 5_000
-#: A failure so long after the one before, seconds, is another absence.
+#: How long calls to a server that does not answer are retried, seconds.
+AWAY_S = 30.0
+#: Longest pause between two retries, milliseconds.
+BACKOFF_MS = 5_000
+#: A failure this long after the last one starts a new absence, seconds.
 FORGOTTEN_AFTER_S = 60.0
 
 
 class PatientOnce(DefaultPolicy):
-    """One absence of the server is waited for once: when it was given up, later calls of the session fail at once.
+    """Waits once for an absence of the server; after ``AWAY_S``, further calls of the session fail at once.
 
-    The policy that pyspark comes with gives each call its own patience; a run that has lost its server makes several
-    more, to clean up behind it, and would be minutes in saying so.
+    pyspark's own policy retries each call separately. A run that has lost its server makes several more calls to clean
+    up, and would report the loss minutes later.
     """
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class PatientOnce(DefaultPolicy):
         self._away_since = self._failed_at = float("-inf")
 
     def can_retry(self, e: BaseException) -> bool:
-        """Whether a call that failed so is made again."""
+        """Whether to retry a call after this error."""
         if not super().can_retry(e):
             return False
         now = time.monotonic()

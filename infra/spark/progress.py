@@ -1,4 +1,4 @@
-"""How far Spark is with what it does now, told again and again while it takes long."""
+"""Progress lines for long steps of Spark."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-#: A step that takes longer is told so often, in seconds.
+#: Pause between two progress lines, seconds.
 TOLD_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of the stages that run: their tasks, how many of these are done, and the records that they have read by now."""
+    """Running stages: their tasks, the finished ones among them, and the records read so far."""
 
     tasks: int
     done: int
@@ -23,11 +23,11 @@ class Progress:
 
 
 class Narrator:
-    """Tells which step is under way, how far Spark is with it, and for how long.
+    """Writes progress lines: the present step, its progress in Spark, and its duration.
 
     Args:
-        session: The session; of one over Connect only the step and the seconds are known.
-        tell: Takes each line.
+        session: The session; over Connect, lines hold the step and its duration only.
+        tell: Receives each line.
     """
 
     def __init__(self, session: Any, tell: Callable[[str], None]) -> None:
@@ -35,11 +35,11 @@ class Narrator:
         self._what, self._since = "", time.monotonic()
 
     def doing(self, what: str) -> None:
-        """What is done from now on."""
+        """Begin a step; ``what`` names it in the lines."""
         self._what, self._since = what, time.monotonic()
 
     def line(self) -> str:
-        """The line of this moment."""
+        """The progress line for now."""
         seconds = f"{time.monotonic() - self._since:.0f} s"
         progress = progress_of(self._session)
         if progress is None:
@@ -49,7 +49,7 @@ class Narrator:
 
     @contextmanager
     def telling(self) -> Iterator[Narrator]:
-        """Tell a line every ``TOLD_EVERY_S`` seconds, from a thread of its own; what is quick stays quiet."""
+        """Write a line every ``TOLD_EVERY_S`` from a thread; shorter steps write none."""
         ended = threading.Event()
 
         def narrate() -> None:
@@ -67,10 +67,10 @@ class Narrator:
 
 
 def progress_of(session: Any) -> Progress | None:
-    """What runs now in a session's own JVM; None when nothing does, or it is somewhere else."""
+    """Progress of the running stages in this process's JVM; None without stages, and over Connect."""
     if ".connect." in type(session).__module__:
         return None
-    with suppress(Exception):  # a JVM that ends just now has no progress; whoever asked it for rows is told why
+    with suppress(Exception):  # a JVM that ends has no progress; the query itself reports the end
         stages = session.sparkContext._jsc.sc().statusStore().activeStages()
         running = [stages.apply(number) for number in range(stages.size())]
         if running:

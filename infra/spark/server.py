@@ -1,8 +1,10 @@
-"""A Spark that stays warm: a Spark Connect server on this machine, known by its file below the home folder.
+"""The warm Spark: a Spark Connect server on this machine, which saves runs the start of a JVM.
+
+The file ``warm.json`` below the home folder holds its process, address and token.
 
 Invariants:
-    - It listens on loopback only, and answers those only who have the token of its file, which its owner alone reads.
-    - It outlives who starts it, and is ended by process id, never by name.
+    - The server listens on loopback only, and demands the token of its file, which only the owner reads.
+    - The server outlives the process that started it, and is ended by process id, never by name.
     - Its command line holds no secret.
 """
 
@@ -12,30 +14,31 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from holdfast.infra.files import write_private
 from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.local_ports import free_port, port_is_open
 from holdfast.infra.process import end_process, is_running, start_mark
 from holdfast.infra.settings import Settings
 from holdfast.infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
 from holdfast.infra.spark.failures import SparkUnavailable
+from holdfast.infra.waiting import wait_until
 
-#: How long it may take to answer, in seconds.
+#: How long the server may take from its start to its first answer, seconds.
 START_WITHIN_S = 180.0
+#: How long the server may take to end before it is killed, seconds.
 STOP_WITHIN_S = 20.0
-_LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class SparkServer:
-    """A running server; ``mark`` tells its process from any other that had its id."""
+    """A running server; ``mark`` is the start mark of its process (``infra.process``)."""
 
     pid: int
     mark: str
@@ -47,19 +50,19 @@ def running_server(settings: Settings) -> SparkServer:
     """The warm Spark of this home.
 
     Raises:
-        SparkUnavailable: None runs.
+        SparkUnavailable: No warm Spark runs.
     """
     found = find_server(settings)
     if found is None:
         raise SparkUnavailable(
-            "HOLDFAST_SPARK__MASTER is warm, and no warm Spark runs on this machine.",
-            action="Start it with `holdfast spark start`, or unset HOLDFAST_SPARK__MASTER: each run starts its own.",
+            "`HOLDFAST_SPARK__MASTER` is warm, but no warm Spark runs on this machine.",
+            action="Start it with `holdfast spark start`, or unset `HOLDFAST_SPARK__MASTER`: each run starts a Spark.",
         )
     return found
 
 
 def find_server(settings: Settings) -> SparkServer | None:
-    """The warm Spark of this home, if it runs."""
+    """The warm Spark of this home; None when it does not run."""
     try:
         found = SparkServer(**json.loads(_file(settings).read_text()))
     except (OSError, ValueError, TypeError):
@@ -68,42 +71,40 @@ def find_server(settings: Settings) -> SparkServer | None:
 
 
 def start_server(settings: Settings) -> SparkServer:
-    """Start the warm Spark and wait until it answers; what runs is left as it is.
+    """Start the warm Spark unless it runs; returns when it answers.
 
     Raises:
-        NoJava, JarUnavailable: It could not be run.
-        SparkUnavailable: It ended, or did not answer in time; with the end of its log.
+        NoJava, JarUnavailable: Java or the jars are missing.
+        SparkUnavailable: The server ended, or did not answer in time; holds its last log lines.
     """
     there = find_server(settings)
     if there is not None:
         return there
-    port, token = _free_port(), secrets.token_urlsafe(24)
+    port, token = free_port(), secrets.token_urlsafe(24)
     process, log = _launch(settings, port, token)
     server = SparkServer(process.pid, start_mark(process.pid) or "", f"sc://localhost:{port}", token)
-    deadline = time.monotonic() + START_WITHIN_S
-    while not _answers(port):
-        ended = process.poll() is not None
-        if ended or time.monotonic() > deadline:
-            end_process(server.pid, server.mark, timeout_s=STOP_WITHIN_S)
-            _properties(settings).unlink(missing_ok=True)
-            words = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
-            raise SparkUnavailable(
-                f"The warm Spark {'ended' if ended else 'did not answer in time'}. Its log ends: {words}",
-                action=f"Read {log}; what it says last is the cause.",
-                log=str(log),
-            )
-        time.sleep(_LOOK_EVERY_S)
+    wait_until(lambda: port_is_open(port) or process.poll() is not None, START_WITHIN_S)
+    ended, answers = process.poll() is not None, port_is_open(port)
     _properties(settings).unlink(missing_ok=True)
-    process.returncode = 0  # known by its file only from here on; nobody waits for it as for a child
-    _write_owned(_file(settings), json.dumps(asdict(server)))
+    if ended or not answers:
+        end_process(server.pid, server.mark, timeout_s=STOP_WITHIN_S)
+        words = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
+        fault = "ended" if ended else f"did not answer within {START_WITHIN_S:.0f} s"
+        raise SparkUnavailable(
+            f"The warm Spark {fault}. Its log ends: {words}",
+            action=f"Mend the cause that `{log}` names last, then run `holdfast spark start`.",
+            log=str(log),
+        )
+    process.returncode = 0  # from here on the file identifies the server; Popen must not wait for it
+    write_private(_file(settings), json.dumps(asdict(server)))
     return server
 
 
 def stop_server(settings: Settings) -> bool:
-    """End the warm Spark; whether it ran."""
+    """End the warm Spark; False when it did not run."""
     there = find_server(settings)
     if there is not None and not end_process(there.pid, there.mark, timeout_s=STOP_WITHIN_S):
-        with suppress(ProcessLookupError):  # its Python workers are in its session
+        with suppress(ProcessLookupError):  # its Python workers belong to its session
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
     return there is not None
@@ -115,7 +116,7 @@ def _launch(settings: Settings, port: int, token: str) -> tuple[subprocess.Popen
     local = folder / "warm"
     for one in (local, settings.paths.logs):
         one.mkdir(parents=True, exist_ok=True)
-    # A client sets its catalog for its own session; a server that had one would share it with everybody.
+    # Each client sets the catalog of its own session; a catalog of the server would be shared by all sessions.
     configuration = {
         name: value
         for name, value in jvm_configuration(settings, spark_jars(settings, java), local).items()
@@ -129,7 +130,7 @@ def _launch(settings: Settings, port: int, token: str) -> tuple[subprocess.Popen
         **settings.spark.conf,
     }
     properties = _properties(settings)
-    _write_owned(properties, "".join(f"{name} {_escaped(value)}\n" for name, value in configuration.items()))
+    write_private(properties, "".join(f"{name} {_escaped(value)}\n" for name, value in configuration.items()))
     command = [str(_spark_home() / "bin" / "spark-submit"), "--properties-file", str(properties)]
     command += ["--driver-java-options", configuration["spark.driver.extraJavaOptions"]]
     command += ["--driver-memory", configuration["spark.driver.memory"]]
@@ -168,32 +169,9 @@ def _spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _escaped(value: str) -> str:
-    """A value as Java's properties files have it."""
+    """A value in the syntax of Java's properties files."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _write_owned(path: Path, text: str) -> None:
-    """Write a file that only its owner reads."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    fresh.replace(path)
 
 
 def _file(settings: Settings) -> Path:
@@ -201,5 +179,5 @@ def _file(settings: Settings) -> Path:
 
 
 def _properties(settings: Settings) -> Path:
-    """What it is started with; gone once it is there."""
+    """The properties file of the start; deleted once the server answers."""
     return settings.paths.spark / "warm.properties"

@@ -1,10 +1,11 @@
-"""The Spark session, in the three ways that the settings name: one JVM of this process, a cluster, or Spark Connect.
+"""The Spark session of a process, for each kind of ``HOLDFAST_SPARK__MASTER``: a JVM here, a cluster, Spark Connect.
 
 Invariants:
-    - A JVM of this process listens on loopback only (unless a cluster is told otherwise), works in UTC, and writes
-      below the home folder; it ends with :func:`stop_spark`, and with this process, however that ends.
-    - Nothing is resolved or downloaded while Spark runs: its jars are the locked ones.
-    - Over Connect, no JVM is started here.
+    - A JVM of this process listens on loopback only, unless ``HOLDFAST_SPARK__DRIVER_HOST`` says otherwise. It works in
+      UTC, and writes below the home folder.
+    - The JVM ends with :func:`stop_spark` and with this process, also when the process is killed.
+    - Spark downloads nothing while it runs: its jars are the locked ones.
+    - Over Spark Connect, this process starts no JVM.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ from holdfast.infra.warehouse.properties import CATALOG
 
 __all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spark"]
 
-#: How long a JVM that was told to end may take, in seconds, before it is killed.
+#: How long the JVM may take to end before it is killed, seconds.
 END_WITHIN_S = 20.0
 
-#: Where this process's JVM spills.
+#: Folder for the spilled data of this process's JVM.
 _spill: Path | None = None
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
-    """The session of this process.
+    """The Spark session of this process, ready to read and write the warehouse.
 
     Args:
-        settings: Where Spark, Java, jars and the warehouse are; the driver's memory.
-        app_name: Shown in Spark's own pages, where it runs in this process.
+        settings: Master, memory, jars, warehouse.
+        app_name: Name of the application in Spark's pages.
 
     Raises:
-        NoJava: There is no Java that could run it.
-        JarUnavailable: Its jars are not here and could not be fetched.
+        NoJava: No Java on this machine can run Spark.
+        JarUnavailable: A jar is not in the cache and could not be fetched.
         CatalogUnavailable, CatalogUnusable, CatalogLost, StorageUnavailable: The warehouse can't be used.
-        SparkUnavailable: The Connect server or the cluster of the settings can't be reached.
+        SparkUnavailable: The Connect server or the cluster can't be reached.
     """
     prepare_catalog(settings)
-    # it prints a page of JSON for each failed query, beside the exception that says the same
+    # this logger prints a page of JSON for each failed query, beside the exception with the same content
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with short_errors("start"):
         session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)
@@ -70,9 +71,9 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
 
 
 def stop_spark(session: Any) -> None:
-    """End a session, and the JVM of this process if it was in one; one over Connect leaves the server as it is."""
+    """End a session, and the JVM if it belongs to this process; a Spark Connect server keeps running."""
     if _is_remote(session):
-        with suppress(Exception):  # a server that is gone has nothing to release
+        with suppress(Exception):  # a server that has ended has nothing to release
             session.stop()
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
         return
@@ -88,7 +89,7 @@ def stop_spark(session: Any) -> None:
         gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if process.stdin is not None:
-        process.stdin.close()  # what it waits for
+        process.stdin.close()  # the JVM ends at the end of its input
     try:
         process.wait(END_WITHIN_S)
     except subprocess.TimeoutExpired:
@@ -99,7 +100,7 @@ def stop_spark(session: Any) -> None:
 
 
 def _own(settings: Settings, app_name: str) -> SparkSession:
-    """A session in a JVM of this process, alone or as the driver of a cluster."""
+    """A session in a JVM of this process, which runs queries itself or drives a cluster."""
     java = find_java()
     configuration = jvm_configuration(settings, spark_jars(settings, java), _spill_folder(settings.paths.spark))
     with _environment(
@@ -118,7 +119,7 @@ def _connected(settings: Settings) -> SparkSession:
     """A session of a Spark Connect server.
 
     Raises:
-        SparkUnavailable: It lacks Iceberg, or does not answer.
+        SparkUnavailable: The server lacks Iceberg, or does not answer.
     """
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession as RemoteSession
@@ -132,18 +133,18 @@ def _connected(settings: Settings) -> SparkSession:
     channel = DefaultChannelBuilder(url)
     if token is not None:
         channel.set("token", token)
-    # pyspark's functions ask for it when they choose which kind of column they make
+    # pyspark's functions choose the kind of column by this variable
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     try:
-        # nothing is asked of the server before it is known how long that may take
+        # the retry policy is set before the first request
         session: Any = RemoteSession.builder.channelBuilder(channel).create()
         session.client.set_retry_policies([PatientOnce()])
         for name, value in session_configuration(settings).items():
             session.conf.set(name, value)
         if EXTENSIONS not in str(session.conf.get("spark.sql.extensions", "")):
             raise SparkUnavailable(
-                f"The Spark Connect server {url} has no Iceberg: its spark.sql.extensions lack {EXTENSIONS}.",
-                action="Start it with the jars of set spark in jars.lock and with that extension; "
+                f"The Spark Connect server {url} lacks Iceberg: its `spark.sql.extensions` lack {EXTENSIONS}.",
+                action="Start the server with the jars of set spark in `jars.lock` and with that extension; "
                 "docs/warehouse-storage.md has the command.",
                 url=url,
             )
@@ -158,17 +159,17 @@ def _is_remote(session: Any) -> bool:
 
 
 def _early(settings: Settings) -> dict[str, str]:
-    """The team's properties that a JVM must be started with."""
+    """Properties of ``HOLDFAST_SPARK__CONF`` that a JVM must be started with."""
     return {name: value for name, value in settings.spark.conf.items() if not name.startswith("spark.sql.catalog.")}
 
 
 def _late(settings: Settings) -> dict[str, str]:
-    """The team's properties of catalogs: they may be secret, so they are on no command line."""
+    """Catalog properties of ``HOLDFAST_SPARK__CONF``: they may be secret, so no command line holds them."""
     return {name: value for name, value in settings.spark.conf.items() if name.startswith("spark.sql.catalog.")}
 
 
 def _spill_folder(folder: Path) -> Path:
-    """A folder for what this process's JVM spills; those of processes that are gone are taken away."""
+    """A folder for the spilled data of this process's JVM; folders of ended processes are deleted."""
     global _spill
     local = folder / "local"
     local.mkdir(parents=True, exist_ok=True)
@@ -184,7 +185,7 @@ def _spill_folder(folder: Path) -> Path:
 
 @contextmanager
 def _environment(**values: str) -> Iterator[None]:
-    """The JVM's launcher reads these from the environment of this process; put it back afterwards."""
+    """Set variables in the environment of this process for the JVM's launcher, and restore them afterwards."""
     environment = os.environ  # tidy: allow-environment because the JVM's launcher reads it
     before = {name: environment.get(name) for name in values}
     environment.update(values)

@@ -1,1 +1,1 @@
-"""Object stores by URL: a folder, S3, and whatever else fsspec has a driver for."""
+"""Object stores by URL: folders, S3, and every other store that has an fsspec driver."""

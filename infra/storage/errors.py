@@ -1,8 +1,9 @@
-"""What can go wrong with an object store.
+"""Errors of object stores.
 
 HoldfastError
-└── StorageFailed       it is away, full, slow beyond its timeouts, or refuses us
-    └── ObjectMissing   there is no object of that name
+├── StorageFailed       the store is unreachable, full, too slow, or refuses this client; retry later
+│   └── ObjectMissing   the store has no object of that name
+└── StorageUnusable     the configuration is wrong; a retry does not help
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class StorageFailed(HoldfastError):
-    """The object store did not do what it was asked for."""
+    """The object store is unreachable, full, too slow, or refuses this client."""
 
 
 class ObjectMissing(StorageFailed):
-    """There is no object of that name."""
+    """The object store has no object of that name."""
 
 
 class StorageUnusable(HoldfastError):
-    """The object store is configured in a way that can never work."""
+    """The configuration of the object store can never work."""
 
     exit_code = EXIT_BAD_CONFIGURATION

@@ -1,8 +1,8 @@
 """Objects in a folder or in an object store, through fsspec.
 
 Invariants:
-    - An object is there whole or not at all: a folder's files appear by renaming, S3's by the end of their upload.
-    - What is listed is as of now: nothing is taken from a cache.
+    - An object is complete or absent: files of a folder appear by a rename, objects of S3 at the end of their upload.
+    - Every listing asks the store; there is no cache.
 """
 
 from __future__ import annotations
@@ -17,26 +17,30 @@ from typing import Any
 
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
 
-#: Bytes that are read or written at once.
+#: Size of one read or write, bytes.
 CHUNK_BYTES = 4 << 20
-#: How long S3 may take to be reached and to go on answering, in seconds, before a request counts as failed.
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S, ATTEMPTS = 5, 30, 2
-#: A file that is being written; it is no object yet.
+#: How long a connection to S3 may take, seconds.
+CONNECT_TIMEOUT_S = 5
+#: How long S3 may be silent within an answer, seconds.
+READ_TIMEOUT_S = 30
+#: Attempts of one request to S3.
+ATTEMPTS = 2
+#: Suffix of a file that is being written, which is no object yet.
 _PART = ".part"
 
 
 def _check_url(url: str, shown: str) -> None:
-    """Refuse what looks like an object store and would be a folder, or has no place in it.
+    """Refuse a URL without a bucket, which fsspec would take for a folder.
 
     Raises:
-        StorageUnusable: It does.
+        StorageUnusable: The URL has no bucket.
     """
     seen = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", url)
     if seen is None or (seen[2] == "//" and seen[3]) or seen[1] == "file":
         return
     raise StorageUnusable(
-        f"The checkpoint store {shown} is no URL: expected {seen[1]}://bucket/prefix, or a folder's path.",
-        action="Correct HOLDFAST_CHECKPOINTS__URL.",
+        f"The checkpoint store {shown} has no bucket: expected {seen[1]}://bucket/prefix, or the path of a folder.",
+        action="Correct `HOLDFAST_CHECKPOINTS__URL`.",
         url=shown,
     )
 
@@ -45,11 +49,11 @@ class FsspecObjects:
     """The objects below one URL.
 
     Args:
-        url: A folder's path, ``file://...``, ``s3://bucket/prefix``, or another URL that fsspec knows.
-        options: Of fsspec's driver, as ``{"key": ..., "secret": ..., "client_kwargs": {"endpoint_url": ...}}``.
+        url: The path of a folder, ``file://...``, ``s3://bucket/prefix``, or another URL with an fsspec driver.
+        options: Options of the driver: ``{"key": ..., "secret": ..., "client_kwargs": {"endpoint_url": ...}}``.
 
     Raises:
-        StorageUnusable: There is no driver for the URL, or it refuses the options.
+        StorageUnusable: The URL has no driver, or the driver refuses the options.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -65,27 +69,26 @@ class FsspecObjects:
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
-            _ = self._driver  # a folder always works, and is opened when it is used: starts are quicker
+            _ = self._driver  # not for a folder, which always works: fsspec is slow to import
         ignored = sorted(set(options or {}) - {"auto_mkdir"})
-        if ignored and self._is_folder:  # its driver takes whatever it is given
+        if ignored and self._is_folder:  # the driver of folders accepts every option
             raise StorageUnusable(
-                f"The checkpoint store {self.shown} is a folder, and {', '.join(ignored)} in its options "
-                "would do nothing.",
-                action="Unset HOLDFAST_CHECKPOINTS__OPTIONS, or name the object store in HOLDFAST_CHECKPOINTS__URL.",
+                f"The checkpoint store {self.shown} is a folder; its options {', '.join(ignored)} have no effect.",
+                action="Unset `HOLDFAST_CHECKPOINTS__OPTIONS`, or set `HOLDFAST_CHECKPOINTS__URL` to the object store.",
                 url=self.shown,
             )
 
     @cached_property
     def _driver(self) -> tuple[Any, str]:
-        """fsspec's driver, and the root in its words."""
+        """fsspec's driver, and the root path in its syntax."""
         import fsspec  # type: ignore[import-untyped]
 
         try:
             files, root = fsspec.url_to_fs(self._url, **self._given)
         except Exception as failure:
             raise StorageUnusable(
-                f"The checkpoint store {self.shown} can't be used: {_said(failure)}.",
-                action="Correct HOLDFAST_CHECKPOINTS__URL and HOLDFAST_CHECKPOINTS__OPTIONS, or install its driver.",
+                f"The checkpoint store {self.shown} can't be used: {_text_of(failure)}.",
+                action="Correct `HOLDFAST_CHECKPOINTS__URL` and `__OPTIONS`, or install the driver.",
                 url=self.shown,
             ) from failure
         return files, root.rstrip("/")
@@ -104,7 +107,7 @@ class FsspecObjects:
         return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """The objects whose names begin with a folder's name (it ends with ``/``), and their sizes in bytes.
+        """Name -> size in bytes of the objects below a prefix, which ends with ``/``.
 
         Raises:
             StorageFailed: The store does not answer, or refuses.
@@ -127,10 +130,10 @@ class FsspecObjects:
         }
 
     def read(self, name: str) -> bytes:
-        """A small object.
+        """The content of a small object.
 
         Raises:
-            ObjectMissing: There is none.
+            ObjectMissing: The store has no such object.
             StorageFailed: The store does not answer, or refuses.
         """
         with self._named(f"read {name}"):
@@ -138,10 +141,10 @@ class FsspecObjects:
         return content
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """An object of any size, piece by piece.
+        """Yield the content of an object in pieces of ``CHUNK_BYTES``.
 
         Raises:
-            ObjectMissing: There is none.
+            ObjectMissing: The store has no such object.
             StorageFailed: The store does not answer, or refuses.
         """
         with self._named(f"read {name}"):
@@ -155,10 +158,10 @@ class FsspecObjects:
                 yield piece
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """Make an object, or replace it.
+        """Create or replace an object.
 
         Raises:
-            StorageFailed: The store does not answer, refuses, or is full; then there is no object of that name.
+            StorageFailed: The store does not answer, refuses, or is full; no object was created.
         """
         place = self._place(name)
         target = f"{place}.{uuid.uuid4().hex[:8]}{_PART}" if self._is_folder else place
@@ -178,7 +181,7 @@ class FsspecObjects:
             raise
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; one that is not there is none to delete.
+        """Delete objects; ignores names without an object.
 
         Raises:
             StorageFailed: The store does not answer, or refuses.
@@ -187,7 +190,7 @@ class FsspecObjects:
             with self._named(f"delete {name}"), contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._place(name))
                 if self._is_folder:
-                    with contextlib.suppress(OSError):  # it has other objects
+                    with contextlib.suppress(OSError):  # the folder holds other objects
                         os.rmdir(os.path.dirname(self._place(name)))
 
     def _create(self, target: str) -> Any:
@@ -198,13 +201,13 @@ class FsspecObjects:
             self._files.makedirs(os.path.dirname(target), exist_ok=True)
             try:
                 return self._files.open(target, "wb", block_size=size)
-            except FileNotFoundError:  # somebody deleted the last object of this folder, and with it the folder
+            except FileNotFoundError:  # another process deleted the last object of this folder, and the folder
                 if last:
                     raise
         return None
 
     def _forget(self, file: Any, target: str) -> None:
-        """Let go of a write that failed, without making an object of what there is of it."""
+        """Discard a failed write; no object appears."""
         if file is None:
             return
         with contextlib.suppress(Exception):
@@ -225,17 +228,17 @@ class FsspecObjects:
         except FileNotFoundError as failure:
             raise ObjectMissing(
                 f"The checkpoint store {self.shown} could not {what}: there is no such object.",
-                action="Nothing: what can't be restored from a checkpoint is restored from its changelog.",
+                action="Nothing to do: a restore that finds no checkpoint replays the changelog.",
                 url=self.shown,
             ) from failure
         except Exception as failure:
             raise StorageFailed(
-                f"The checkpoint store {self.shown} could not {what}: {_said(failure)}.",
-                action="Check that the store is up, has room, and that the processor's credentials may read, write, "
-                "list and delete there; it is tried again by itself.",
+                f"The checkpoint store {self.shown} could not {what}: {_text_of(failure)}.",
+                action="Check that the store runs and has room, and that the processor's credentials may read, write, "
+                "list and delete. The processor tries again by itself.",
                 url=self.shown,
             ) from failure
 
 
-def _said(failure: Exception) -> str:
+def _text_of(failure: Exception) -> str:
     return f"{type(failure).__name__}: {str(failure)[:200]}".rstrip(".: ")

@@ -1,1 +1,1 @@
-"""The Iceberg catalog for readers without a JVM."""
+"""The warehouse without a JVM: the Iceberg catalog, table versions, and the removal of tables."""

@@ -1,4 +1,4 @@
-"""What can be wrong with the warehouse's catalog, each with the way out."""
+"""Errors of the warehouse."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from holdfast.infra.errors import HoldfastError
 
 
 class TableUnknown(HoldfastError):
-    """There is no such table, or no such tag on it."""
+    """The catalog has no such table, or the table has no such tag."""
 
 
 class CatalogUnavailable(HoldfastError):
-    """The catalog can't be reached, or is locked by another process; the same again may work later."""
+    """The catalog can't be reached, or another process locks it; a retry may succeed."""
 
 
 class CatalogUnusable(HoldfastError):
-    """The catalog is not one that this code can use: another format, no rights, no such database."""
+    """The catalog has another format, refuses this user, or its database does not exist."""
 
 
 class CatalogLost(HoldfastError):
-    """The catalog knows no table, but the warehouse holds some."""
+    """The catalog is empty, but the warehouse holds tables."""
 
 
 class StorageUnavailable(HoldfastError):
-    """The tables' files can't be reached."""
+    """The files of the tables can't be reached."""

@@ -1,8 +1,8 @@
-"""One set of settings as the properties of both Iceberg catalogs: Spark's, and pyiceberg's.
+"""The properties of the Iceberg catalog for Spark and for pyiceberg.
 
 Invariants:
-    - Both are made from the same settings, so both see the same tables.
-    - What is secret is told apart from what may be seen on a command line or in a log.
+    - Both derive from the same settings, so both see the same tables.
+    - Secret properties are separate from those that may appear on a command line or in a log.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from urllib.parse import quote
 
 from holdfast.infra.settings import Settings
 
-#: The catalog's name, alike in Spark and in every other reader: the catalog's rows carry it.
+#: Name of the catalog, the same for all readers: the rows of the catalog's database hold it.
 CATALOG = "holdfast"
-#: How long a catalog or an object store may take to be reached and to answer, and how long a lock on SQLite is
-#: waited for, in seconds.
+#: Timeout of connections to the catalog and to the object store, of their answers, and of SQLite's locks, seconds.
 PATIENCE_S = 20
-#: Attempts at an object store, before a write has failed.
+#: Retries of a request to the object store.
 S3_RETRIES = 4
-#: What S3-compatible servers take that have no regions; the client's library wants one.
+#: Region for S3-compatible servers without regions: the client library demands one.
 ANY_REGION = "us-east-1"
 
 
 def spark_properties(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """The catalog's properties for Spark, without ``spark.sql.catalog.<name>`` before them: the plain, the secret."""
+    """Plain and secret properties of the catalog for Spark, without the prefix ``spark.sql.catalog.<name>``."""
     warehouse = settings.warehouse
     plain = {
         "type": "jdbc",
@@ -55,7 +54,7 @@ def spark_properties(settings: Settings) -> tuple[dict[str, str], dict[str, str]
 
 
 def pyiceberg_properties(settings: Settings) -> dict[str, str]:
-    """The catalog's properties for pyiceberg; hold the secrets."""
+    """Properties of the catalog for pyiceberg, secrets included."""
     warehouse = settings.warehouse
     properties = {"uri": _sqlalchemy_url(settings), "warehouse": warehouse_location(settings)}
     if warehouse.on_s3:
@@ -73,7 +72,7 @@ def pyiceberg_properties(settings: Settings) -> dict[str, str]:
 
 
 def warehouse_location(settings: Settings) -> str:
-    """Where the tables' files are, as a URL."""
+    """URL of the tables' files."""
     store = settings.warehouse_store
     return store if "://" in store else f"file://{store}"
 

@@ -1,9 +1,9 @@
-"""A table of the catalog looked at, and taken out of it together with its files.
+"""Removes a table from the catalog, and then its files.
 
 Invariants:
-    - Files are deleted by a list that was made while the table was still known: a table that is made anew under the
-      same name never loses one.
-    - Only files in the table's own place are listed: ``<warehouse>/<namespace>/<table>``.
+    - Files are deleted by a list that was made before the table left the catalog: a new table of the same name loses
+      no file.
+    - Only files below ``<warehouse>/<namespace>/<table>`` are listed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import open_catalog
-from holdfast.infra.warehouse.errors import StorageUnavailable
 from holdfast.infra.warehouse.properties import pyiceberg_properties, warehouse_location
+from holdfast.infra.warehouse.table_files import list_files, unreachable
 
 
 class TableElsewhere(HoldfastError):
-    """A table's files are not where tables of this warehouse have theirs."""
+    """The files of a table are outside of the folder that this warehouse gives it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table as it is now.
+    """A table in its present version.
 
     Args:
-        uuid: Which table it is; one that is made anew has another.
-        metadata: Its metadata file: another one after each commit.
-        snapshot: Its current snapshot's id; None where it has none.
-        rows: How many rows that snapshot says it has; None where it does not say.
-        size_bytes: Of that snapshot's data files; None where it does not say.
+        uuid: Identity of the table; a new table of the same name has another.
+        metadata: Its metadata file, which changes with each commit.
+        snapshot: Id of the current snapshot; None when the table is empty.
+        rows: Number of rows by that snapshot's summary; None when the summary lacks it.
+        size_bytes: Size of the data files by that summary; None when the summary lacks it.
     """
 
     uuid: str
@@ -47,61 +47,52 @@ class TableFacts:
 
 
 def table_facts(settings: Settings, name: str) -> TableFacts | None:
-    """What ``namespace.table`` is now; None where there is none.
+    """Facts of ``namespace.table``; None when the catalog lacks the table.
 
     Raises:
-        HoldfastError: The catalog can't be opened.
+        CatalogUnavailable, CatalogUnusable: The catalog can't be opened.
     """
     table = _loaded(settings, name)
     if table is None:
         return None
     current = table.current_snapshot()
-    said = {} if current is None or current.summary is None else dict(current.summary.additional_properties)
-    rows = said.get("total-records")
-    gone = int(said.get("total-position-deletes", 0))
-    size = said.get("total-files-size")
+    summary = {} if current is None or current.summary is None else dict(current.summary.additional_properties)
+    rows = summary.get("total-records")
+    deleted = int(summary.get("total-position-deletes", 0))
+    size = summary.get("total-files-size")
     return TableFacts(
         uuid=str(table.metadata.table_uuid),
         metadata=table.metadata_location,
         snapshot=None if current is None else current.snapshot_id,
-        rows=None if rows is None else int(rows) - gone,
+        rows=None if rows is None else int(rows) - deleted,
         size_bytes=None if size is None else int(size),
     )
 
 
 def table_files(settings: Settings, name: str) -> tuple[str, ...]:
-    """Every file in the place of a table, each as its URL.
+    """URLs of all files below the folder of a table.
 
     Raises:
-        TableElsewhere: The table has another place than tables of this warehouse have.
+        TableElsewhere: The files are in another folder than this warehouse gives the table.
         StorageUnavailable: The files can't be listed.
     """
-    from pyarrow.fs import FileSelector  # quick to load only where it is loaded already
-
     table = _loaded(settings, name)
     if table is None:
         return ()
     location, expected = table.location().rstrip("/"), _place_of(settings, name)
     if _plain(location) != _plain(expected):
         raise TableElsewhere(
-            f"Table {name} has its files at {location}, expected {expected}: they may be another table's, too.",
-            action="Drop it by hand, with an engine that you trust with its files.",
+            f"Table {name} has its files at {location}, expected {expected}. Another table may use them.",
+            action="Drop the table with another engine, after you have checked who uses these files.",
             table=name,
             seen=location,
             expected=expected,
         )
-    files = _files(settings)
-    scheme, host, root = files.parse_location(expected, files.properties)
-    try:
-        found = files.fs_by_scheme(scheme, host).get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
-    except OSError as failure:
-        raise _unavailable(expected, "listed", failure) from failure
-    below = root.rstrip("/") + "/"
-    return tuple(sorted(f"{expected}/{one.path.removeprefix(below)}" for one in found if one.is_file))
+    return tuple(f"{expected}/{file}" for file in list_files(settings, expected))
 
 
 def drop_table(settings: Settings, name: str, uuid: str) -> bool:
-    """Take that very table out of the catalog; False where it is gone, or another one has its name. Files stay."""
+    """Remove the table with this uuid from the catalog; False when the catalog lacks it. The files stay."""
     table = _loaded(settings, name)
     if table is None or str(table.metadata.table_uuid) != uuid:
         return False
@@ -113,12 +104,14 @@ def drop_table(settings: Settings, name: str, uuid: str) -> bool:
 
 
 def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
-    """Delete these files of a table's place, and the folders of it that are empty then; what is gone is no error.
+    """Delete these files of a table, and folders that are then empty. Ignores files that are gone.
 
     Raises:
-        StorageUnavailable: One can't be deleted.
+        StorageUnavailable: A file can't be deleted.
     """
-    files, folders = _files(settings), set()
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
+
+    files, folders = PyArrowFileIO(pyiceberg_properties(settings)), set()
     _, _, place = files.parse_location(_place_of(settings, name), files.properties)
     for url in urls:
         scheme, host, path = files.parse_location(url, files.properties)
@@ -129,9 +122,9 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
         except FileNotFoundError:
             continue
         except OSError as failure:
-            raise _unavailable(url, "deleted", failure) from failure
+            raise unreachable(url, "deleted", failure) from failure
     for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # it has other files, or is gone
+        with contextlib.suppress(OSError):  # the folder holds other files, or is gone
             Path(folder).rmdir()
 
 
@@ -146,19 +139,5 @@ def _loaded(settings: Settings, name: str) -> Any:
         return None
 
 
-def _files(settings: Settings) -> Any:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    return PyArrowFileIO(pyiceberg_properties(settings))
-
-
 def _plain(location: str) -> str:
     return location.removeprefix("file://").removeprefix("file:").rstrip("/")
-
-
-def _unavailable(what: str, done: str, failure: OSError) -> StorageUnavailable:
-    return StorageUnavailable(
-        f"{what} can't be {done}: {str(failure).splitlines()[0][:300]}.",
-        action="See to it that it can be reached from here; docs/warehouse-storage.md has the settings.",
-        location=what,
-    )

@@ -1,8 +1,8 @@
-"""The versions of tables, and their rows, read without a JVM: what the way back into a processor reads.
+"""Versions of any table and their rows, read without a JVM. State is filled and restored from them.
 
 Invariants:
-    - Reading only: nothing is created, neither tables nor the catalog's own.
-    - A version is read as it was written, whatever is published meanwhile; rows come in batches, never all at once.
+    - Nothing is created, not even an absent catalog.
+    - A version keeps its rows while newer versions are published. Rows come in batches, never all at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import TableUnknown, open_catalog, prepare_catalog, refuse_lost
 
+#: The branch that readers see.
 MAIN = "main"
 
 
 class TableUnreadable(HoldfastError):
-    """A table is there, but what it says of itself, or its files, can't be read. Fields: table."""
+    """The metadata or the files of an existing table can't be read. Fields: table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,12 @@ class TableVersion:
     """One version of a table.
 
     Args:
-        version: Its id in the table.
-        tags: The tags on it.
-        current: Whether it is what readers get who ask for nothing else.
-        written_at: When it was committed, seconds since 1970.
-        size_bytes: Of its data files; None where it does not say.
-        summary: What its writer said of it.
+        version: Iceberg's snapshot id.
+        tags: The tags on this version.
+        current: Whether readers get this version by default.
+        written_at: Time of its commit, seconds since 1970.
+        size_bytes: Size of its data files; None when its summary lacks it.
+        summary: Properties that its writer set.
     """
 
     version: int
@@ -50,30 +51,30 @@ class TableVersion:
 
 
 def existing_catalog(settings: Settings) -> Any:
-    """The catalog of the settings, if there is one; a file that is not there is not made by looking.
+    """The catalog of the settings; an absent catalog is not created.
 
     Raises:
-        TableUnknown: There is none.
-        CatalogLost: There is none, or it knows nothing, but the warehouse holds tables.
-        HoldfastError: It can't be opened.
+        TableUnknown: There is no catalog, and no table.
+        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
+        CatalogUnavailable, CatalogUnusable: The catalog can't be opened.
     """
     if settings.catalog.startswith("sqlite:///") and not Path(settings.catalog.removeprefix("sqlite:///")).exists():
         refuse_lost(settings)
         raise TableUnknown(
-            f"There is no catalog {settings.catalog}: the warehouse has no tables yet.",
-            action="Materialise a snapshot first, or set the warehouse that has some.",
+            f"The catalog {settings.catalog} does not exist: the warehouse has no tables yet.",
+            action="Materialise a snapshot first, or set `HOLDFAST_WAREHOUSE__CATALOG_URL` to a catalog with tables.",
         )
     prepare_catalog(settings)
     return open_catalog(settings)
 
 
 def table_names(settings: Settings) -> tuple[str, ...]:
-    """``namespace.table`` of every table that the catalog knows; none where there is no catalog yet.
+    """``namespace.table`` of every table in the catalog, sorted; empty when there is no catalog yet.
 
     Raises:
-        CatalogUnavailable: It can't be reached, or is locked.
-        CatalogUnusable: It is no catalog, or refuses this user.
-        CatalogLost: There is none, or it knows nothing, but the warehouse holds tables.
+        CatalogUnavailable: The catalog can't be reached, or is locked.
+        CatalogUnusable: The database is no catalog, or refuses this user.
+        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
     """
     try:
         catalog = existing_catalog(settings)
@@ -86,21 +87,21 @@ def table_names(settings: Settings) -> tuple[str, ...]:
 
 
 class StoredTables:
-    """The tables of a catalog.
+    """Reads the tables of a catalog.
 
     Args:
-        catalog: Opens it.
+        catalog: Opens the catalog.
     """
 
     def __init__(self, catalog: Callable[[], Any]) -> None:
         self._catalog = catalog
 
     def versions(self, namespace: str, table: str) -> tuple[TableVersion, ...]:
-        """The versions that were published, newest first: what the table was at a time, and what has a tag.
+        """The published versions, newest first: the ancestors of the current version, and every tagged version.
 
         Raises:
-            TableUnknown: There is no such table.
-            TableUnreadable: It can't be read.
+            TableUnknown: The catalog has no such table.
+            TableUnreadable: The table's metadata can't be read.
         """
         with _readable(f"{namespace}.{table}"):
             metadata = self._load(namespace, table).metadata
@@ -115,7 +116,7 @@ class StoredTables:
         return tuple(sorted(found, key=lambda each: (each.written_at, each.current), reverse=True))
 
     def columns(self, namespace: str, table: str) -> dict[str, str]:
-        """The columns as they are now, with their types.
+        """Column name -> type of the present schema.
 
         Raises:
             TableUnknown, TableUnreadable: As of ``versions``.
@@ -127,10 +128,10 @@ class StoredTables:
     def read(
         self, table: tuple[str, str], version: int, columns: Sequence[str], equal: Mapping[str, Any] | None = None
     ) -> Iterator[Any]:
-        """Some columns of a version, as Arrow record batches; of rows only whose columns have the values of ``equal``.
+        """Yield some columns of a version as Arrow record batches; only rows that have the values of ``equal``.
 
         Raises:
-            TableUnknown, TableUnreadable: As of ``versions``; also in the middle.
+            TableUnknown, TableUnreadable: As of ``versions``; also between two batches.
         """
         where: BooleanExpression = AlwaysTrue()
         for name, value in (equal or {}).items():
@@ -156,11 +157,11 @@ def _readable(table: str) -> Iterator[None]:
         yield
     except HoldfastError:
         raise
-    except Exception as failure:  # pyiceberg lets through whatever its storage, its parsers and its database raise
-        said = str(failure).strip().splitlines()
+    except Exception as failure:  # pyiceberg raises every error of its storage, parsers and database
+        lines = str(failure).strip().splitlines()
         raise TableUnreadable(
-            f"Table {table} can't be read: {type(failure).__name__}: {said[0][:300] if said else 'no reason given'}.",
-            action="See that the warehouse's files are all there and may be read; older versions may be whole.",
+            f"Table {table} can't be read: {type(failure).__name__}: {lines[0][:300] if lines else 'no reason given'}.",
+            action="Check that the warehouse's files exist and may be read, or choose an older version.",
             table=table,
         ) from failure
 

@@ -1,4 +1,4 @@
-"""Versions of a store's table, read without a JVM: what is said of one, and its keys and values by partition."""
+"""One version of a store's snapshot table, read without a JVM: its properties, and its keys and values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import TableUnknown, load_table
 
-#: Rows of a file are handed on in pieces of so many.
+#: Rows in one piece of ``pairs``.
 ROWS_AT_ONCE = 4_096
 
 
 class TableVersion:
-    """The content of a table as its readers see it now, or as a tag names it.
+    """A version of a table.
 
     Args:
-        table: Loaded from its catalog.
-        snapshot: The version.
+        table: The loaded table.
+        snapshot: Iceberg's snapshot of the version.
     """
 
     def __init__(self, table: Table, snapshot: Snapshot) -> None:
@@ -30,15 +30,15 @@ class TableVersion:
 
     @property
     def iceberg_id(self) -> int:
-        """The version's id in Iceberg."""
+        """Iceberg's snapshot id."""
         return self._snapshot.snapshot_id
 
     def said(self, name: str) -> tuple[str, bool] | None:
-        """The newest value of a property in the summaries of this version and those that it was made from.
+        """The newest value of a property in the summaries of this version and its ancestors.
 
         Returns:
-            The value, and whether it is this very version's; None when none of them has one. Maintenance makes
-            versions without a word, and so does who writes to the table by hand.
+            The value, and whether this version itself has it; None when no summary has the property. Versions by
+            maintenance and by other writers lack Holdfast's properties.
         """
         for snapshot in ancestors_of(self._snapshot, self._table.metadata):
             found = _summary(snapshot).get(name)
@@ -47,7 +47,7 @@ class TableVersion:
         return None
 
     def pairs(self, partition: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Keys and values of one store partition, in pieces; what is null comes as no bytes."""
+        """Yield keys and values of one store partition in pieces; a null becomes empty bytes."""
         scan = self._table.scan(
             row_filter=f"store_partition = {partition:d}",
             selected_fields=("key", "value"),
@@ -60,12 +60,12 @@ class TableVersion:
 
 
 def table_version(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> TableVersion:
-    """The version of a table that its readers see; with ``tag``, the one that it names.
+    """The current version of a table, or the version of a tag.
 
     Raises:
-        TableUnknown: There is no such table or tag, or nothing was ever written to it.
+        TableUnknown: The table or the tag does not exist, or the table is empty.
         CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The catalog is no catalog, or refuses this user.
+        CatalogUnusable: The database is no catalog, or refuses this user.
     """
     loaded = load_table(where, namespace, table)
     snapshot = loaded.current_snapshot() if tag is None else loaded.snapshot_by_name(tag)

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
@@ -49,7 +49,7 @@ def describe(settings: Settings) -> dict[str, Any]:
     """The JSON document of ``holdfast status``: services, processors, incidents, adopted processors, applies."""
     paths = settings.paths
     broker = running_broker(paths.kafka)
-    pid = Supervisord(paths).pid() if paths.supervisor.is_dir() else None
+    pid = open_deployer(paths).pid()
     daemon, web = local.running(settings, local.DAEMON), local.running(settings, local.WEBSERVER)
     document: dict[str, Any] = {
         "home": str(paths.home),

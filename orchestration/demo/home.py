@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.paths import Paths
@@ -68,7 +68,7 @@ def _what_runs(paths: Paths) -> list[str]:
     broker = running_broker(paths.kafka)
     if broker is not None:
         runs.append(f"a broker (process {broker.pid})")
-    supervisor = Supervisord(paths).pid() if paths.supervisor.is_dir() else None
+    supervisor = open_deployer(paths).pid()
     if supervisor is not None:
         runs.append(f"a supervisor (process {supervisor})")
     return runs

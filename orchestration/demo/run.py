@@ -28,7 +28,7 @@ from holdfast.assets import keys
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
@@ -36,7 +36,8 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import Settings
+from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import prepare_home
 from holdfast.orchestration.demo.recomputation import compare_with_spark, updates_expected
@@ -145,7 +146,7 @@ def _start(demo: Demo, running: ExitStack) -> None:
         step.say(f"schema {registry.migrate()}")
         registry.close()
     with telling.step("supervisor", "start supervisord") as step:
-        supervisor = Supervisord(settings.paths)
+        supervisor = open_deployer(settings.paths)
         running.callback(supervisor.stop)
         step.say(f"supervisord, process {supervisor.start()}")
     with telling.step("dagster", "start Dagster's daemon") as step:
@@ -204,7 +205,7 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as file:
         process = subprocess.Popen(
             [*command, "-j", "feed_flights", "--config", str(config_file)],
-            cwd=PROJECT,
+            cwd=demo.settings.home,
             env={**os.environ, "HOLDFAST_HOME": str(demo.settings.home)},
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -224,7 +225,7 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
 
 def _kill(demo: Demo, fed: int) -> datetime:
     paths = demo.settings.paths
-    program = Supervisord(paths).programs()[paths.program(VICTIM, "0")]
+    program = open_deployer(paths).programs()[paths.program(VICTIM, "0")]
     if program.pid is None:
         raise DemoFailed(
             f"{VICTIM} has no process to kill; its program is {program.state}.",
@@ -323,14 +324,12 @@ def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
     Raises:
         DemoFailed: The result was not true in time.
     """
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        if time.monotonic() > deadline:
-            raise DemoFailed(
-                f"Waited {timeout_s:.0f} s for {what}.",
-                action="Read `dagster-daemon.log` and the processors' logs in the folder `logs`.",
-            )
-        time.sleep(_POLL_EVERY_S)
+    found = wait_until(look, timeout_s, every_s=_POLL_EVERY_S)
+    if not found:
+        raise DemoFailed(
+            f"Waited {timeout_s:.0f} s for {what}.",
+            action="Read `dagster-daemon.log` and the processors' logs in the folder `logs`.",
+        )
     return found
 
 

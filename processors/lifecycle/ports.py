@@ -22,7 +22,7 @@ from holdfast.infra.database.records import (
     Release,
     StageNote,
 )
-from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
+from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.paths import Paths
 
 #: How often a holder says that it still works on it, seconds.
@@ -131,46 +131,6 @@ class ProcessorStatusSource(Protocol):
 
     def last_failure(self) -> ProcessorStatus | None:
         """What it said when it last ended with an error; None when it never did."""
-        ...
-
-
-class Deployer(Protocol):
-    """What runs programs and outlives whoever asks: a supervisor on one machine, or a cluster."""
-
-    def start(self, timeout_s: float = ...) -> int:
-        """Make sure that it runs itself."""
-        ...
-
-    def running(self) -> bool:
-        """Whether it runs itself."""
-        ...
-
-    def apply(self, spec: ProgramSpec) -> bool:
-        """Make a program known; whether anything changed. A changed program is left stopped."""
-        ...
-
-    def start_program(self, name: str) -> None:
-        """Start a program unless it runs."""
-        ...
-
-    def stop_program(self, name: str) -> None:
-        """Stop a program gently; returns when it is gone."""
-        ...
-
-    def kill_program(self, name: str) -> None:
-        """End a program at once; returns when it is gone."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Stop and forget a program."""
-        ...
-
-    def programs(self) -> dict[str, ProgramStatus]:
-        """Every known program by name."""
-        ...
-
-    def log_tail(self, name: str, lines: int = ...) -> tuple[str, ...]:
-        """The last lines of a program's output."""
         ...
 
 

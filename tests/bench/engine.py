@@ -34,7 +34,7 @@ from confluent_kafka import libversion
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java, find_java
-from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
 from tests.bench import audit, checkpoint, failover, pair, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
@@ -46,6 +46,7 @@ from tests.bench.report import against_ourselves, block
 from tests.bench.results import Results
 from tests.bench.scenario import BROKER_HEAP_MB, Place, Scenario, load, what_failed
 from tests.bench.stream import MESSAGE_BYTES, PARTITIONS
+from tests.brokers import started_broker
 
 SCENARIOS = {
     each.name: each
@@ -203,11 +204,10 @@ def measure(given: argparse.Namespace) -> int:
     print(told, flush=True)
     right = False
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, jars=jars)
         try:
-            right = measure_all(given, broker.start(), Path(folder), found, results)
+            with started_broker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, options=()) as broker:
+                right = measure_all(given, broker.address, Path(folder), found, results)
         finally:
-            broker.stop()
             results.add_conditions(f"{told}\nload       {load()} after the bench")
             # What there is of a table is worth its time, even when the bench was ended.
             report(given, results)

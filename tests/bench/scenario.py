@@ -13,13 +13,11 @@ from pathlib import Path
 from statistics import median
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import find_java
-from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.process import is_running
-from holdfast.infra.settings import load_settings
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures, Results
+from tests.brokers import started_broker
 
 BROKER_HEAP_MB = 1_024
 
@@ -104,18 +102,16 @@ def run_alone(scenario: Scenario, arguments: list[str]) -> int:
     # The broker would outlive us: an ended bench takes it along.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = Results.kept_in(given.results)
-    settings, java = load_settings(), find_java()
-    jars = fetch_jars("broker", settings.cache, JarSource(java, settings.ivy_settings))
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        broker = EmbeddedBroker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, java=java, jars=jars)
-        address = broker.start()
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
+        started_broker(Path(folder) / "broker", heap_mb=BROKER_HEAP_MB, options=()) as broker,
+    ):
+        place = Place(broker.address, Path(folder) / "scenario", given.size, given.rounds)
         try:
-            scenario.run(Place(address, Path(folder) / "scenario", given.size, given.rounds), results)
+            scenario.run(place, results)
         except (RunWrong, HoldfastError) as wrong:
-            print(f"WRONG      {what_failed(wrong, address)}", file=sys.stderr)
+            print(f"WRONG      {what_failed(wrong, broker.address)}", file=sys.stderr)
             return 1
-        finally:
-            broker.stop()
     print(block(scenario.name, *results.figures[scenario.name]))
     print(f"load       {load()} after the bench")
     return 0

@@ -104,6 +104,7 @@ def test_a_process_that_fails_fails_the_run_with_its_words() -> None:
         run_measured([sys.executable, "-c", "raise SystemExit('no such luck')"], {}, os.getpid(), 120)
 
 
+@pytest.mark.thorough
 def test_the_engine_computes_what_plain_python_does_in_every_case(
     broker_jars: tuple[Path, ...], tmp_path: Path
 ) -> None:

@@ -9,8 +9,9 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from holdfast.infra.browser import find_browser
 from tests.operating import operated
+from tests.spark.tuning import tier_configuration, tuned_jvms
 
-__all__ = ["operated"]
+__all__ = ["operated", "tier_configuration", "tuned_jvms"]
 
 IMAGES = Path(__file__).resolve().parent.parent.parent / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]

@@ -18,6 +18,7 @@ from holdfast.infra.settings import SnapshotSettings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.warehouse.catalog import load_table, read_table
 from holdfast.orchestration import local
+from holdfast.orchestration.definitions import build_definitions
 from holdfast.processors.snapshots.names import time_tag
 from tests import operating
 from tests.browser.conftest import picture
@@ -56,7 +57,7 @@ PUBLISHED = 1
 
 
 @pytest.fixture(autouse=True)
-def then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def then(tuned_jvms: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that tells the worker its time: its records and checkpoints are of that moment."""
     path = tmp_path / "then"
     path.write_text(str(time.time()))
@@ -81,11 +82,14 @@ def url(operated: Operated) -> Iterator[str]:
 @pytest.fixture
 def hour(operated: Operated, url: str, then: Path) -> float:
     """When the hour that runs now began; the processor has lived through those before it, and was published early."""
-    dagster, group = DagsterAnswers(url), operated.group
+    group = operated.group
     state, snapshot = keys.state_key(group, "counts"), keys.snapshot_key(group, "counts")
+    job = build_definitions(operated.settings).resolve_implicit_global_asset_job_def()
 
     def materialize(*assets: dg.AssetKey) -> None:
-        assert dagster.ended(dagster.launch("__ASSET_JOB", assets=assets)) == "SUCCESS"
+        """By a run of this process on the instance that the pages show; the page itself launches the backfill's."""
+        with dg.DagsterInstance.from_config(str(operated.settings.paths.dagster)) as instance:
+            assert job.execute_in_process(instance=instance, asset_selection=list(assets)).success
 
     materialize(keys.changelog_key(group, "counts"), keys.processor_key(group))
     # as the processor of an hour's snapshots would have it: nothing of half a day is compacted
@@ -118,6 +122,7 @@ def table(operated: Operated, tag: str | None = None) -> dict[str, int]:
     return dict(zip(rows["message_key"].to_pylist(), rows["visits"].to_pylist(), strict=True))
 
 
+@pytest.mark.thorough
 def test_hours_that_have_ended_are_backfilled_from_the_assets_page(
     operated: Operated, url: str, hour: float, page: Page
 ) -> None:

@@ -28,6 +28,7 @@ def url(operated: Operated) -> Iterator[str]:
     local.stop_daemon(operated.settings)
 
 
+@pytest.mark.thorough
 def test_a_killed_processor_is_red_then_green_with_its_story(operated: Operated, url: str, page: Page) -> None:
     operated.bring_up()
     operated.feed(keys=5, each=2)

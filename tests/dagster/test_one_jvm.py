@@ -86,6 +86,7 @@ def test_a_run_of_several_spark_assets_starts_one_jvm_and_leaves_nothing(run, tm
     assert list((tmp_path / "home" / "spark" / "local").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_killed_takes_its_jvm_along(tmp_path, held_run):
     run = held_run
     until((tmp_path / "reached").exists, "the second asset", tmp_path / "run.log")

@@ -110,7 +110,7 @@ def warm_spark(settings: Settings) -> Iterator[None]:
 
 
 @pytest.fixture
-def lived(settings: Settings, group: str, broker: str, then: Path) -> Iterator[Lived]:
+def lived(tuned_jvms: None, settings: Settings, group: str, broker: str, then: Path) -> Iterator[Lived]:
     """A first checkpoint two hours ago, records in that hour, in the one after it, and now; a second checkpoint."""
     with warm_spark(settings), dg.DagsterInstance.ephemeral() as instance:
         control = Control(settings, group, instance)

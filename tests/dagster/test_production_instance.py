@@ -1,10 +1,6 @@
 """The Dagster of production on a real Postgres: loaded, and runs made through its queue by a real daemon."""
 
-import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +11,7 @@ import yaml
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration import local
 from holdfast.orchestration.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
+from tests.dagster.queued_runs import eventually, launch, location_of
 from tests.postgres import PASSWORD, USER, PostgresServer
 
 CONFIG = files("holdfast.infra") / "dagster" / "production.yaml"
@@ -52,7 +49,14 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer) -> Iterator[Settings]:
+def jobs(tmp_path: Path) -> Path:
+    return tmp_path / "jobs_of_the_test.py"
+
+
+@pytest.fixture
+def settings(
+    tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer
+) -> Iterator[Settings]:
     """A home with the configuration of production, and a workspace of our definitions and the test's."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     for name, value in {
@@ -66,12 +70,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
     settings = load_settings()
     settings.paths.dagster.mkdir(parents=True)
     (settings.paths.dagster / "dagster.yaml").write_text(CONFIG.read_text())
-    (tmp_path / "jobs_of_the_test.py").write_text(JOBS.format(release=str(tmp_path / "release")))
+    jobs.write_text(JOBS.format(release=str(tmp_path / "release")))
     workspace = yaml.safe_load((PROJECT / "workspace.yaml").read_text())
-    workspace["load_from"][0]["python_module"]["working_directory"] = str(PROJECT)
-    workspace["load_from"].append(
-        {"python_file": {"relative_path": str(tmp_path / "jobs_of_the_test.py"), "location_name": "of_the_test"}}
-    )
+    workspace["load_from"].append(location_of(jobs))
     (tmp_path / "workspace.yaml").write_text(yaml.safe_dump(workspace))
     monkeypatch.setattr(local, "PROJECT", tmp_path)
     yield settings
@@ -79,28 +80,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: Postgres
     local.stop_daemon(settings)
 
 
-def launch(settings: Settings, job: str, processor: str) -> str:
-    """A run of a job, put into the queue; its id."""
-    command = [str(Path(sys.executable).parent / "dagster"), "job", "launch", "-w", "workspace.yaml", "-j", job]
-    command += ["-l", "of_the_test", "--tags", json.dumps({"processor": processor})]
-    environment = {**local.os.environ, "DAGSTER_HOME": str(settings.paths.dagster)}
-    subprocess.run(command, cwd=local.PROJECT, env=environment, check=True, capture_output=True, timeout=300)
-    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
-        return instance.get_runs(limit=1)[0].run_id
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
-    settings: Settings, tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, jobs: Path, postgres: PostgresServer
 ) -> None:
     local.start_daemon(settings)
-    first = launch(settings, "holding", "fleet")
+    first = launch(settings, jobs, "holding", "fleet")
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
 
         def status(run: str) -> dg.DagsterRunStatus:
@@ -109,8 +93,8 @@ def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
             return found.status
 
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED, "the first run did not start")
-        second = launch(settings, "passing", "fleet")
-        other = launch(settings, "passing", "routes")
+        second = launch(settings, jobs, "passing", "fleet")
+        other = launch(settings, jobs, "passing", "routes")
         eventually(lambda: status(other) is dg.DagsterRunStatus.SUCCESS, "another processor's run did not pass")
         assert status(second) is dg.DagsterRunStatus.QUEUED
         assert status(first) is dg.DagsterRunStatus.STARTED

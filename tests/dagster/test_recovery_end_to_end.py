@@ -127,6 +127,7 @@ def test_a_changelog_that_is_gone_is_asked_for_and_one_action_mends_it(settings:
         assert f"{group}-counts-changelog" in topics.describe([f"{group}-counts-changelog"])
 
 
+@pytest.mark.thorough
 def test_a_drifted_changelog_is_told_and_repaired(settings: Settings, group: str) -> None:
     definitions = build_definitions(settings)
     key = keys.changelog_key(group, "counts")
@@ -146,6 +147,7 @@ def test_a_drifted_changelog_is_told_and_repaired(settings: Settings, group: str
         )
 
 
+@pytest.mark.thorough
 def test_a_changelog_of_another_width_is_refused(settings: Settings, group: str) -> None:
     definitions = build_definitions(settings)
     Topics(str(settings.kafka.bootstrap_servers)).create(TopicSpec(f"{group}-counts-changelog", 3, 1))

@@ -75,7 +75,7 @@ def test_a_lost_registry_is_made_anew_from_what_runs_and_recovery_goes_on(operat
     assert operated.logged() == {f"key-{number}": 3 for number in range(10)}
 
 
-@pytest.mark.parametrize("how", ["stopped", "died"])
+@pytest.mark.parametrize("how", ["stopped", pytest.param("died", marks=pytest.mark.thorough)])
 def test_what_was_stopped_stays_so_and_what_died_is_meant_to_run(operated: Operated, how: str) -> None:
     operated.bring_up()
     status = operated.client.status()
@@ -96,6 +96,7 @@ def test_what_was_stopped_stays_so_and_what_died_is_meant_to_run(operated: Opera
         registry.close()
 
 
+@pytest.mark.thorough
 def test_many_who_open_a_lost_registry_at_once_fill_it_once(operated: Operated) -> None:
     operated.bring_up()
     lose_registry(operated)
@@ -111,6 +112,7 @@ def test_many_who_open_a_lost_registry_at_once_fill_it_once(operated: Operated) 
             each.close()
 
 
+@pytest.mark.thorough
 def test_a_registry_that_knows_something_is_never_overruled(operated: Operated) -> None:
     operated.bring_up()
     operated.do(Stop(operated.group))

@@ -130,6 +130,7 @@ def test_a_changelog_that_would_give_other_state_fails_the_rehearsal(
     assert json.loads(capsys.readouterr().out)["equal"] is False
 
 
+@pytest.mark.thorough
 def test_the_measured_rate_is_what_checks_reckon_with(
     counting: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ def test_the_measured_rate_is_what_checks_reckon_with(
     assert rate == pytest.approx(found["records"] / found["seconds"], rel=0.01)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_rehearsed_says_why(
     counting: Operated, instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str]
 ) -> None:

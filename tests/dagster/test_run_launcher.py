@@ -1,12 +1,11 @@
 """A run whose process died together with the code server that started it is ended, and lets go of its processor."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from holdfast.infra.process import started_at
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local
 from holdfast.orchestration.run_launcher import LocalRunLauncher
+from tests.dagster.queued_runs import eventually, launch, location_of
 
 JOBS = """
 import pathlib, time
@@ -40,7 +40,12 @@ defs = dg.Definitions(jobs=[holding])
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def jobs(tmp_path: Path) -> Path:
+    return tmp_path / "jobs_of_the_test.py"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     """A home as it is made, but that it is looked at its runs each second, and a workspace of the test's job."""
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     settings = load_settings()
@@ -48,39 +53,21 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settin
     ours = yaml.safe_load((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
     ours["run_monitoring"]["poll_interval_seconds"] = 1
     (settings.paths.dagster / "dagster.yaml").write_text(yaml.safe_dump(ours))
-    (tmp_path / "jobs_of_the_test.py").write_text(JOBS.format(release=str(tmp_path / "release")))
-    of_the_test = {"relative_path": str(tmp_path / "jobs_of_the_test.py"), "location_name": "of_the_test"}
-    (tmp_path / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"python_file": of_the_test}]}))
+    jobs.write_text(JOBS.format(release=str(tmp_path / "release")))
+    (tmp_path / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))
     monkeypatch.setattr(local, "PROJECT", tmp_path)
     yield settings
     (tmp_path / "release").touch()
     local.stop_daemon(settings)
 
 
-def launch(settings: Settings) -> str:
-    """A run of one processor, put into the queue; its id."""
-    command = [str(Path(sys.executable).parent / "dagster"), "job", "launch", "-w", "workspace.yaml", "-j", "holding"]
-    command += ["-l", "of_the_test", "--tags", json.dumps({"processor": "fleet"})]
-    environment = {**os.environ, "DAGSTER_HOME": str(settings.paths.dagster)}
-    subprocess.run(command, cwd=local.PROJECT, env=environment, check=True, capture_output=True, timeout=300)
-    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
-        return instance.get_runs(limit=1)[0].run_id
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path):
+def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path, jobs):
     local.start_daemon(settings)
-    first = launch(settings)
+    first = launch(settings, jobs, "holding", "fleet")
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
 
         def status(run):
@@ -97,7 +84,7 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         eventually(lambda: local.running(settings, local.DAEMON) is None, "the daemon outlived its end")
         assert status(first) is dg.DagsterRunStatus.STARTED
         local.start_daemon(settings)
-        second = launch(settings)
+        second = launch(settings, jobs, "holding", "fleet")
         eventually(lambda: status(first) is dg.DagsterRunStatus.FAILURE, "the dead run was not ended")
         eventually(lambda: status(second) is dg.DagsterRunStatus.STARTED, "the next run of the processor did not start")
         # it is looked at each second: one that lives stays

@@ -166,6 +166,7 @@ def test_input_that_is_gone_unread_and_partitions_that_were_added_are_told(
     assert watch.stored(key, "offsets_within_log") is True
 
 
+@pytest.mark.thorough
 def test_a_broker_that_is_away_is_no_news(operated: Operated, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     operated.bring_up()
     watch.tick()
@@ -177,6 +178,7 @@ def test_a_broker_that_is_away_is_no_news(operated: Operated, watch: Watch, monk
     assert watch.cursor == before
 
 
+@pytest.mark.thorough
 def test_the_checks_can_be_run_on_demand(operated: Operated, watch: Watch) -> None:
     operated.bring_up()
     graph = watch.definitions.resolve_asset_graph()

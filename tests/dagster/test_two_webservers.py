@@ -5,10 +5,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration import local
 
 
+@pytest.mark.thorough
 def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: Path) -> None:
     """Both found the same port free, and what answered there first was taken by both for their own."""
     homes = [load_settings(home=tmp_path / name, cache=tmp_path / "cache") for name in ("one", "other")]

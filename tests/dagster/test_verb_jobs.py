@@ -97,6 +97,7 @@ def test_keys_that_are_named_in_no_way_are_an_error_with_words(operated: Operate
     assert "named in 0 ways" in str(failure.event_specific_data)
 
 
+@pytest.mark.thorough
 def test_after_a_change_the_changelogs_are_looked_at(operated: Operated, definitions: dg.Definitions) -> None:
     operated.bring_up()
     operated.topics.alter(operated.changelog, {"cleanup.policy": "delete"})

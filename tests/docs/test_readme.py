@@ -13,7 +13,11 @@ from holdfast import Application
 from holdfast.orchestration.cli import app as command_line
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-PAGES = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")
+PAGES = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")),
+    *sorted(f"docs/decisions/{path.name}" for path in (PROJECT / "docs" / "decisions").glob("*.md")),
+)
 #: A path on a page is meant from the checkout's root, or from one of these where the page speaks of that folder.
 ROOTS = ("", "infra", "processors", "assets", "orchestration")
 
@@ -43,7 +47,7 @@ def typed(text: str, program: str) -> set[str]:
     return {
         match[1]
         for line in [*quoted(text), *lines]
-        for match in re.finditer(rf"(?:^|[\s/]){program} ([a-z][a-z-]*)", line)
+        for match in re.finditer(rf"(?:^|(?<!from)[\s/]){program} ([a-z][a-z-]*)", line)
     }
 
 
@@ -101,9 +105,28 @@ def test_paths_exist(page: str) -> None:
 
 @every_page
 def test_links_lead_to_files(page: str) -> None:
-    """Images and other pages."""
+    """Images and other pages, seen from the page's folder."""
+    folder = (PROJECT / page).parent
     targets = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(text_of(page)))]
-    assert [link for link in targets if link and "://" not in link and not (PROJECT / link).is_file()] == []
+    assert [link for link in targets if link and "://" not in link and not (folder / link).is_file()] == []
+
+
+@every_page
+def test_links_lead_to_headings(page: str) -> None:
+    folder = (PROJECT / page).parent
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", prose_of(text_of(page)))]
+    lost = [
+        f"{file}#{anchor}"
+        for file, _, anchor in links
+        if anchor and "://" not in file and anchor not in anchors(folder / file if file else PROJECT / page)
+    ]
+    assert lost == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_example_declares_one_input_and_one_store() -> None:

@@ -61,7 +61,7 @@ def _run(wanted: list[int], results: Path, within: tuple[str, ...]) -> int:
         "-m",
         "pytest",
         "tests/drills/test_drills.py",
-        "--all-drills",
+        "--tier=thorough",
         "-v",
         "--no-header",
     ]

@@ -92,7 +92,7 @@ def corrupted(it: Exercise) -> None:
     assert list(it.state_folder.glob("*.corrupt")), "what was damaged is kept"
 
 
-@drill(11, "state folder deleted", quick=True)
+@drill(11, "state folder deleted")
 def state_lost(it: Exercise) -> None:
     it.begin()
     it.broken()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from holdfast.infra.java import Java
 from tests.drills.all_drills import DRILLS
 from tests.drills.home import Home, start_home
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Home]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A started installation that knows the processors of all drills."""
     definitions = {each.name: each.definition.format(group=each.name) for each in DRILLS.values()}
-    started = start_home(tmp_path_factory.mktemp("drills"), definitions, java, broker_jars)
+    started = start_home(tmp_path_factory.mktemp("drills"), definitions)
     yield started
     started.stop()

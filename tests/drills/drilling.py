@@ -13,7 +13,7 @@ Act = Callable[[Exercise], None]
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """A drill; ``quick`` ones run with all other tests."""
+    """A drill; the ``quick`` ones run in `make test`."""
 
     number: int
     title: str

@@ -10,16 +10,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import EmbeddedBroker
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
+from tests.brokers import TrackedBroker, new_broker
 from tests.drills.dagster_answers import DagsterAnswers
 
 
@@ -36,7 +35,7 @@ class Home:
     """A started installation."""
 
     settings: Settings
-    broker: EmbeddedBroker
+    broker: TrackedBroker
     definitions: Path
     #: What its processes are started with, on top of the environment of the tests.
     environment: Mapping[str, str]
@@ -98,18 +97,16 @@ def module_of(name: str) -> str:
     return f"drill_{name.replace('-', '_')}"
 
 
-def start_home(folder: Path, definitions: Mapping[str, str], java: Java, jars: Sequence[Path]) -> Home:
+def start_home(folder: Path, definitions: Mapping[str, str]) -> Home:
     """Start an installation with these processors (name -> the text of its module).
 
     Args:
         folder: Where all of it lies.
         definitions: What is defined; nothing of it is deployed.
-        java: What runs the broker.
-        jars: Its class path.
     """
     code = folder / "definitions"
     code.mkdir(parents=True)
-    broker = EmbeddedBroker(folder / "kafka", heap_mb=384, java=java, jars=jars, options=[BRIEF])
+    broker = new_broker(folder / "kafka", heap_mb=384)
     home = folder / "home"
     bootstrap = broker.start().bootstrap
     environment = {

@@ -24,7 +24,7 @@ def killed(it: Exercise) -> None:
     it.exact()
 
 
-@drill(2, "processor stopped with SIGSTOP: stuck, not dead", quick=True)
+@drill(2, "processor stopped with SIGSTOP: stuck, not dead")
 def stopped(it: Exercise) -> None:
     it.begin()
     it.broken()
@@ -34,7 +34,7 @@ def stopped(it: Exercise) -> None:
     it.exact()
 
 
-@drill(3, "crash loop on a poison message", quick=True)
+@drill(3, "crash loop on a poison message")
 def poison(it: Exercise) -> None:
     it.begin()
     it.broken()
@@ -51,7 +51,7 @@ def poison(it: Exercise) -> None:
     assert [record.value for record in it.read(f"{it.name}-dead")] == [b"no JSON at all"]
 
 
-@drill(19, "two recoveries asked at once", quick=True)
+@drill(19, "two recoveries asked at once")
 def twice_recovered(it: Exercise) -> None:
     it.begin()
     it.broken()

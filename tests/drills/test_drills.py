@@ -1,6 +1,7 @@
 """The drills: break what runs, hear it from Dagster, do the one thing that mends it, and find nothing lost or doubled.
 
-``make drills`` runs all of them and writes the table in docs/drills.md; those that are quick run with all other tests.
+``make drills`` runs all of them and writes the table in docs/drills.md. `make test` runs four: one for each way in
+which a processor is repaired (by recovery alone, by recovery with a restore, by a materialisation, by a verb).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.java import Java
 from tests.drills.all_drills import DRILLS, Drill
 from tests.drills.drill_results import Result
 from tests.drills.exercise import Exercise
@@ -36,12 +36,12 @@ def test_it_is_told_and_mended_with_nothing_lost(drill: Drill, home: Home) -> No
 
 
 @pytest.mark.parametrize("drill", each_drill(alone=True))
-def test_a_disk_of_its_own(drill: Drill, tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> None:
+def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
     """Needs mounts of its own, as ``unshare -rm`` gives them: python -m tests.drills does so."""
     state = tmp_path / "home" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(state)], check=True)
-    home = start_home(tmp_path, {drill.name: drill.definition.format(group=drill.name)}, java, broker_jars)
+    home = start_home(tmp_path, {drill.name: drill.definition.format(group=drill.name)})
     try:
         run(drill, home)
     finally:

@@ -28,7 +28,9 @@ def expected(count: int) -> dict[bytes, int]:
 
 def feed(stream: Any, worker: Any, waiting: Any, first: int, last: int) -> None:
     stream.feed([(b"k%d" % (number % KEYS), b"%d" % number) for number in range(first, last)])
-    waiting(lambda: sum(stream.counts().values()) == last, f"{last} messages to be processed; {worker.tail()}")
+    committed = stream.topics.committed_offsets
+    waiting(lambda: sum(committed(stream.group).values()) == last, f"{last} messages to be committed; {worker.tail()}")
+    assert sum(stream.counts().values()) == last
 
 
 def stored(worker: Any, waiting: Any) -> dict[str, Any]:

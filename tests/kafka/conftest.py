@@ -70,6 +70,13 @@ class Stream:
     def create_source(self) -> None:
         self.topics.create(TopicSpec(self.source, self.partitions, 1))
 
+    def provision(self) -> None:
+        """Create the topics that the application needs, its changelog among them."""
+        topology = self.application().topology()
+        required_topics.apply(
+            required_topics.plan(topology, required_topics.read_facts(self.topics, topology)), self.topics
+        )
+
     def feed(self, messages: list[tuple[bytes | None, bytes | None]]) -> None:
         producer = Producer(
             {
@@ -156,7 +163,7 @@ from holdfast import Application
 application = Application(
     os.environ["TEST_BOOTSTRAP"], consumer_group=os.environ["TEST_GROUP"], auto_offset_reset="earliest",
     commit_interval=float(os.environ.get("TEST_INTERVAL", "0.2")),
-    consumer_extra_config={"session.timeout.ms": 6000},
+    consumer_extra_config={"session.timeout.ms": int(os.environ.get("TEST_SESSION_MS", "6000"))},
     broker_availability_timeout=float(os.environ.get("TEST_BROKER_TIMEOUT", "60")),
     processing_guarantee=os.environ.get("TEST_GUARANTEE", "exactly-once"),
 )
@@ -264,9 +271,7 @@ class Worker:
 def worker(stream: Stream, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     """Makes deployed workers of ``stream``; all are gone at the end."""
     made: list[Worker] = []
-    topics = stream.topics
-    topology = stream.application().topology()
-    required_topics.apply(required_topics.plan(topology, required_topics.read_facts(topics, topology)), topics)
+    stream.provision()
 
     def make(slot: str = "0", home: str = "home", **options: Any) -> Worker:
         made.append(Worker(stream, tmp_path / home, slot, **options))

@@ -23,14 +23,16 @@ from confluent_kafka.admin import (
 )
 
 from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
+from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.waiting import Deadline
+from tests.brokers import TrackedBroker
 
 ADMIN = ("admin", "admin-secret")
 MECHANISM = "SCRAM-SHA-512"
 _PARTS = ("restype", "name", "resource_pattern_type", "principal", "host", "operation", "permission_type")
 
 
-class SecuredBroker(EmbeddedBroker):
+class SecuredBroker(TrackedBroker):
     """One KRaft node with SASL_SSL, SCRAM and the standard authorizer; ``admin`` may do everything."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
@@ -104,7 +106,7 @@ class SecuredBroker(EmbeddedBroker):
             subprocess.run(command, check=True, capture_output=True)
         self._pem.write_text(key.read_text() + certificate.read_text())
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         jaas = "sasl.jaas.config"
         plain, scram = (
             f"org.apache.kafka.common.security.{name}LoginModule required" for name in ("plain.Plain", "scram.Scram")
@@ -154,7 +156,7 @@ class SecuredBroker(EmbeddedBroker):
         )
 
     def _await_answer(
-        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: float, timeout_s: float
+        self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: Deadline, timeout_s: float
     ) -> None:
         self.bootstrap = address.bootstrap
         while True:
@@ -163,4 +165,4 @@ class SecuredBroker(EmbeddedBroker):
                 self._admin().list_topics(timeout=3)
                 return
             except KafkaException:
-                assert time.monotonic() < deadline, f"the broker did not answer: {self._last_words()}"
+                assert not deadline.passed, f"the broker did not answer: {self._last_words()}"

@@ -111,6 +111,7 @@ def test_what_is_planted_in_the_store_is_named_and_a_restore_mends_it(counting: 
     assert audited(counting, warehouse=False).differences == ()
 
 
+@pytest.mark.thorough
 def test_what_strangers_write_to_the_changelog_is_named_and_it_is_made_anew_from_local_state(
     counting: Operated, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +182,7 @@ def test_what_is_planted_in_the_table_is_named_whoever_wrote_it(
     assert audited(counting, warehouse=False).differences == ()
 
 
+@pytest.mark.thorough
 def test_a_table_older_than_the_state_is_compared_at_its_own_offsets(counting: Operated) -> None:
     pairs = published(counting)
     counting.feed(keys=20, each=1)
@@ -198,6 +200,7 @@ def test_a_table_older_than_the_state_is_compared_at_its_own_offsets(counting: O
     assert named(audited(counting)) == dict.fromkeys([*PLANTED, "key-32"], Odd.CHANGELOG_WAREHOUSE)
 
 
+@pytest.mark.thorough
 def test_what_the_cleaner_took_is_told_and_is_no_difference(counting: Operated) -> None:
     published(counting)
     counting.feed(keys=KEYS, each=1)
@@ -226,6 +229,7 @@ def test_a_table_that_is_not_there_or_says_nothing_of_itself_is_refused(
     assert (code, told["error"]["type"]) == (1, "SnapshotUnknown")
 
 
+@pytest.mark.thorough
 def test_a_partition_that_the_snapshot_does_not_have_is_told(counting: Operated) -> None:
     parts = placed(counting)
     pairs = folded(counting, parts)

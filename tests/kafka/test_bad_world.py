@@ -25,6 +25,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic, transact
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
+from tests.tiers import variants
 
 KEYS = 5_000
 
@@ -185,7 +186,7 @@ def incompressible():
     return random.Random(7).randbytes(150_000).hex()
 
 
-@pytest.mark.parametrize("what", ["large output", "large state"])
+@pytest.mark.parametrize("what", variants(["large state", "large output"]))
 def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_through_once_allowed(stream, what):
     """The topic's limit is below the client's own."""
     stream.feed([(b"a", b'"small"')])
@@ -247,6 +248,7 @@ def test_a_worker_that_is_fenced_joins_anew_and_goes_on(stream, tmp_path, waitin
     is_exact(stream, 30, 10)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_fenced_again_and_again_stops_and_says_why(stream, tmp_path, waiting):
     app = stream.application(slot="0")
     stream.feed_numbers(100)
@@ -279,6 +281,7 @@ def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(st
     is_exact(stream, 10, 10)
 
 
+@pytest.mark.thorough
 def test_two_homes_with_one_slot_name_lose_and_double_nothing(stream, worker, waiting):
     """Their folders differ, their transactional id does not: they fence each other, until one gives up."""
     both, reason = [worker("0", "home"), worker("0", "other")], "no two processes run with the same slot"
@@ -312,7 +315,9 @@ class WrongClock(SystemClock):
         return super().time() + self.wrong_s
 
 
-@pytest.mark.parametrize("jump_s", [-86_400.0 * 30, 86_400.0 * 30], ids=["back", "ahead"])
+@pytest.mark.parametrize(
+    "jump_s", variants([pytest.param(-86_400.0 * 30, id="back"), pytest.param(86_400.0 * 30, id="ahead")])
+)
 def test_a_wall_clock_that_jumps_changes_nothing(stream, tmp_path, waiting, jump_s):
     settings, clock = load_settings(home=tmp_path), WrongClock()
     for round_number in range(2):
@@ -330,7 +335,7 @@ def test_a_wall_clock_that_jumps_changes_nothing(stream, tmp_path, waiting, jump
     is_exact(stream, 40, 10)
 
 
-@pytest.mark.parametrize("why", UNWRITABLE)
+@pytest.mark.parametrize("why", variants(sorted(UNWRITABLE)))
 def test_a_state_folder_that_can_not_be_written_stops_with_its_own_code_and_loses_nothing(stream, worker, waiting, why):
     one = worker()
     folder = one.paths.state / stream.group
@@ -360,7 +365,7 @@ def test_a_state_folder_that_can_not_be_written_stops_with_its_own_code_and_lose
     is_exact(stream, 20, 10)
 
 
-@pytest.mark.parametrize("deleted", ["the slot", "and made again"])
+@pytest.mark.parametrize("deleted", variants(["and made again", "the slot"]))
 def test_a_state_folder_that_is_deleted_while_running_stops_the_worker_and_is_restored(
     stream, worker, waiting, deleted
 ):
@@ -402,6 +407,7 @@ def test_a_disk_that_fills_up_while_running_stops_with_its_own_code_and_loses_no
     is_exact(stream, 1, 40_000)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     "full" not in UNWRITABLE, reason="no process here may mount; a bound on file size stands in elsewhere"
 )

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
+from tests.tiers import variants
 
 STARTS = {"assign", "incremental_assign"}
 OVERTAKES = {"pause", "resume"}
@@ -34,7 +35,7 @@ class Recorded:
         return messages
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", variants(["range", "cooperative-sticky"]))
 def test_a_partition_is_neither_paused_nor_resumed_between_its_start_and_its_first_record(
     broker, unique, stream_class, waiting, tmp_path, strategy
 ):

@@ -4,28 +4,25 @@ import os
 import signal
 import threading
 
+import pytest
+
 from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE
-from holdfast.infra.java import BRIEF
-from holdfast.infra.kafka.broker import EmbeddedBroker
-from holdfast.processors.engine import required_topics
 from tests.kafka.test_bad_world import committed, is_exact
 
 #: How long the broker is frozen; longer than the session lasts.
 AWAY_S = float(os.environ.get("HOLDFAST_TEST_AWAY_S", "8"))
 
 
+@pytest.mark.thorough
 def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worker(
-    tmp_path, java, broker_jars, unique, worker_class, stream_class, waiting
+    own_broker, tmp_path, unique, worker_class, stream_class, waiting
 ):
-    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
-    address = embedded.start()
+    address = own_broker.address
     stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")
     one = worker_class(stream, tmp_path / "home")
     try:
         stream.create_source()
-        topology = stream.application().topology()
-        facts = required_topics.read_facts(stream.topics, topology)
-        required_topics.apply(required_topics.plan(topology, facts), stream.topics)
+        stream.provision()
         one.environment["TEST_BROKER_TIMEOUT"] = str(AWAY_S + 60)
         stream.feed_numbers(500)
         one.start()
@@ -44,8 +41,8 @@ def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worke
         failure = one.client.last_failure()
         assert failure is not None
         assert failure.error["type"] == "BrokerUnreachable"
-        waiting(lambda: embedded.running() is None, "the broker to be gone")
-        assert embedded.start().bootstrap == address.bootstrap
+        waiting(lambda: own_broker.running() is None, "the broker to be gone")
+        assert own_broker.start().bootstrap == address.bootstrap
         stream.feed_numbers(500)
         one.environment["TEST_BROKER_TIMEOUT"] = "60"
         one.start()
@@ -56,7 +53,6 @@ def test_a_broker_that_freezes_is_waited_for_and_one_that_is_gone_ends_the_worke
     finally:
         if one.process is not None and one.process.poll() is None:
             one.kill()
-        embedded.stop()
 
 
 def _freeze(pid, meanwhile):

@@ -12,9 +12,6 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from holdfast.infra.java import BRIEF
-from holdfast.infra.kafka.broker import EmbeddedBroker
-
 #: Many: ending a transaction takes the longer.
 PARTITIONS = 60
 TOPIC = "whole-or-not"
@@ -42,15 +39,9 @@ def ends(consumer: Consumer) -> list[int]:
     ]
 
 
-@pytest.fixture
-def embedded(tmp_path, java, broker_jars):
-    broker = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
-    yield broker
-    broker.stop()
-
-
-def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(embedded, waiting):
-    address = embedded.start()
+@pytest.mark.thorough
+def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(own_broker, waiting):
+    address = own_broker.address
     admin = AdminClient({"bootstrap.servers": address.bootstrap})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
     first = threading.Event()
@@ -59,8 +50,8 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(em
     assert first.wait(120)
     os.kill(address.pid, signal.SIGKILL)
     work.join(120)
-    waiting(lambda: embedded.running() is None, "the broker to be gone")
-    assert embedded.start().bootstrap == address.bootstrap
+    waiting(lambda: own_broker.running() is None, "the broker to be gone")
+    assert own_broker.start().bootstrap == address.bootstrap
     # ends what was open, one way or the other
     begin(address.bootstrap)
     committed, everything = (
@@ -71,7 +62,7 @@ def test_every_transaction_is_whole_after_the_broker_was_killed_in_the_middle(em
     assert len(counted(committed, ends(committed))) == 1, "a transaction took effect in a part of its partitions"
     committed.close()
     everything.close()
-    loaded = re.findall(r"Loading transaction metadata from (\S+) at epoch (\d+)", embedded.log.read_text())
+    loaded = re.findall(r"Loading transaction metadata from (\S+) at epoch (\d+)", own_broker.log.read_text())
     assert loaded
     assert len(loaded) == len(set(loaded)), "the broker went on with partitions whose leader it was before it died"
 

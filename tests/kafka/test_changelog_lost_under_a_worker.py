@@ -36,6 +36,7 @@ def test_one_that_was_made_anew_is_not_gone_on_with(running, stream):
     assert said["fields"]["expected"] == before.topic_id
 
 
+@pytest.mark.thorough
 def test_one_that_is_gone_is_not_taken_for_a_broker_that_is_away(running, stream):
     stream.topics.delete(changelog_topic(stream.group, "counts"))
     stream.feed_numbers(100)

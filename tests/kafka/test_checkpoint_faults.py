@@ -32,6 +32,7 @@ from tests.kafka.checkpointing import (
 )
 from tests.kafka.slow_link import SlowLink
 from tests.kafka.test_bad_world import private_mounts, start_in_mounts
+from tests.tiers import variants
 
 KEY = dg.AssetKey(["counts"])
 
@@ -83,12 +84,25 @@ def of_another_topic(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("damages", "words"),
-    [
-        ((flip, lose_a_file), ("checksum", "no such object")),
-        ((edited(newer), edited(ahead)), ("version 2", "the group has committed only up to")),
-        ((edited(old), edited(of_another_topic)), ("deletes older than", "with topic id another")),
-    ],
-    ids=["flipped byte, missing file", "newer format, newer than the offsets", "too old, another topic"],
+    variants(
+        [
+            pytest.param(
+                (flip, lose_a_file),
+                ("checksum", "no such object"),
+                id="flipped byte, missing file",
+            ),
+            pytest.param(
+                (edited(newer), edited(ahead)),
+                ("version 2", "the group has committed only up to"),
+                id="newer format, newer than the offsets",
+            ),
+            pytest.param(
+                (edited(old), edited(of_another_topic)),
+                ("deletes older than", "with topic id another"),
+                id="too old, another topic",
+            ),
+        ]
+    ),
 )
 def test_a_checkpoint_that_may_not_be_used_is_refused_with_its_reason_and_replayed_over(
     stream, worker, waiting, tmp_path, damages, words
@@ -161,6 +175,7 @@ def marks_of(s3: Any, place: str) -> list[str]:
     return [name for name in files.find(place.removeprefix("s3://")) if "/uploads/" in name]
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_slow_and_drops_connections_holds_nothing_up_and_is_told(
     stream, worker, waiting, s3, link, place
 ):
@@ -181,6 +196,7 @@ def test_a_store_that_is_slow_and_drops_connections_holds_nothing_up_and_is_told
     assert len(manifests_of(s3, place)) >= stream.partitions
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not private_mounts(), reason="no process here may mount; the simulated store is full elsewhere")
 def test_a_store_that_is_full_costs_nothing_but_checkpoints_and_is_used_when_there_is_room(
     stream, worker, waiting, tmp_path
@@ -208,6 +224,7 @@ def test_a_store_that_is_full_costs_nothing_but_checkpoints_and_is_used_when_the
 # -- uploads and downloads that are broken off -----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_uploads_killed_at_several_places_leave_a_store_that_the_next_one_completes(
     stream, worker, waiting, s3, link, place
 ):
@@ -240,6 +257,7 @@ def test_uploads_killed_at_several_places_leave_a_store_that_the_next_one_comple
     stream.outputs_are_exact(expected(fed + 1_000))
 
 
+@pytest.mark.thorough
 def test_a_worker_frozen_in_its_upload_and_its_successor_leave_whole_checkpoints_only(
     stream, worker, waiting, s3, link, place
 ):
@@ -272,6 +290,7 @@ def test_a_worker_frozen_in_its_upload_and_its_successor_leave_whole_checkpoints
     stream.outputs_are_exact(expected(MANY + 1_500))
 
 
+@pytest.mark.thorough
 def test_a_download_that_is_broken_off_begins_anew_without_harm(stream, worker, waiting, s3, link, place):
     one = with_store(worker(), URL=place, OPTIONS=by(link.port, s3)).start().wait_running()
     feed(stream, one, waiting, 0, MANY)

@@ -27,11 +27,12 @@ from tests.kafka.checkpointing import (
     with_store,
 )
 from tests.kafka.object_store import READER, S3Server
+from tests.tiers import variants
 
 TAIL = 200
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=variants(["s3", "folder"]))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """The settings of a checkpoint store."""
     if request.param == "folder":
@@ -64,6 +65,7 @@ def test_a_lost_disk_is_restored_from_checkpoints_and_the_tail(stream, worker, w
     stream.outputs_are_exact(expected(MANY + 2 * TAIL))
 
 
+@pytest.mark.thorough
 def test_a_restart_with_a_warm_disk_replays_the_tail_only_and_looks_for_no_checkpoint(stream, worker, waiting):
     one = worker().start().wait_running()
     feed(stream, one, waiting, 0, MANY)
@@ -94,6 +96,7 @@ def test_a_clean_stop_commits_leaves_the_group_and_leaves_checkpoints_of_everyth
     assert held(one) == expected(MANY)
 
 
+@pytest.mark.thorough
 def test_checkpoints_come_on_a_timer(stream, worker, waiting, tmp_path):
     one = with_store(worker(), URL=str(tmp_path / "store"), EVERY_S="0.5").start().wait_running()
     feed(stream, one, waiting, 0, 2_000)
@@ -128,6 +131,7 @@ def silent_server() -> Iterator[int]:
             one.close()
 
 
+@pytest.mark.thorough
 def test_a_store_that_can_not_be_written_costs_nothing_but_checkpoints_and_is_tried_again(
     stream, worker, waiting, tmp_path
 ):
@@ -146,6 +150,7 @@ def test_a_store_that_can_not_be_written_costs_nothing_but_checkpoints_and_is_tr
     stream.outputs_are_exact(expected(4_000))
 
 
+@pytest.mark.thorough
 def test_a_store_without_rights_to_write_says_so(stream, worker, waiting, s3, tmp_path):
     options = json.dumps(s3.options(READER))
     one = with_store(worker(), URL=f"{s3.url}/{tmp_path.name}", OPTIONS=options, EVERY_S="0.5").start().wait_running()
@@ -172,6 +177,7 @@ def test_a_store_that_never_answers_holds_nothing_up_and_not_the_end_either(stre
         stream.outputs_are_exact(expected(3_000))
 
 
+@pytest.mark.thorough
 def test_a_store_that_went_away_is_a_reason_for_a_full_replay(stream, worker, waiting, tmp_path):
     server = S3Server(tmp_path / "s3").start()
     try:

@@ -24,6 +24,7 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.conftest import Stream, wait_for
+from tests.tiers import variants
 
 HEAD = """
 import sys
@@ -163,6 +164,7 @@ def test_a_version_is_recorded_copied_and_run_from_its_copy(project: Project) ->
     assert (known.code_version, known.worked_at is not None) == (version, True)
 
 
+@pytest.mark.thorough
 def test_helpers_that_changed_are_another_release_of_the_same_version(project: Project) -> None:
     version = project.deploy()
     project.path.write_text(project.path.read_text() + "\n# a comment\n")
@@ -174,12 +176,18 @@ def test_helpers_that_changed_are_another_release_of_the_same_version(project: P
 
 @pytest.mark.parametrize(
     ("parts", "words", "timeout_s"),
-    [
-        ((HEAD, POISONED), "no such field: speed", 60.0),
-        ((HEAD, EXITS, COUNTS), r"exit status 64(.|\n)*speed.yaml is not there", 60.0),
-        ((HEAD, NEVER_READY, COUNTS), "Not ready in time", 6.0),
-    ],
-    ids=["fails on its first message", "fails at its start", "never becomes ready"],
+    variants(
+        [
+            pytest.param((HEAD, POISONED), "no such field: speed", 60.0, id="fails on its first message"),
+            pytest.param(
+                (HEAD, EXITS, COUNTS),
+                r"exit status 64(.|\n)*speed.yaml is not there",
+                60.0,
+                id="fails at its start",
+            ),
+            pytest.param((HEAD, NEVER_READY, COUNTS), "Not ready in time", 6.0, id="never becomes ready"),
+        ]
+    ),
 )
 def test_a_version_that_fails_is_rolled_back(
     project: Project, parts: tuple[str, ...], words: str, timeout_s: float
@@ -219,6 +227,7 @@ def test_a_version_that_fails_is_rolled_back(
     project.counted({b"k0": 30, b"k1": 30})
 
 
+@pytest.mark.thorough
 def test_a_first_version_that_fails_has_nothing_to_go_back_to(project: Project) -> None:
     project.write(HEAD, EXITS, COUNTS)
     with pytest.raises(RollbackFailed, match="There is no former version") as failed:
@@ -228,6 +237,7 @@ def test_a_first_version_that_fails_has_nothing_to_go_back_to(project: Project) 
     assert project.deploy() == project.running_version()
 
 
+@pytest.mark.thorough
 def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> None:
     project.stream.feed_numbers(20, keys=2)
     project.deploy()
@@ -251,6 +261,7 @@ def test_a_new_store_begins_empty_and_the_old_one_goes_on(project: Project) -> N
     project.counted({b"k0": 30, b"k1": 30})
 
 
+@pytest.mark.thorough
 def test_a_new_store_is_known_even_before_there_is_input(project: Project) -> None:
     project.stream.feed_numbers(20, keys=2)
     project.deploy()
@@ -261,6 +272,7 @@ def test_a_new_store_is_known_even_before_there_is_input(project: Project) -> No
     wait_for(lambda: all(end > 0 for end in project.stream.topics.end_offsets(lengths, committed=True).values()), "it")
 
 
+@pytest.mark.thorough
 def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None:
     project.write(HEAD, TWO_STORES)
     project.stream.feed_numbers(20, keys=2)
@@ -303,7 +315,7 @@ class Killed(BaseException):
     """A process that ends in the middle."""
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", variants([2, 1, 3]))
 def test_a_deployment_that_was_killed_ends_right_when_asked_for_again(project: Project, stage: int) -> None:
     project.stream.feed_numbers(20, keys=2)
     project.deploy()

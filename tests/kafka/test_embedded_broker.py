@@ -29,6 +29,7 @@ from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.kafka.readiness import answers_metadata
 from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
+from tests.brokers import OWN_HEAP_MB
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTER = """
@@ -46,9 +47,8 @@ def make(tmp_path: Path, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[
     """Makes brokers on the test's own folder; whatever runs there at the end is ended."""
 
     def make(**options) -> EmbeddedBroker:
-        return EmbeddedBroker(
-            tmp_path / "kafka", **{"heap_mb": 256, "java": java, "jars": broker_jars, "options": [BRIEF], **options}
-        )
+        given = {"heap_mb": OWN_HEAP_MB, "java": java, "jars": broker_jars, "options": [BRIEF], **options}
+        return EmbeddedBroker(tmp_path / "kafka", **given)
 
     yield make
     make().stop(timeout_s=5)
@@ -114,6 +114,7 @@ def test_it_outlives_its_starter_refuses_a_second_one_and_keeps_its_data(make, t
     assert committed_values(again.bootstrap, "kept") == [b"one", b"two"]
 
 
+@pytest.mark.thorough
 def test_a_killed_broker_counts_as_gone_and_comes_back_with_its_data(make, tmp_path) -> None:
     first = make().start()
     create_topic(first.bootstrap, "kept")
@@ -126,6 +127,7 @@ def test_a_killed_broker_counts_as_gone_and_comes_back_with_its_data(make, tmp_p
     assert committed_values(second.bootstrap, "kept") == [b"one"]
 
 
+@pytest.mark.thorough
 def test_transactions_work_on_the_wheels_java(make) -> None:
     address = make(java=find_java({})).start()
     create_topic(address.bootstrap, "ledger")

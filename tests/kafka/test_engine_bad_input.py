@@ -7,8 +7,6 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from holdfast.infra.java import BRIEF
-from holdfast.infra.kafka.broker import EmbeddedBroker
 from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
@@ -27,7 +25,7 @@ def test_an_unreachable_broker_is_named(tmp_path):
     assert "broker runs" in away.value.action
 
 
-def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream):
+def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream, waiting):
     changelog = changelog_topic(stream.group, "counts")
     stream.topics.create(TopicSpec(changelog, 2, 1, {**CHANGELOG_CONFIG, "cleanup.policy": "delete"}))
     with pytest.raises(TopicUnusable, match="cleanup.policy=delete, expected compact"):
@@ -36,7 +34,11 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
     decided = required_topics.plan(topology, required_topics.read_facts(topics, topology))
     assert "cleanup.policy from delete to compact" in required_topics.explain(decided)
     required_topics.apply(decided, topics)
-    assert required_topics.plan(topology, required_topics.read_facts(topics, topology)).stages == ()
+    # The broker answers before it has learned of it from the controller.
+    waiting(
+        lambda: required_topics.plan(topology, required_topics.read_facts(topics, topology)).stages == (),
+        "nothing to mend",
+    )
     stream.feed_numbers(10)
     stream.application().run(count=10, timeout=30)
     assert sum(stream.counts().values()) == 10
@@ -145,6 +147,7 @@ def test_a_state_value_that_can_not_be_stored_is_the_messages_own_fault(stream):
     stream.outputs_are_exact({b"a": 2})
 
 
+@pytest.mark.thorough
 def test_a_full_disk_stops_with_its_own_exit_code_and_loses_nothing(stream, worker, waiting):
     # A bound on file size makes the kernel refuse the write, as a full disk does.
     stream.feed([(b"k%d" % number, b"1") for number in range(20_000)])
@@ -159,17 +162,15 @@ def test_a_full_disk_stops_with_its_own_exit_code_and_loses_nothing(stream, work
     stream.outputs_are_exact(expected)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_dies_is_waited_for_without_a_flood(
-    tmp_path, java, broker_jars, unique, worker_class, stream_class, waiting
+    own_broker, tmp_path, unique, worker_class, stream_class, waiting
 ):
-    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
-    address = embedded.start()
+    address = own_broker.address
     try:
         stream = stream_class(address.bootstrap, unique("away"), tmp_path / "state")
         stream.create_source()
-        topology = stream.application().topology()
-        facts = required_topics.read_facts(stream.topics, topology)
-        required_topics.apply(required_topics.plan(topology, facts), stream.topics)
+        stream.provision()
         one = worker_class(stream, tmp_path / "home").start().wait_running()
         stream.feed_numbers(500)
         waiting(lambda: one.client.status().records["processed"] == 500, "the first half")
@@ -177,12 +178,12 @@ def test_a_broker_that_dies_is_waited_for_without_a_flood(
         import signal
 
         os.kill(address.pid, signal.SIGKILL)
-        waiting(lambda: embedded.running() is None, "the broker to be gone")
+        waiting(lambda: own_broker.running() is None, "the broker to be gone")
         waiting(lambda: (status := one.client.status()) and status.phase == "waiting", "the worker to notice")
         lines = one.log.read_text().splitlines()
         assert len(lines) < 100, "the client library's lines must not flood the log"
         assert any("client library" in line or "no broker reachable" in line for line in lines)
-        assert embedded.start().bootstrap == address.bootstrap
+        assert own_broker.start().bootstrap == address.bootstrap
         stream.feed_numbers(500)
         waiting(lambda: (status := one.client.status()) and status.records["processed"] >= 1000, "the second half")
         assert one.terminate() == 0
@@ -192,9 +193,9 @@ def test_a_broker_that_dies_is_waited_for_without_a_flood(
     finally:
         if "one" in locals() and one.process.poll() is None:
             one.kill()
-        embedded.stop()
 
 
+@pytest.mark.thorough
 def test_an_open_foreign_transaction_on_the_changelog_is_waited_out(stream):
     """The restore reads up to the high watermark: stopping at the last stable offset would miss committed state."""
     stream.feed_numbers(100)

@@ -37,7 +37,8 @@ def test_at_least_once_counts_right_when_nothing_crashes(stream):
     assert stream.counts() == {b"k%d" % number: 30 for number in range(10)}
 
 
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.thorough
+@pytest.mark.parametrize("cold", [True, False])
 def test_kill_9_loses_and_doubles_nothing(stream, worker, waiting, cold):
     stream.feed_numbers(2000)
     one = worker()
@@ -59,6 +60,7 @@ def test_kill_9_loses_and_doubles_nothing(stream, worker, waiting, cold):
     stream.outputs_are_exact(expected)
 
 
+@pytest.mark.thorough
 def test_partitions_move_between_two_members_without_loss(stream, worker, waiting):
     one, two = worker("0"), worker("1")
     stream.feed_numbers(1000)
@@ -83,6 +85,7 @@ def _processed(worker):
     return status.records["processed"] if status is not None else 0
 
 
+@pytest.mark.thorough
 def test_sigterm_commits_and_leaves_nothing_to_do_again(stream, worker, waiting):
     stream.feed_numbers(1000)
     one = worker().start().wait_running()
@@ -94,6 +97,7 @@ def test_sigterm_commits_and_leaves_nothing_to_do_again(stream, worker, waiting)
     assert one.client.status() is None
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_is_the_changelog_at_its_offsets(stream, worker, waiting):
     from pathlib import Path
 

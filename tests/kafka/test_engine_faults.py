@@ -9,6 +9,7 @@ from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import KafkaFailed, OutcomeUnknown, TransactionAborted
 from holdfast.infra.kafka.producer import EngineProducer
 from holdfast.infra.settings import load_settings
+from tests.tiers import variants
 
 
 class FaultyProducer(EngineProducer):
@@ -55,15 +56,17 @@ class FaultyCluster(KafkaCluster):
 
 @pytest.mark.parametrize(
     "faults",
-    [
-        {1: ("before", TransactionAborted)},
-        {2: ("before", TransactionAborted), 3: ("before", TransactionAborted), 6: ("before", TransactionAborted)},
-        {2: ("before", OutcomeUnknown), 5: ("after", OutcomeUnknown)},
-        {1: ("after", OutcomeUnknown), 2: ("before", TransactionAborted), 4: ("after", OutcomeUnknown)},
-        {1: ("begin", OutcomeUnknown), 4: ("begin", OutcomeUnknown)},
-        {0: ("made", OutcomeUnknown), 2: ("begin", OutcomeUnknown), 3: ("before", OutcomeUnknown)},
-        {2: ("before", OutcomeUnknown), 1: ("begin", TransactionAborted)},
-    ],
+    variants(
+        [
+            {1: ("after", OutcomeUnknown), 2: ("before", TransactionAborted), 4: ("after", OutcomeUnknown)},
+            {0: ("made", OutcomeUnknown), 2: ("begin", OutcomeUnknown), 3: ("before", OutcomeUnknown)},
+            {1: ("before", TransactionAborted)},
+            {2: ("before", TransactionAborted), 3: ("before", TransactionAborted), 6: ("before", TransactionAborted)},
+            {2: ("before", OutcomeUnknown), 5: ("after", OutcomeUnknown)},
+            {1: ("begin", OutcomeUnknown), 4: ("begin", OutcomeUnknown)},
+            {2: ("before", OutcomeUnknown), 1: ("begin", TransactionAborted)},
+        ],
+    ),
 )
 def test_commits_that_fail_in_the_middle_of_a_batch_lose_and_double_nothing(stream, tmp_path, faults):
     stream.feed_numbers(4000)
@@ -83,6 +86,7 @@ def growing(limit):
     return count
 
 
+@pytest.mark.thorough
 def test_an_output_that_only_the_broker_refuses_takes_its_whole_slice_back(stream):
     stream.feed([(b"k%d" % (number % 10), json.dumps(number).encode()) for number in range(1000)])
     app = stream.application(growing(700), producer_extra_config={"message.max.bytes": 10_000_000})

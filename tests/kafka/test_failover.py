@@ -17,6 +17,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from tests.kafka.faults.verification import verify
+from tests.tiers import variants
 
 DAY_S = 86_400.0
 
@@ -49,7 +50,7 @@ def nothing(partitions):
     """What a member does about its partitions."""
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", variants(["cooperative-sticky", "range"]))
 def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
     """Members go one by one, whoever they are; what they had goes where the description of before said."""
     topics = [unique("many"), unique("few")]
@@ -114,6 +115,7 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
     verify(stream, other.paths.state)
 
 
+@pytest.mark.thorough
 def test_a_standby_older_than_deletes_are_kept_is_followed_from_the_beginning(stream, waiting):
     """A key that was deleted long ago would come back with it."""
     stream.feed_numbers(1000)

@@ -88,7 +88,7 @@ def test_a_bound_too_small_to_work_stops_the_worker_at_once(worker) -> None:
     small = padded(worker, HOLDFAST_MEMORY_MAX_MB="100").start()
     assert small.wait() == EXIT_BAD_CONFIGURATION
     assert f"a worker needs at least {MEMORY_BYTES_MIN:,} ({MEMORY_BYTES_MIN // MIB} MiB)" in small.tail()
-    assert f"Set HOLDFAST_MEMORY_MAX_MB to {MEMORY_BYTES_MIN // MIB} or more" in small.tail()
+    assert f"Set `HOLDFAST_MEMORY_MAX_MB` to {MEMORY_BYTES_MIN // MIB} or more" in small.tail()
 
 
 def test_state_in_memory_alone_is_whole_again_after_a_kill(stream, worker, waiting) -> None:

@@ -16,6 +16,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
+from tests.tiers import variants
 
 STORES = ("first", "second")
 SLOT = "0"
@@ -216,7 +217,7 @@ def test_a_function_that_would_end_the_process_fails_its_message(pipeline):
     assert json.loads(letter.value)["n"] == 10
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("guarantee", variants(["exactly-once", "at-least-once"]))
 def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline, guarantee):
     stream = pipeline.stream
     messages = [

@@ -8,41 +8,36 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from holdfast.infra.java import BRIEF
-from holdfast.infra.kafka.broker import EmbeddedBroker
 from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
+from tests.tiers import variants
 
 PARTITIONS = 4
 SESSION_MS = 30_000
 
 
-@pytest.fixture
-def own_broker(tmp_path, java, broker_jars):
-    embedded = EmbeddedBroker(tmp_path / "broker", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
-    yield embedded.start()
-    embedded.stop()
-
-
-@pytest.mark.parametrize("log_start", [0, 150], ids=["from the first record", "behind deleted records"])
+@pytest.mark.parametrize(
+    "log_start",
+    variants([pytest.param(150, id="behind deleted records"), pytest.param(0, id="from the first record")]),
+)
 def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
     own_broker, tmp_path, unique, stream_class, waiting, log_start
 ):
     """The broker is frozen as soon as partitions are assigned: what the library asked is answered after the seek."""
-    stream = stream_class(own_broker.bootstrap, unique("seek"), tmp_path / "state", partitions=PARTITIONS)
+    stream = stream_class(own_broker.address.bootstrap, unique("seek"), tmp_path / "state", partitions=PARTITIONS)
     stream.create_source()
     stream.feed([(b"k%d" % number, b"1") for number in range(2_000)])
     places = [Partition(stream.source, number) for number in range(PARTITIONS)]
     if log_start:
         gone = [TopicPartition(stream.source, place.number, log_start) for place in places]
-        admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+        admin = AdminClient({"bootstrap.servers": own_broker.address.bootstrap})
         for future in admin.delete_records(gone).values():
             future.result(30)
     ends = stream.topics.end_offsets(stream.source, committed=True)
     assigned, seen = [], {place: [] for place in places}
 
     def freeze(partitions):
-        os.kill(own_broker.pid, signal.SIGSTOP)
+        os.kill(own_broker.address.pid, signal.SIGSTOP)
         assigned.extend(partitions)
 
     def poll():
@@ -50,7 +45,7 @@ def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
             seen[batch.partition] += batch.offsets
         return all(offsets and offsets[-1] >= ends[place.number] - 1 for place, offsets in seen.items())
 
-    member = GroupConsumer(own_broker.bootstrap, stream.group, config={"session.timeout.ms": SESSION_MS})
+    member = GroupConsumer(own_broker.address.bootstrap, stream.group, config={"session.timeout.ms": SESSION_MS})
     try:
         member.subscribe([stream.source], freeze, lambda _: None, lambda _: None)
         waiting(lambda: member.poll(1, 0.05) or assigned, "the assignment")
@@ -58,7 +53,7 @@ def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
         for place, offset in wanted.items():
             member.seek(place, offset)
         member.resume(places)
-        os.kill(own_broker.pid, signal.SIGCONT)
+        os.kill(own_broker.address.pid, signal.SIGCONT)
         # A late answer may take a partition elsewhere half a second after its first records: go on for longer.
         waiting(poll, "every partition to be read to its end")
         fed = {place: ends[place.number] for place in places}
@@ -71,5 +66,5 @@ def test_a_seek_right_after_the_assignment_holds_though_the_broker_answers_late(
         assert all(ends[place.number] > end for place, end in fed.items())
         assert seen == {place: list(range(offset, ends[place.number])) for place, offset in wanted.items()}
     finally:
-        os.kill(own_broker.pid, signal.SIGCONT)
+        os.kill(own_broker.address.pid, signal.SIGCONT)
         member.close()

@@ -288,6 +288,7 @@ def test_an_address_that_others_reach_is_guarded_and_the_token_stays_secret(stre
     assert TOKEN not in one.log.read_text()
 
 
+@pytest.mark.thorough
 def test_two_workers_on_one_port_are_told_so(worker: Any) -> None:
     first = worker().start().wait_running()
     second = worker("1")

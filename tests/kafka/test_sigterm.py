@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from holdfast.infra.kafka.reader import read_range
+from tests.tiers import variants
 
 #: A worker that is asked to stop has this long, in seconds.
 STOP_WITHIN_S = 10.0
@@ -81,7 +82,7 @@ def has_nothing_to_do_again(stream):
     return done
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("guarantee", variants(["exactly-once", "at-least-once"]))
 def test_a_worker_that_is_told_to_stop_under_load_ends_in_time_with_nothing_to_do_again(
     stream, worker, waiting, guarantee
 ):
@@ -101,7 +102,10 @@ def test_a_worker_that_is_told_to_stop_under_load_ends_in_time_with_nothing_to_d
     stream.outputs_are_exact(load.expected)
 
 
-@pytest.mark.parametrize("together", [True, False], ids=["both at once", "one after the other"])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "together", variants([pytest.param(True, id="both at once"), pytest.param(False, id="one after the other")])
+)
 def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(stream, worker, waiting, together):
     both = [worker("0"), worker("1")]
     with Load(stream) as load:
@@ -123,7 +127,10 @@ def test_two_workers_that_are_told_to_stop_under_load_leave_nothing_to_do_again(
     stream.outputs_are_exact(load.expected)
 
 
-@pytest.mark.parametrize("restarted", [True, False], ids=["restarted in its slot", "never restarted"])
+@pytest.mark.parametrize(
+    "restarted",
+    variants([pytest.param(True, id="restarted in its slot"), pytest.param(False, id="never restarted")]),
+)
 def test_a_worker_killed_in_mid_transaction_holds_readers_back_for_a_bounded_time(stream, worker, waiting, restarted):
     """The engine's outputs share their partition with another producer's record, which readers wait for."""
     one = worker()

@@ -81,6 +81,7 @@ def test_a_plain_run_loads_nothing_that_only_others_need(stream, tmp_path: Path)
     assert {name: why for name, why in HEAVY.items() if name in loaded} == {}
 
 
+@pytest.mark.thorough
 def test_a_built_in_aggregation_loads_numpy(stream, tmp_path: Path) -> None:
     stream.feed([(b"k", b'{"amount": 1}')])
     assert "numpy" in loaded_by(stream, tmp_path / "home", "built-in")

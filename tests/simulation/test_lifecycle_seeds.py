@@ -5,15 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.lifecycle import lifecycle_runner
+from tests.tiers import variants
 
-SEEDS, MORE_SEEDS, SHARE = 125, 200, 25
-SHARES = [
-    *range(0, SEEDS, SHARE),
-    *(pytest.param(first, marks=pytest.mark.thorough) for first in range(SEEDS, MORE_SEEDS, SHARE)),
-]
+SEEDS, SHARE = 200, 10
 
 
-@pytest.mark.parametrize("first", SHARES)
+@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=5, quick=1))
 def test_what_a_plan_says_is_what_happens_whoever_dies(first: int) -> None:
     with lifecycle_runner() as runner:
         for seed in range(first, first + SHARE):
@@ -21,6 +18,7 @@ def test_what_a_plan_says_is_what_happens_whoever_dies(first: int) -> None:
             assert outcome.invariant is None, f"seed {seed} broke {outcome.invariant!r}: {outcome.detail}"
 
 
+@pytest.mark.slow
 def test_operators_and_workers_die_and_applies_are_gone_on_with() -> None:
     with lifecycle_runner() as runner:
         outcomes = [runner.run(seed) for seed in range(20)]

@@ -10,6 +10,7 @@ import pytest
 from tests.simulation.owner_world import check_all, commanded, draw_command, owner_schedule
 from tests.simulation.run import runner
 from tests.simulation.verifier import InvariantBroken
+from tests.tiers import variants
 
 SEEDS = 150
 SHARE = 25
@@ -36,7 +37,7 @@ def run(seed: int, folder: Path) -> int:
         return world.asked - done
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=3))
 def test_what_is_cleared_stays_so_and_all_else_is_as_the_input_says(tmp_path: Path, first: int) -> None:
     with runner():
         for seed in range(first, first + SHARE):
@@ -46,6 +47,7 @@ def test_what_is_cleared_stays_so_and_all_else_is_as_the_input_says(tmp_path: Pa
                 raise AssertionError(f"seed {seed}: {broken}") from broken
 
 
+@pytest.mark.slow
 def test_commands_are_broken_off_and_asked_again_in_some_schedules(tmp_path: Path) -> None:
     with runner():
         assert sum(run(seed, tmp_path) for seed in range(25)) > 5

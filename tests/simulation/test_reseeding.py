@@ -20,6 +20,7 @@ from tests.simulation.run import runner
 from tests.simulation.schedule import AIMS, Fault, Kind
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import RECOVERY_S
+from tests.tiers import variants
 
 SEEDS = 100
 SHARE = 25
@@ -153,7 +154,7 @@ def without_changelogs(app: Application) -> Application:
     return app
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, SHARE))
+@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=2, quick=1))
 def test_a_changelog_is_whole_again_and_no_part_of_it_passes_for_it(
     tmp_path: Path, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,29 +28,32 @@ from holdfast.processors.snapshots.gathering import changelog_now
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 from tests.kafka.object_store import BUCKET, WRITER, S3Server
 from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.spark.tuning import GENERATED, tier_configuration, tuned_jvms
 
+__all__ = ["tier_configuration", "tuned_jvms"]
+
+HERE = Path(__file__).resolve().parent
 #: A changelog as processors make it: nothing of the last hour is compacted.
 CONFIG = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
 
 
 @pytest.fixture(scope="session")
-def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def spark_settings(tmp_path_factory: pytest.TempPathFactory, tier_configuration: dict[str, str]) -> Settings:
     settings = load_settings(home=tmp_path_factory.mktemp("spark-home"), spark={"master": "local[2]"})
     source = JarSource(find_java(), settings.ivy_settings)
     # one JVM for all of these tests, so it has the jars for object stores, too
     jars = [str(jar) for name in ("spark", "s3") for jar in fetch_jars(name, settings.cache, source)]
-    spark = settings.spark.model_copy(update={"conf": {"spark.jars": ",".join(jars)}})
+    spark = settings.spark.model_copy(update={"conf": {"spark.jars": ",".join(jars), **tier_configuration}})
     return settings.model_copy(update={"spark": spark})
 
 
 class SharedJvm:
-    """The JVM of these tests: it stays from file to file, warm, for as long as the next test wants it, too.
+    """The JVM of these tests. It stays warm from file to file, and between them where a file needs none.
 
-    Other tests in the same process start and end JVMs of their own, so it ends before them.
+    Tests of other folders start and end JVMs of their own in the same process, so it ends before them.
     """
 
     session: Any = None
-    next_test: pytest.Item | None = None
 
     @classmethod
     def started(cls, settings: Settings) -> Any:
@@ -69,16 +72,18 @@ class SharedJvm:
         cls.session = None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    SharedJvm.next_test = nextitem
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    try:
+        return (yield)
+    finally:
+        if SharedJvm.session is not None and (nextitem is None or not nextitem.path.is_relative_to(HERE)):
+            SharedJvm.stop()
 
 
 @pytest.fixture(scope="module")
-def spark(spark_settings: Settings) -> Iterator[Any]:
-    yield SharedJvm.started(spark_settings)
-    if "spark" not in getattr(SharedJvm.next_test, "fixturenames", ()):
-        SharedJvm.stop()
+def spark(spark_settings: Settings) -> Any:
+    return SharedJvm.started(spark_settings)
 
 
 @pytest.fixture(scope="module")
@@ -102,20 +107,20 @@ def postgres() -> Iterator[PostgresServer]:
     server.remove()
 
 
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3Server]:
-    server = S3Server(tmp_path / "s3")
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3Server(tmp_path_factory.mktemp("s3"))
     yield server.start()
     server.stop()
 
 
 @pytest.fixture
-def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path) -> Settings:
-    """A catalog on Postgres, and files in an object store."""
+def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path, unique: Callable[[str], str]) -> Settings:
+    """A catalog of the test's own on Postgres, and files below a prefix of its own in an object store."""
     return load_settings(
         home=tmp_path / "home",
         warehouse={
-            "url": f"s3://{BUCKET}/warehouse",
+            "url": f"s3://{BUCKET}/{unique('warehouse')}",
             "catalog_url": postgres.url(postgres.new_database()),
             "catalog_user": USER,
             "catalog_password": PASSWORD,
@@ -125,6 +130,17 @@ def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path) -> S
             "s3_secret_key": WRITER[1],
         },
     )
+
+
+@pytest.fixture
+def generated_code(spark: Any) -> Iterator[None]:
+    """Queries run as in the product: as Java that Spark generates."""
+    before = {name: spark.conf.get(name) for name in GENERATED}
+    for name, value in GENERATED.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 class Claims:

@@ -33,7 +33,7 @@ class Rows:
         return table_version(self._settings.paths, self._namespace, STORE).pairs(self._partition)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def namespace(spark: Any, unique: Callable[[str], str]) -> str:
     """A table of the data, by Spark."""
     name = unique("audited")

@@ -104,7 +104,9 @@ def truncate(path: Path) -> None:
     next(path.glob("MANIFEST*")).write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [flip, remove, truncate])
+@pytest.mark.parametrize(
+    "damage", [flip, *(pytest.param(each, marks=pytest.mark.thorough) for each in (remove, truncate))]
+)
 def test_a_damaged_checkpoint_fails_the_read_and_never_gives_a_part_for_the_whole(spark, copies, tmp_path, damage):
     path = tmp_path / "copy"
     shutil.copytree(copies[0], path)
@@ -146,6 +148,7 @@ spark.stop()
 """
 
 
+@pytest.mark.usefixtures("tuned_jvms")
 def test_executors_that_are_processes_of_their_own_read_the_same(copies, tmp_path):
     project = Path(__file__).resolve().parents[2]
     ran = subprocess.run(

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.java import BRIEF, find_java, spark_java_home
 from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.server import find_server, running_server, start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
 from tests.spark.driver import Driver
+from tests.spark.tuning import COMPILED_ONCE
 
 PATIENCE_S = 240.0
 
@@ -39,6 +40,7 @@ class Cluster:
             **os.environ,
             "JAVA_HOME": str(spark_java_home(java, load_settings().cache)),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": BRIEF,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         self._processes = []
@@ -109,7 +111,7 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
     assert driver.do("table", tag=f"snap-{first['answer']['id']}")["answer"] == {"a": "1", "b": "2"}
     assert sorted(read_table(settings, processor, "s")["message_key"].to_pylist()) == ["b", "c"]
     workers = driver.do("workers")["answer"]
-    assert {home.partition("/processors/")[0] for _, home in workers} == {str(Path.cwd())}
+    assert {home.partition("/holdfast/")[0] for _, home in workers} == {str(Path.cwd())}
     assert len(jvms_of(driver.pid)) == drivers_jvms
     missing = driver.do("table", tag="nothing")["error"]
     assert "nothing" in missing["message"]
@@ -121,15 +123,16 @@ def jvms_of(pid):
     return [line for line in listed.stdout.splitlines() if line.split()[1] == "java"]
 
 
-def home_of(tmp_path, **spark):
+def home_of(tmp_path, master, **conf):
+    spark = {"master": master, "conf": COMPILED_ONCE | conf}
     settings = load_settings(home=tmp_path / "home", spark=spark)
-    variables = {f"HOLDFAST_SPARK__{name.upper()}": value for name, value in spark.items() if name != "conf"}
-    variables["HOLDFAST_SPARK__CONF"] = json.dumps(spark.get("conf", {}))
+    variables = {"HOLDFAST_SPARK__MASTER": master, "HOLDFAST_SPARK__CONF": json.dumps(spark["conf"])}
     return settings, {**variables, "HOLDFAST_HOME": str(settings.home)}
 
 
+@pytest.mark.thorough
 def test_on_a_standalone_cluster(cluster, broker, unique, tmp_path):
-    settings, environment = home_of(tmp_path, master=cluster.url, conf={"spark.executor.memory": "512m"})
+    settings, environment = home_of(tmp_path, cluster.url, **{"spark.executor.memory": "512m"})
     processor = unique("cluster")
     driver = Driver(broker, processor, environment, tmp_path / "driver.log")
     takes_snapshots(driver, settings, processor, drivers_jvms=1)
@@ -139,11 +142,12 @@ def test_on_a_standalone_cluster(cluster, broker, unique, tmp_path):
 @pytest.fixture
 def warm(tmp_path):
     """Settings and environment of a home whose Spark is warm, once it is started; it is ended afterwards."""
-    made = home_of(tmp_path, master="warm")
+    made = home_of(tmp_path, "warm")
     yield made
     stop_server(made[0])
 
 
+@pytest.mark.thorough
 def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique, tmp_path, warm):
     settings, environment = warm
     with pytest.raises(SparkUnavailable, match="no warm Spark runs"):
@@ -170,7 +174,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     assert gone["type"] == "SparkUnavailable", gone
     again.kill()
 
-    with pytest.raises(EOFError, match="What to do: See to it that the Spark of HOLDFAST_SPARK__MASTER runs"):
+    with pytest.raises(EOFError, match="What to do: Check that the Spark of `HOLDFAST_SPARK__MASTER` runs"):
         Driver(broker, processor, url, tmp_path / "away.log")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,11 +16,15 @@ from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.snapshots.coverage import NotCovered
 from holdfast.processors.snapshots.names import time_tag
 from holdfast.processors.snapshots.plan import Wanted
+from tests.spark.conftest import Changelog
 
 
-@pytest.fixture
-def lived(changelog: Any) -> tuple[Any, list[tuple[float, dict[tuple[int, bytes], bytes]]]]:
-    """A store with moments that are known: (when, what it held)."""
+@pytest.fixture(scope="module")
+def lived(
+    broker: str, unique: Callable[[str], str], spark: Any
+) -> tuple[Changelog, list[tuple[float, dict[tuple[int, bytes], bytes]]]]:
+    """A store with moments that are known: (when, what it held). Tests tag past versions of it, and change no row."""
+    changelog = Changelog(broker, unique("lived"), spark)
     moments = []
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()

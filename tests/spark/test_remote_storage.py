@@ -48,6 +48,7 @@ def test_a_snapshot_on_postgres_and_s3_is_read_by_spark_and_without_a_jvm(remote
     assert not list(remote_settings.home.rglob("*.parquet"))
 
 
+@pytest.mark.thorough
 def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     expected = {}
     for number in range(4):
@@ -81,6 +82,7 @@ def test_spark_reads_what_pyiceberg_wrote(remote_settings, session_for):
     assert found[0]["n"] == 6
 
 
+@pytest.mark.thorough
 def test_runs_that_make_the_same_catalog_namespace_and_table_at_once_all_go_on(remote_settings, session_for, spark):
     together = threading.Barrier(RACERS)
 
@@ -138,6 +140,7 @@ def test_a_key_that_may_not_write_is_told_and_harms_nothing(remote, remote_setti
     assert remote.table() == {"a": "2"}
 
 
+@pytest.mark.thorough
 def test_a_wrong_secret_key_is_told(remote_settings, session_for):
     wrong = with_warehouse(remote_settings, s3_secret_key="never right")
     session = session_for(remote_settings)

@@ -14,7 +14,8 @@ from holdfast.processors.snapshots.names import snapshots_name
 WHY = 'full, because "a\\b" isn\'t \'c\', ${none} of it:\n{"ä": \U0001f600}'
 
 
-@pytest.mark.parametrize("partitions", [1, 130])  # 130 are written by more than one task
+# 130 are written by more than one task
+@pytest.mark.parametrize("partitions", [1, pytest.param(130, marks=pytest.mark.thorough)])
 def test_each_partition_is_told_once_and_to_the_letter(spark, unique, partitions):
     processor = unique("recorded")
     manifest = SnapshotManifest(

@@ -107,7 +107,9 @@ def test_the_range_is_exact(changelog):
     assert changelog.table() == {"a": "1"}
 
 
-@pytest.mark.parametrize(("few", "join"), [(False, "SortMergeJoin"), (True, "ShuffledHashJoin")])
+@pytest.mark.parametrize(
+    ("few", "join"), [pytest.param(False, "SortMergeJoin", marks=pytest.mark.thorough), (True, "ShuffledHashJoin")]
+)
 def test_a_merge_moves_no_row_between_tasks(changelog, few, join):
     spark = changelog.spark
     changelog.write(0, [(b"%d" % number, 1) for number in range(20)])
@@ -132,6 +134,7 @@ def test_a_merge_moves_no_row_between_tasks(changelog, few, join):
         assert "Exchange" not in shown
 
 
+@pytest.mark.thorough
 def test_of_the_history_only_the_files_of_the_range_are_read(changelog):
     changelog.write(0, [(b"a", 1)])
     changelog.snapshot()
@@ -184,7 +187,11 @@ def test_a_changelog_made_anew_begins_another_generation(changelog):
 DIED_AFTER = ["plan", "feed", "write", "audit", "history", "table", "record"]
 
 
-@pytest.mark.parametrize("died_after", DIED_AFTER)
+@pytest.mark.parametrize(
+    "died_after",
+    # before and after the moment at which readers see it
+    [step if step in ("history", "table") else pytest.param(step, marks=pytest.mark.thorough) for step in DIED_AFTER],
+)
 @pytest.mark.parametrize("wanted", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])
 def test_a_run_that_died_converges_when_run_again(changelog, died_after, wanted):
     changelog.write(0, [(b"a", 1), (b"b", 1)])
@@ -221,7 +228,7 @@ def test_a_run_that_died_converges_when_run_again(changelog, died_after, wanted)
     assert recorded.where(f"snapshot_id = '{plan.snapshot_id}'").count() == 2
 
 
-@pytest.mark.parametrize("then", [Wanted.AUTO, Wanted.CHANGELOG])
+@pytest.mark.parametrize("then", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("died", [Wanted.AUTO, pytest.param(Wanted.CHANGELOG, marks=pytest.mark.thorough)])
 def test_another_snapshot_after_one_that_died_with_its_history_published(changelog, died, then):
     changelog.write(0, [(b"a", 1), (b"b", 1)])
@@ -263,6 +270,7 @@ def test_two_runs_of_one_plan_commit_once(changelog):
     assert [each.manifest.snapshot_id for each in seen.published()].count(plan.snapshot_id) == 1
 
 
+@pytest.mark.thorough
 def test_a_table_that_was_compacted_meanwhile_is_written_again(changelog, monkeypatch):
     changelog.write(0, [(b"a", 1)])
     changelog.snapshot()
@@ -314,6 +322,7 @@ def test_what_was_written_wrongly_is_not_published(changelog, monkeypatch):
     assert changelog.table() == {"a": "2", "b": "1"}
 
 
+@pytest.mark.thorough
 def test_empty_partitions_and_emptied_stores(changelog):
     assert changelog.snapshot().manifest.rows == 0
     changelog.write(1, [(b"a", 1)])
@@ -324,6 +333,7 @@ def test_empty_partitions_and_emptied_stores(changelog):
     assert_history_tells_the_table(changelog)
 
 
+@pytest.mark.thorough
 def test_keys_of_a_mebibyte_and_keys_that_are_no_text(changelog):
     changelog.topics.alter(changelog.topic, {"max.message.bytes": str(4 << 20)})
     long, odd = b"k" * ((1 << 20) - 200), b"\xff\xfe\x00"
@@ -339,9 +349,9 @@ def test_keys_of_a_mebibyte_and_keys_that_are_no_text(changelog):
     ("key", "value"),
     [
         (b"\x09odd", b"\x01\x01" + bytes(8) + b"1"),
-        (b"\x09\xff\xff\xff\xff", b"\x01\x01" + bytes(8) + b"1"),
-        (key_prefix(b"k") + b"n", b"\x07\x01" + bytes(8) + b"1"),
-        (key_prefix(b"k") + b"n", b"\x01\x55" + bytes(8) + b"1"),
+        pytest.param(b"\x09\xff\xff\xff\xff", b"\x01\x01" + bytes(8) + b"1", marks=pytest.mark.thorough),
+        pytest.param(key_prefix(b"k") + b"n", b"\x07\x01" + bytes(8) + b"1", marks=pytest.mark.thorough),
+        pytest.param(key_prefix(b"k") + b"n", b"\x01\x55" + bytes(8) + b"1", marks=pytest.mark.thorough),
     ],
 )
 def test_an_unknown_format_is_refused_and_named(changelog, key, value):
@@ -368,6 +378,7 @@ def test_a_changelog_made_anew_between_plan_and_read_is_noticed(changelog):
     assert changelog.history().count() == 1
 
 
+@pytest.mark.thorough
 def test_a_changelog_truncated_during_the_read_is_noticed(changelog):
     changelog.write(0, [(b"a", 1)])
     changelog.snapshot()

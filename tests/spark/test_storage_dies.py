@@ -11,7 +11,10 @@ from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import WarehouseFailed
 from holdfast.infra.warehouse.catalog import open_catalog, read_table
 from holdfast.processors.snapshots.names import table_name
+from tests.kafka.object_store import S3Server
 from tests.spark.driver import Attached, Driver
+
+pytestmark = pytest.mark.usefixtures("tuned_jvms")
 
 PATIENCE_S = 240.0
 
@@ -47,6 +50,14 @@ def can_be_read(settings, processor):
         return bool(published(settings, processor))
     except OSError:  # a store that has just started answers requests before it knows its own parts
         return False
+
+
+@pytest.fixture
+def s3(tmp_path):
+    """A server that a test may stop."""
+    server = S3Server(tmp_path / "s3")
+    yield server.start()
+    server.stop()
 
 
 @pytest.fixture
@@ -109,6 +120,7 @@ def mounted(broker, unique, tmp_path):
 
 
 @needs_mounts
+@pytest.mark.thorough
 def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mounted):
     driver, folder, shell = mounted
     driver.do("plan", name="second")
@@ -116,7 +128,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
     shell(f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
     told = driver.do("snapshot", name="second")["error"]
     assert told["type"] == "WarehouseFailed", told
-    assert "Let this user write" in told["action"], told
+    assert "Give this user write access" in told["action"], told
     shell(f"umount {folder}")
     assert driver.do("table", tag=None)["answer"] == {"a": "1", "b": "2"}
     assert driver.do("snapshot", name="second")["answer"]["rows"] == 2
@@ -143,7 +155,7 @@ def test_a_folder_that_is_read_only_in_mid_snapshot_and_full_at_any_moment(mount
 
 
 # of the table: before anything, written, published
-@pytest.mark.parametrize("commits", [0, pytest.param(2, marks=pytest.mark.thorough), 3])
+@pytest.mark.parametrize("commits", [*(pytest.param(number, marks=pytest.mark.thorough) for number in (0, 2)), 3])
 def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_path, session_for):
     settings = load_settings(home=tmp_path / "home")
     processor = unique("killed")
@@ -175,6 +187,7 @@ def test_a_driver_that_is_killed_after_each_commit(commits, broker, unique, tmp_
     assert not own.snapshot().committed
 
 
+@pytest.mark.thorough
 def test_a_session_of_a_jvm_that_was_killed_says_so_and_is_ended(local_settings, broker, unique, tmp_path):
     environment = {"HOLDFAST_HOME": str(local_settings.home), "HOLDFAST_SPARK__MASTER": "local[2]"}
     driver = Driver(broker, unique("jvm"), environment, tmp_path / "log")

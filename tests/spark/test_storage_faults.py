@@ -19,19 +19,25 @@ def published(settings, processor):
     return dict(zip(arrow["message_key"].to_pylist(), arrow["json"].to_pylist(), strict=True))
 
 
-@pytest.fixture
-def local_settings(tmp_path):
-    return load_settings(home=tmp_path / "home")
+@pytest.fixture(scope="module")
+def local_settings(tmp_path_factory):
+    return load_settings(home=tmp_path_factory.mktemp("faults") / "home")
+
+
+@pytest.fixture(scope="module")
+def store(local_settings, broker, unique):
+    """A store in a warehouse of its own, which outlives each test's fault."""
+    return Attached(broker, unique("fault"), None)
 
 
 @pytest.fixture
-def local(local_settings, session_for, broker, unique):
-    """A store with one snapshot, in a warehouse of its own, and more to come."""
-    changelog = Attached(broker, unique("fault"), session_for(local_settings))
-    changelog.write(0, [(b"a", 1), (b"b", 2)])
-    changelog.snapshot()
-    changelog.write(0, [(b"a", 3)])
-    return changelog
+def local(store, local_settings, session_for):
+    """The store with a published snapshot, and more to come."""
+    store.spark = session_for(local_settings)
+    store.write(0, [(b"a", 1), (b"b", 2)])
+    store.snapshot()
+    store.write(0, [(b"a", 3)])
+    return store
 
 
 def converges(changelog, settings, session_for):
@@ -58,6 +64,7 @@ def test_a_catalog_that_another_process_has_locked(local, local_settings, sessio
     converges(local, local_settings, session_for)
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_is_locked_for_moments_only_is_waited_for(local, local_settings, session_for):
     stop = threading.Event()
 
@@ -97,6 +104,7 @@ def test_a_catalog_that_is_lost_for_good_is_made_again_from_the_tables(local, lo
     converges(local, local_settings, session_for)
 
 
+@pytest.mark.thorough
 def test_a_catalog_of_another_format_is_left_as_it_is(local, local_settings, session_for):
     catalog = local_settings.paths.catalog
     kept = catalog.read_bytes()

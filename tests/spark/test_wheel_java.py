@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys
 from infra import java as javas
@@ -23,6 +25,7 @@ session.stop_spark(spark)
 """
 
 
+@pytest.mark.thorough
 def test_spark_and_iceberg_run_on_the_wheels_java(tmp_path):
     environment = {**os.environ, "HOLDFAST_HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
     done = subprocess.run(

@@ -62,8 +62,9 @@ def test_the_lock_holds_what_the_project_asks_for() -> None:
 PAGES = [
     "README.md",
     "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
     "CHANGELOG.md",
-    *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")),
+    *sorted(path.relative_to(PROJECT).as_posix() for path in (PROJECT / "docs").rglob("*.md")),
 ]
 
 

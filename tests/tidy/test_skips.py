@@ -18,10 +18,12 @@ SKIPPED = "import pytest\n\ndef test_it():\n    pytest.skip('no broker')\n"
     ("folder", "strict", "outcome"),
     [("kafka", "1", "1 failed"), ("kafka", "0", "1 skipped"), ("unit", "1", "1 skipped")],
 )
+@pytest.mark.slow
 def test_a_skip_on_real_parts_fails_only_where_it_must(tmp_path: Path, folder: str, strict: str, outcome: str) -> None:
     tests = tmp_path / "tests"
     (tests / folder).mkdir(parents=True)
-    shutil.copy(PROJECT / "tests" / "conftest.py", tests)
+    for name in ("conftest.py", "tiers.py", "brokers.py"):
+        shutil.copy(PROJECT / "tests" / name, tests)
     shutil.copy(PROJECT / "pyproject.toml", tmp_path)
     (tests / folder / "test_skipped.py").write_text(SKIPPED)
     environment = {**os.environ, "HOLDFAST_TEST_NO_SKIPS": strict, "PYTHONPATH": str(PROJECT)}

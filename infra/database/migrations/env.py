@@ -1,8 +1,8 @@
-"""What Alembic runs: the migrations, on the connection that the caller holds its lock on.
+"""Runs the migrations for Alembic, on the caller's locked connection.
 
 Invariants:
-    - It opens no connection of its own: ``infra.database.schema`` passes one that is inside a transaction,
-      so that all steps and the version mark become visible together or not at all.
+    - ``infra.database.schema`` passes a connection inside a transaction. All steps and the version mark become visible
+      together, or not at all.
 """
 
 from __future__ import annotations

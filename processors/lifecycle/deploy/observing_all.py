@@ -13,9 +13,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from holdfast.infra.database.records import Deployment
+from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.ports import Deployer, ProcessorStatus, ProcessorStatusSource, World
+from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
 
 #: So many instances are asked at one time.
 SIDE_BY_SIDE = 32

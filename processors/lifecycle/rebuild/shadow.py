@@ -6,11 +6,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
@@ -137,9 +139,7 @@ class ShadowProgram:
         there = topics.describe(names)
         for name in there:
             topics.delete(name)
-        deadline = time.monotonic() + GONE_S
-        while topics.describe(names) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+        wait_until(lambda: not topics.describe(names), GONE_S, every_s=POLL_S)
         self._delete_group(group)
         endpoint = paths.endpoint(group, SLOT)
         for file in (endpoint, endpoint.with_suffix(".failed.json")):
@@ -149,15 +149,8 @@ class ShadowProgram:
 
     def _delete_group(self, group: str) -> None:
         """A member that was killed is in it for as long as its session lasts."""
-        deadline = time.monotonic() + GONE_S
-        while True:
-            try:
-                self._on.topics.delete_group(group)
-                return
-            except KafkaFailed:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POLL_S)
+        delete = partial(self._on.topics.delete_group, group)
+        retry(delete, lambda failed: isinstance(failed, KafkaFailed), GONE_S, every_s=POLL_S)
 
     def _ended(self, processor: str, store: str, program: str, seen: Any) -> ShadowFailed:
         world = self._on.world

@@ -6,13 +6,13 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.infra.kafka.partitioners import spread_in
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.releases import Code, release_id
 from holdfast.processors.lifecycle.plans.facts import (
@@ -101,9 +101,14 @@ class WorldFacts:
 
     def members(self, group: str) -> int:
         """See ``FactSource.members``; workers of ours that died are waited for, as long as their session lasts."""
-        deadline = time.monotonic() + self.ghosts_s
-        while (found := self._topics.members(group)) and self._died(group) and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY_S)
+        found = 0
+
+        def settled() -> bool:
+            nonlocal found
+            found = self._topics.members(group)
+            return not found or not self._died(group)
+
+        wait_until(settled, self.ghosts_s, every_s=_LOOK_EVERY_S)
         return found
 
     def _died(self, processor: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,32 +12,30 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker
-from holdfast.processors.engine import required_topics
+from holdfast.infra.kafka.broker import BrokerAddress
+from holdfast.infra.local_ports import free_port
+from holdfast.infra.waiting import Deadline
+from tests.brokers import TrackedBroker, new_broker
 from tests.kafka.faults.proxy import KafkaProxy
 
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-class ProxiedBroker(EmbeddedBroker):
+class ProxiedBroker(TrackedBroker):
     """Two listeners: one for tests, straight; one that is reached through the proxy only."""
 
     proxy: KafkaProxy
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         super()._configure(port, controller_port, deadline)
         if not self.proxy.upstream:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.proxy.upstream = probe.getsockname()[1]
+            self.proxy.upstream = free_port()
         properties = self._folder / "server.properties"
         lines = dict(line.split("=", 1) for line in properties.read_text().splitlines())
         lines["listeners"] += f",PROXIED://127.0.0.1:{self.proxy.upstream}"
         # The plain listener comes last: a restart takes its port from there.
         lines["advertised.listeners"] = f"PROXIED://127.0.0.1:{self.proxy.port},{lines['advertised.listeners']}"
         lines["listener.security.protocol.map"] += ",PROXIED:PLAINTEXT"
-        lines["group.min.session.timeout.ms"] = "1000"
         properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
 
 
@@ -56,10 +53,9 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, java: Java, broker_jars: tuple[Path, ...]) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     proxy = KafkaProxy()
-    folder = tmp_path_factory.mktemp("proxied")
-    broker = ProxiedBroker(folder, heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
+    broker = new_broker(tmp_path_factory.mktemp("proxied"), kind=ProxiedBroker)
     broker.proxy = proxy
     yield Site(broker, broker.start(), proxy)
     broker.stop()
@@ -77,9 +73,7 @@ def on_site(
     partitions = getattr(request, "param", 2)
     stream = stream_class(site.address.bootstrap, unique("fault"), tmp_path / "state", partitions=partitions)
     stream.create_source()
-    topology = stream.application().topology()
-    facts = required_topics.read_facts(stream.topics, topology)
-    required_topics.apply(required_topics.plan(topology, facts), stream.topics)
+    stream.provision()
     stream.through = replace(stream, bootstrap=site.proxied)
     yield stream
     site.proxy.calm()
@@ -92,7 +86,7 @@ def workers(on_site: Any, worker_class: Any, tmp_path: Path) -> Iterator[Callabl
 
     def make(slot: str = "0", home: str = "home", guarantee: str = "exactly-once") -> Any:
         made.append(worker_class(on_site.through, tmp_path / home, slot))
-        made[-1].environment["TEST_GUARANTEE"] = guarantee
+        made[-1].environment.update(TEST_GUARANTEE=guarantee, TEST_SESSION_MS="4000")
         return made[-1]
 
     yield make

@@ -138,7 +138,7 @@ def count_and_name(value, state):
 def main() -> None:
     bootstrap, group, state_dir, home, guarantee, step, commit = sys.argv[1:]
     fuse = Fuse(step, int(commit))
-    session_ms = int(os.environ.get("TEST_SESSION_MS", "3000"))
+    session_ms = int(os.environ.get("TEST_SESSION_MS", "2000"))
     cluster = DyingCluster(bootstrap, consumer_config={"session.timeout.ms": session_ms, "heartbeat.interval.ms": 500})
     cluster.fuse = fuse
     app = Application(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import verify
+from tests.tiers import variants
 
 #: The engine's transaction timeout, and what read_committed readers may be held back by it at the most, in seconds.
 READERS_WAIT_MAX_S = 15.0 + 15.0
@@ -15,13 +16,14 @@ READERS_WAIT_MAX_S = 15.0 + 15.0
 
 @pytest.mark.parametrize(
     "api_key",
-    [
-        PRODUCE,
-        pytest.param(ADD_OFFSETS, marks=pytest.mark.thorough),
-        pytest.param(TXN_OFFSET_COMMIT, marks=pytest.mark.thorough),
-        END_TXN,
-    ],
-    ids=["sending", "adding", "offsets", "ending"],
+    variants(
+        [
+            pytest.param(END_TXN, id="ending"),
+            pytest.param(PRODUCE, id="sending"),
+            pytest.param(ADD_OFFSETS, id="adding"),
+            pytest.param(TXN_OFFSET_COMMIT, id="offsets"),
+        ]
+    ),
 )
 def test_a_broker_killed_in_mid_commit_loses_and_doubles_nothing(site, on_site, workers, waiting, api_key, capsys):
     on_site.feed_numbers(1000)

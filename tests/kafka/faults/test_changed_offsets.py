@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.kafka.faults.verification import finish, verify
+from tests.tiers import variants
 
 
 @pytest.fixture
@@ -38,8 +39,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("cold", variants([pytest.param(False, id="warm"), pytest.param(True, id="cold")]))
+@pytest.mark.parametrize("change", variants(CHANGES, tested=2))
 def test_changed_offsets_are_refused_until_they_are_set_right(stream, offsets, waiting, change, cold):
     held = {place.number: offset for place, offset in stream.topics.committed_offsets(stream.group).items()}
     changed, said = CHANGES[change]

@@ -9,6 +9,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.kafka.faults.verification import stored_counts
+from tests.tiers import variants
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def counted(stream):
     return stream
 
 
-@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+@pytest.mark.parametrize("cold", variants([pytest.param(True, id="cold"), pytest.param(False, id="warm")]))
 def test_a_source_that_was_made_anew_is_refused_though_its_offsets_fit(counted, waiting, cold):
     topics = counted.topics
     topics.delete(counted.source)

@@ -4,11 +4,24 @@ import pytest
 
 from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, REFUSED, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
+from tests.tiers import variants
 
 
-@pytest.mark.parametrize("fate", [Fate.SWALLOW_REQUEST, Fate.SWALLOW_REPLY], ids=["before it", "after it"])
 @pytest.mark.parametrize(
-    "api_key", [PRODUCE, ADD_OFFSETS, TXN_OFFSET_COMMIT, END_TXN], ids=["records", "adding", "offsets", "end"]
+    "fate",
+    variants([pytest.param(Fate.SWALLOW_REPLY, id="after it"), pytest.param(Fate.SWALLOW_REQUEST, id="before it")]),
+)
+@pytest.mark.parametrize(
+    "api_key",
+    variants(
+        [
+            pytest.param(END_TXN, id="end"),
+            pytest.param(PRODUCE, id="records"),
+            pytest.param(ADD_OFFSETS, id="adding"),
+            pytest.param(TXN_OFFSET_COMMIT, id="offsets"),
+        ],
+        tested=2,
+    ),
 )
 def test_a_connection_cut_at_a_step_of_a_commit_loses_and_doubles_nothing(site, on_site, waiting, api_key, fate):
     on_site.feed_numbers(2000)

@@ -19,7 +19,8 @@ PROJECT = Path(__file__).resolve().parents[3]
 KEYS = 50
 
 
-@pytest.mark.parametrize("step", ["between flush and offsets", "between offsets and commit"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", ["between offsets and commit", "between flush and offsets"])
 def test_an_heir_ends_the_open_transaction_of_an_owner_killed_in_mid_commit(on_site, workers, waiting, tmp_path, step):
     owner = start_dying(on_site, tmp_path, step, commit=12)
     try:

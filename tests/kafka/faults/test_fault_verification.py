@@ -9,6 +9,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from tests.kafka.faults.dying_worker import count_and_name
 from tests.kafka.faults.verification import verify, verify_at_least_once
+from tests.tiers import variants
 
 #: As the store keeps the count of key k1.
 PLACE = key_prefix(b"k1") + b"n"
@@ -56,7 +57,7 @@ def test_the_verifier_finds(stream, wrong):
         verify(stream, stream.state_dir)
 
 
-@pytest.mark.parametrize("wrong", [lose_a_message, lose_an_output, change_the_changelog, change_the_database])
+@pytest.mark.parametrize("wrong", variants([lose_an_output, lose_a_message, change_the_changelog, change_the_database]))
 def test_the_verifier_of_at_least_once_finds(stream, wrong):
     stream.feed_numbers(100)
     stream.options["processing_guarantee"] = "at-least-once"

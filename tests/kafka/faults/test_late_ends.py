@@ -4,6 +4,7 @@ import os
 import re
 import signal
 
+import pytest
 from confluent_kafka import KafkaError
 
 from tests.kafka.faults.proxy import END_TXN, OFFSET_FETCH, REFUSED, TXN_OFFSET_COMMIT, Fate
@@ -27,6 +28,7 @@ def test_an_end_that_arrives_late_does_not_end_the_transaction_that_is_open_then
     verify(on_site, on_site.state_dir)
 
 
+@pytest.mark.thorough
 def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiting):
     """Unanswered offsets abort their transaction; its messages are done again. The one after that is met."""
     on_site.feed([(b"k", b"1")] * 6000)  # in one partition, so that the late offsets are of those that came after
@@ -46,6 +48,7 @@ def test_offsets_that_arrive_late_do_not_set_the_group_back(site, on_site, waiti
     verify(on_site, on_site.state_dir)
 
 
+@pytest.mark.thorough
 def test_a_zombies_end_that_arrives_after_the_rebalance_counts_and_its_successor_waits_for_it(
     site, on_site, workers, waiting
 ):

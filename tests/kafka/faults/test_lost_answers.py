@@ -4,13 +4,21 @@ import pytest
 
 from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
+from tests.tiers import variants
 
 #: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
 QUICK = {"transaction.timeout.ms": 4000}
 
 
-@pytest.mark.parametrize("fate", [Fate.SWALLOW_REPLY, Fate.SWALLOW_REQUEST, Fate.HOLD], ids=lambda fate: fate.name)
-@pytest.mark.parametrize("api_key", [TXN_OFFSET_COMMIT, END_TXN], ids=["offsets", "end"])
+STEPS = {"end": END_TXN, "offsets": TXN_OFFSET_COMMIT}
+#: The hardest is the first: an end that happened, and was not answered.
+UNANSWERED = [(step, fate) for step in STEPS for fate in (Fate.SWALLOW_REPLY, Fate.SWALLOW_REQUEST, Fate.HOLD)]
+
+
+@pytest.mark.parametrize(
+    ("api_key", "fate"),
+    variants([pytest.param(STEPS[step], fate, id=f"{step}-{fate.name}") for step, fate in UNANSWERED]),
+)
 def test_an_unanswered_step_of_a_commit_loses_and_doubles_nothing(site, on_site, waiting, api_key, fate):
     on_site.feed_numbers(2000)
     rule = site.proxy.on(api_key, fate, nth=3)

@@ -96,6 +96,7 @@ def test_a_restore_waits_for_an_open_transaction_and_finds_what_is_committed_abo
     verify(stream, stream.state_dir)
 
 
+@pytest.mark.thorough
 def test_members_that_come_and_go_while_restores_wait_lose_and_double_nothing(stream, held, waiting):
     apps = [stream.application(slot=str(number)) for number in range(3)]
     threads = [threading.Thread(target=app.run) for app in apps]
@@ -120,6 +121,7 @@ def test_members_that_come_and_go_while_restores_wait_lose_and_double_nothing(st
     verify(stream, stream.state_dir)
 
 
+@pytest.mark.thorough
 def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, worker, waiting):
     changelog = changelog_topic(stream.group, "counts")
     stable = stream.topics.end_offsets(changelog, committed=True)
@@ -142,6 +144,7 @@ def test_a_worker_killed_in_its_restore_goes_on_from_what_it_has(stream, held, w
     verify(stream, one.paths.state)
 
 
+@pytest.mark.thorough
 def test_a_worker_frozen_in_its_restore_joins_anew_when_its_successor_went_on(stream, held, worker, waiting):
     zombie, successor = worker("0", home="zombie"), worker("1", home="successor")
     zombie.start()

@@ -2,12 +2,15 @@
 
 import shutil
 
+import pytest
+
 from holdfast.processors.engine.runtime.restore import BULK_RECORDS_MIN
 from tests.kafka.faults.verification import finish, verify
 
 KILLS = 5
 
 
+@pytest.mark.thorough
 def test_a_restore_killed_five_times_in_mid_way_ends_right(on_site, die_at, waiting, monkeypatch):
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # the whole changelog is to be replayed
     keys = on_site.partitions * (BULK_RECORDS_MIN + 10_000)

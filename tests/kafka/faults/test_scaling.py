@@ -9,6 +9,7 @@ from holdfast.processors.engine.runtime import restore
 from tests.kafka.faults.verification import verify
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("on_site", [6], indirect=True, ids=["6 partitions"])
 def test_scaling_from_one_to_three_to_two_under_load(on_site, workers, waiting):
     stop = threading.Event()

@@ -12,6 +12,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
 from tests.kafka.faults.three_brokers import ThreeBrokers
 from tests.kafka.faults.verification import verify
+from tests.tiers import variants
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,14 @@ class StrikingCluster(KafkaCluster):
 
 @pytest.mark.parametrize(
     ("victim", "step"),
-    [
-        ("leader of the changelog", "offsets"),
-        ("transaction coordinator", "commit"),
-        pytest.param("leader of the changelog", "commit", marks=pytest.mark.thorough),
-        pytest.param("transaction coordinator", "offsets", marks=pytest.mark.thorough),
-    ],
+    variants(
+        [
+            ("transaction coordinator", "commit"),
+            ("leader of the changelog", "offsets"),
+            ("leader of the changelog", "commit"),
+            ("transaction coordinator", "offsets"),
+        ]
+    ),
 )
 def test_a_broker_of_three_killed_in_mid_commit_loses_and_doubles_nothing(
     three, stream_class, unique, tmp_path, waiting, victim, step

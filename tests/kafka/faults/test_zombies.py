@@ -10,17 +10,19 @@ import pytest
 
 from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import verify
+from tests.tiers import variants
 
 
 @pytest.mark.parametrize(
     ("api_key", "fate"),
-    [
-        (PRODUCE, Fate.CALL),
-        pytest.param(TXN_OFFSET_COMMIT, Fate.CALL, marks=pytest.mark.thorough),
-        (END_TXN, Fate.CALL),
-        (END_TXN, Fate.HOLD),
-    ],
-    ids=["while sending", "sending offsets", "ending", "its end arrives late"],
+    variants(
+        [
+            pytest.param(END_TXN, Fate.CALL, id="ending"),
+            pytest.param(PRODUCE, Fate.CALL, id="while sending"),
+            pytest.param(TXN_OFFSET_COMMIT, Fate.CALL, id="sending offsets"),
+            pytest.param(END_TXN, Fate.HOLD, id="its end arrives late"),
+        ]
+    ),
 )
 def test_a_zombie_changes_nothing(site, on_site, workers, waiting, api_key, fate):
     on_site.feed_numbers(1000)
@@ -60,12 +62,14 @@ def freezing(value, state):
 
 @pytest.mark.parametrize(
     ("at", "guarantee"),
-    [
-        pytest.param(1000, "exactly-once", id="first message-exactly-once"),
-        pytest.param(1000, "at-least-once", id="first message-at-least-once", marks=pytest.mark.thorough),
-        pytest.param(1999, "exactly-once", id="last message-exactly-once"),
-        pytest.param(1999, "at-least-once", id="last message-at-least-once"),
-    ],
+    variants(
+        [
+            pytest.param(1999, "exactly-once", id="last message-exactly-once"),
+            pytest.param(1999, "at-least-once", id="last message-at-least-once"),
+            pytest.param(1000, "exactly-once", id="first message-exactly-once"),
+            pytest.param(1000, "at-least-once", id="first message-at-least-once"),
+        ]
+    ),
 )
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
     """At the first message nothing of the transaction is sent; at the last, outputs of those before it are."""

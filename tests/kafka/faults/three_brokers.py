@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -13,14 +12,16 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import EmbeddedBroker
+from holdfast.infra.local_ports import free_port
+from holdfast.infra.waiting import Deadline
+from tests.brokers import HASTE, TrackedBroker
 
 CLUSTER_ID = "HoldfastThreeBrokers00"
 NODES = (1, 2, 3)
 TRANSACTION_PARTITIONS = 4
 
 
-class Node(EmbeddedBroker):
+class Node(TrackedBroker):
     """One of the three; its own clients' port, and everybody's controller ports."""
 
     _decides_alone = False
@@ -31,7 +32,7 @@ class Node(EmbeddedBroker):
         super().__init__(folder, heap_mb=320, java=java, jars=jars, options=[BRIEF])
         self.node, self._controllers = node, controllers
 
-    def _configure(self, port: int, controller_port: int, deadline: float) -> None:
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
         voters = ",".join(f"{node}@127.0.0.1:{at}" for node, at in self._controllers.items())
         settings = {
             "process.roles": "broker,controller",
@@ -57,6 +58,7 @@ class Node(EmbeddedBroker):
             "controller.quorum.election.timeout.ms": 1000,
             "controller.quorum.fetch.timeout.ms": 2000,
             "replica.lag.time.max.ms": 5000,
+            **HASTE,
         }
         properties = self._folder / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -69,7 +71,7 @@ class ThreeBrokers:
     """A cluster of three nodes below one folder."""
 
     def __init__(self, folder: Path, java: Java, jars: tuple[Path, ...]) -> None:
-        controllers = {node: _free_port() for node in NODES}
+        controllers = {node: free_port() for node in NODES}
         self.nodes = {node: Node(folder / str(node), node, controllers, java, jars) for node in NODES}
         self.bootstrap = ""
 
@@ -124,9 +126,3 @@ def _java_hash(text: str) -> int:
     for character in text:
         value = (31 * value + ord(character)) & 0xFFFFFFFF
     return value
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

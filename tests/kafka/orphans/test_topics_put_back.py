@@ -21,9 +21,10 @@ from holdfast.processors.lifecycle.orphans.put_back import put_back
 from tests.kafka.conftest import Stream
 from tests.kafka.orphans.leaving import Left, same
 from tests.operating import Killed
+from tests.tiers import variants
 
 
-@pytest.mark.parametrize("where", ["before it is made", "once it is made", "in the middle", "at the end"])
+@pytest.mark.parametrize("where", variants(["in the middle", "before it is made", "once it is made", "at the end"]))
 def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     records = left.read()
     left.apply()

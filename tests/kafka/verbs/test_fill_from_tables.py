@@ -18,6 +18,7 @@ from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy
 from holdfast.processors.lifecycle.plans.stages import LoadTable
 from holdfast.processors.lifecycle.rebuild.table_rows import TableUnfit
 from tests.operating import Operated, killing_at_stages
+from tests.tiers import variants
 from tests.warehouse_tables import write_table
 
 KEYS = 25
@@ -72,7 +73,9 @@ def seen(operated: Operated) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize(("partitioner", "named"), [("murmur2_random", MURMUR2), ("consistent_random", CRC32)])
+@pytest.mark.parametrize(
+    ("partitioner", "named"), variants([("murmur2_random", MURMUR2), ("consistent_random", CRC32)])
+)
 def test_functions_find_the_row_of_each_message_s_key_however_its_writer_spreads_keys(
     operated: Operated, partitioner: str, named: str
 ) -> None:
@@ -100,6 +103,7 @@ def test_functions_find_the_row_of_each_message_s_key_however_its_writer_spreads
     )
 
 
+@pytest.mark.thorough
 def test_filled_again_it_has_what_the_table_has_now_and_kills_on_the_way_do_no_harm(operated: Operated) -> None:
     with_lookup(operated)
     feed(operated)
@@ -116,6 +120,7 @@ def test_filled_again_it_has_what_the_table_has_now_and_kills_on_the_way_do_no_h
     assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
 
 
+@pytest.mark.thorough
 def test_what_can_t_be_a_store_s_content_is_refused_and_changes_nothing(operated: Operated) -> None:
     with_lookup(operated)
     feed(operated)

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
+import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.reader import read_range
@@ -145,6 +146,7 @@ class Sequence:
         return len(keys) == len(set(keys))
 
 
+@pytest.mark.thorough
 def test_what_is_asked_in_any_order_comes_about_whoever_is_killed(operated: Operated) -> None:
     sequence = Sequence(operated, Random(SEED))
     operated.bring_up()

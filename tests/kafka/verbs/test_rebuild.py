@@ -179,6 +179,7 @@ def test_a_store_is_built_anew_while_input_keeps_coming_and_every_key_counts_onc
     all_is_counted_once(operated, feed)
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_new_in_a_version_gets_what_was_read_before_it(operated: Operated) -> None:
     operated.bring_up()
     feed = Feed(operated)
@@ -203,6 +204,7 @@ def test_a_store_that_is_new_in_a_version_gets_what_was_read_before_it(operated:
     assert operated.logged() == feed.sent
 
 
+@pytest.mark.thorough
 def test_killed_at_every_stage_with_its_workers_it_ends_right(operated: Operated) -> None:
     feed = begun(operated)
     shadow = ProcessorClient(shadow_group(operated.group, "counts"), "0", operated.settings.paths)
@@ -234,6 +236,7 @@ def test_killed_at_every_stage_with_its_workers_it_ends_right(operated: Operated
     assert outputs(operated) == feed.total
 
 
+@pytest.mark.thorough
 def test_a_command_that_was_killed_while_the_processor_is_paused_is_gone_on_with_by_the_same_words(
     operated: Operated,
 ) -> None:
@@ -256,6 +259,7 @@ def test_a_command_that_was_killed_while_the_processor_is_paused_is_gone_on_with
     all_is_counted_once(operated, feed)
 
 
+@pytest.mark.thorough
 def test_one_that_is_given_up_while_paused_leaves_the_processor_working(operated: Operated) -> None:
     feed = begun(operated)
     before = operated.logged()
@@ -279,6 +283,7 @@ def test_one_that_is_given_up_while_paused_leaves_the_processor_working(operated
     nothing_is_left(operated)
 
 
+@pytest.mark.thorough
 def test_a_topic_that_lost_its_beginning_is_refused_unless_it_is_said_to_do(operated: Operated) -> None:
     begun(operated)
     topic = f"{operated.group}-in"

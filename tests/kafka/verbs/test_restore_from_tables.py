@@ -17,8 +17,6 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.deploy.supervisord import Supervisord
-from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.kafka.broker import EmbeddedBroker
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
@@ -30,6 +28,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import MakeRelease
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, TableDamaged, TableUnfit
 from holdfast.processors.snapshots.manifest import SnapshotManifest
+from tests.brokers import TrackedBroker
 from tests.operating import PARTITIONS, Killed, Operated, killing_at_stages
 from tests.warehouse_tables import take_snapshot
 
@@ -107,6 +106,7 @@ def test_after_all_was_wiped_it_goes_on_as_if_nothing_had_happened(operated: Ope
     counts_on(operated)
 
 
+@pytest.mark.thorough
 def test_a_lost_changelog_comes_back_although_local_state_is_there(operated: Operated) -> None:
     taken = begun(operated)
     operated.do(Stop(operated.group))
@@ -116,6 +116,7 @@ def test_a_lost_changelog_comes_back_although_local_state_is_there(operated: Ope
     counts_on(operated)
 
 
+@pytest.mark.thorough
 def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
     taken = begun(operated)
     done = restored(operated, at=taken.snapshot_id, stores=("counts",), inputs="stay")
@@ -126,6 +127,7 @@ def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
     operated.wait_for(lambda: operated.logged() == counted(21), "what came since is counted, and nothing twice")
 
 
+@pytest.mark.thorough
 def test_killed_before_in_and_after_every_stage_it_ends_right(
     operated: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +189,7 @@ def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
     assert b"is being written from the warehouse, and is not whole yet" in ended.stdout + ended.stderr
 
 
+@pytest.mark.thorough
 def test_a_command_that_was_killed_while_it_loads_is_gone_on_with_by_the_same_words(operated: Operated) -> None:
     begun(operated)
     words = ["apply", "restore", operated.group, "--at", "latest", "--yes"]
@@ -208,6 +211,7 @@ def test_a_command_that_was_killed_while_it_loads_is_gone_on_with_by_the_same_wo
     counts_on(operated)
 
 
+@pytest.mark.thorough
 def test_a_plan_is_refused_when_the_world_changed_since_it_was_shown(operated: Operated) -> None:
     begun(operated)
     plan = operated.verbs.plan(Restore(operated.group, at="latest"))
@@ -217,6 +221,7 @@ def test_a_plan_is_refused_when_the_world_changed_since_it_was_shown(operated: O
     assert operated.logged() == counted(25)
 
 
+@pytest.mark.thorough
 def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
     begun(operated)
     kept = snapshot(operated, changed=lambda manifest: manifest)
@@ -243,6 +248,7 @@ def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
     counts_on(operated)
 
 
+@pytest.mark.thorough
 def test_input_that_is_gone_or_another_topic_is_refused_saying_from_where_on(operated: Operated) -> None:
     begun(operated)
     topic = f"{operated.group}-in"
@@ -268,14 +274,14 @@ def test_input_that_is_gone_or_another_topic_is_refused_saying_from_where_on(ope
     assert operated.logged() == counted(23)
 
 
+@pytest.mark.thorough
 def test_on_a_new_broker_with_the_inputs_copied_it_goes_on_as_if_nothing_had_happened(
-    operated: Operated, tmp_path: Path, java: Java, broker_jars: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
+    operated: Operated, own_broker: TrackedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun(operated)
     operated.do(Stop(operated.group))
     topic = f"{operated.group}-in"
-    other = EmbeddedBroker(tmp_path / "other-kafka", heap_mb=256, java=java, jars=broker_jars, options=[BRIEF])
-    bootstrap = other.start().bootstrap
+    bootstrap = own_broker.address.bootstrap
     home = tmp_path / "other-home"
     (home / "warehouse").mkdir(parents=True)
     shutil.copy(operated.settings.paths.catalog, home / "warehouse")
@@ -297,7 +303,6 @@ def test_on_a_new_broker_with_the_inputs_copied_it_goes_on_as_if_nothing_had_hap
             assert isinstance(verbs.plan(Deploy(there.group)).verdict, NothingToDo)
     finally:
         Supervisord(load_settings().paths).stop()
-        other.stop(timeout_s=10)
 
 
 def copy_topic(source: Topics, topic: str, target: Topics) -> None:

@@ -21,6 +21,7 @@ def _two_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operating, "DEFINITION", operating.DEFINITION + SECOND_STREAM)
 
 
+@pytest.mark.thorough
 def test_keys_of_both_stores_are_counted_exported_and_cleared(operated: Operated) -> None:
     operated.topics.create(TopicSpec(f"{operated.group}-wide", WIDE, 1))
     operated.bring_up()

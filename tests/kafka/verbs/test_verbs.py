@@ -130,6 +130,7 @@ def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Op
     assert operated.client.status() is None
 
 
+@pytest.mark.thorough
 def test_the_command_line_says_what_the_plan_says(operated: Operated) -> None:
     def run(*words: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -237,6 +238,7 @@ def test_a_changelog_that_lost_its_beginning_is_filled_from_local_state_and_rest
     assert operated.logged() == {key: count + 1 for key, count in ALL_THREE.items()}
 
 
+@pytest.mark.thorough
 def test_where_changelog_and_local_state_are_lost_all_is_built_anew(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=3, each=4)
@@ -255,6 +257,7 @@ def test_where_changelog_and_local_state_are_lost_all_is_built_anew(operated: Op
     assert operated.client.count("counts", all=True)["keys"] == 3
 
 
+@pytest.mark.thorough
 def test_looking_at_state_is_in_nobodys_way(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=30, each=4)

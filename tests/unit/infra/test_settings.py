@@ -60,7 +60,7 @@ def test_a_memory_bound_below_what_works_is_refused_where_settings_are_read(
     monkeypatch.setenv("HOLDFAST_MEMORY_MAX_MB", given)
     with pytest.raises(MemoryTooSmall, match="a worker needs at least 234,881,024") as refused:
         load_settings()
-    assert "Set HOLDFAST_MEMORY_MAX_MB to 224 or more" in str(refused.value.action)
+    assert "Set `HOLDFAST_MEMORY_MAX_MB` to 224 or more" in str(refused.value.action)
     monkeypatch.setenv("HOLDFAST_MEMORY_MAX_MB", "224")
     assert load_settings().memory_max_mb == 224
 

@@ -59,9 +59,17 @@ def test_a_java_failure_without_causes_is_its_own_message():
     [
         ("Caused by: org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked", WarehouseFailed, "let it"),
         ("Caused by: org.sqlite.SQLiteException: [SQLITE_NOTADB] File opened", WarehouseFailed, "another format"),
-        ("Caused by: java.io.FileNotFoundException: /w/x (Read-only file system)", WarehouseFailed, "write the ware"),
-        ("Caused by: software.amazon.awssdk.core.exception.SdkClientException: Unable", WarehouseFailed, "run and can"),
-        ("Caused by: org.postgresql.util.PSQLException: Connection to h:1 refused.", WarehouseFailed, "run and can"),
+        (
+            "Caused by: java.io.FileNotFoundException: /w/x (Read-only file system)",
+            WarehouseFailed,
+            "write access to the ware",
+        ),
+        (
+            "Caused by: software.amazon.awssdk.core.exception.SdkClientException: Unable",
+            WarehouseFailed,
+            "are reachable",
+        ),
+        ("Caused by: org.postgresql.util.PSQLException: Connection to h:1 refused.", WarehouseFailed, "are reachable"),
         ("Cannot fast-forward: main is not an ancestor of audit_x", WarehouseFailed, "Run it again"),
         ("java.lang.OutOfMemoryError: Java heap space", SparkFailed, "DRIVER_MEMORY_MB"),
         ("<_InactiveRpcError: StatusCode.UNAVAILABLE failed to connect", SparkUnavailable, "HOLDFAST_SPARK__MASTER"),
@@ -96,7 +104,7 @@ def test_a_gateway_that_is_gone_is_told():
 
 
 def test_an_error_of_ours_in_a_python_worker_is_told_in_its_own_words():
-    said = "Traceback:\nprocessors.state.errors.StoreDamaged: Store s is damaged. Mend it."
+    said = "Traceback:\nholdfast.processors.engine.state.errors.StoreDamaged: Store s is damaged. Mend it."
     assert spark_failure("read", connect(said)).message == "Spark failed to read: Store s is damaged. Mend it."
 
 

@@ -20,6 +20,6 @@ def test_folders_are_taken_however_they_are_given(tmp_path):
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_options_for_a_folder_are_refused_with_their_names_and_without_their_values(tmp_path, form):
-    with pytest.raises(StorageUnusable, match="is a folder, and key, secret in its options") as refused:
+    with pytest.raises(StorageUnusable, match="is a folder; its options key, secret have no effect") as refused:
         FsspecObjects(form.format(tmp_path), {"key": "mine", "secret": "hidden-value"})
     assert "hidden-value" not in f"{refused.value}"

@@ -74,5 +74,5 @@ def test_a_table_that_was_made_anew_loses_nothing(settings: Settings) -> None:
 
 def test_files_elsewhere_are_not_listed(settings: Settings, tmp_path: Path) -> None:
     made(settings, location=f"file://{tmp_path}/warehouse/data/gone")
-    with pytest.raises(TableElsewhere, match="may be another table's"):
+    with pytest.raises(TableElsewhere, match="Another table may use them"):
         table_files(settings, "gone.counts")

@@ -19,5 +19,5 @@ def test_malformed_json_names_its_variable(monkeypatch, variable, value):
 
 
 def test_a_warehouse_without_tables_is_named(tmp_path):
-    with pytest.raises(TableUnknown, match="no tables yet, so no fleet.aircraft"):
+    with pytest.raises(TableUnknown, match="no tables yet; expected fleet.aircraft"):
         read_table(Paths(tmp_path), "fleet", "aircraft")

@@ -28,6 +28,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 SMALL = RocksMemory(8 << 20, 8 << 20)
 
 
+@pytest.mark.slow
 def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compaction(tmp_path):
     store = TaskStore(RocksDatabases(SMALL), tmp_path / "task")
     store.begin_bulk(100_000)
@@ -67,6 +68,7 @@ except StateDiskFailed as failure:
 """
 
 
+@pytest.mark.slow
 def test_a_last_flush_that_the_disk_refuses_ends_and_is_told(tmp_path):
     """Failed, it stays pending for RocksDB."""
     done = subprocess.run(

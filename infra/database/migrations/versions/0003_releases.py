@@ -1,4 +1,4 @@
-"""Releases: what each version of a processor was made of, and whether it ever worked."""
+"""Releases: code and shape of each deployed version, and when it last worked."""
 
 from __future__ import annotations
 

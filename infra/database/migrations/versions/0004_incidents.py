@@ -1,4 +1,4 @@
-"""Incidents: what is done about them, who has seen them, and when they are tried again."""
+"""Incidents: remedy and action, acknowledgement, and the time of a retry."""
 
 from __future__ import annotations
 

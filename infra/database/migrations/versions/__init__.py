@@ -1,1 +1,1 @@
-"""One module per step of the schema."""
+"""One module for each version of the schema."""

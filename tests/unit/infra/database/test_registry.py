@@ -176,6 +176,7 @@ def test_naive_times_are_refused_and_others_come_back_in_utc(registry: Registry)
 MIGRATE = "import sys; from holdfast.infra.database.registry import Registry; print(Registry(sys.argv[1]).migrate())"
 
 
+@pytest.mark.slow
 def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:
     command = [sys.executable, "-c", MIGRATE, url]
     started = [
@@ -236,6 +237,6 @@ def test_an_unreachable_database_is_named_without_its_password(tmp_path: Path) -
 
 def test_a_registry_without_its_tables_says_what_to_do(tmp_path: Path) -> None:
     registry = Registry(f"sqlite:///{tmp_path / 'empty.db'}")
-    with pytest.raises(RegistryUnavailable, match=r"no such table.*`migrate` ran"):
+    with pytest.raises(RegistryUnavailable, match=r"no such table.*`holdfast up` brings"):
         registry.deployment("fleet")
     registry.close()

@@ -22,8 +22,11 @@ from holdfast.infra.deploy.programs import (
     SupervisorUnavailable,
     program_file,
 )
-from holdfast.infra.deploy.supervisord import Supervisord, process_alive
+from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.paths import Paths
+from holdfast.infra.process import start_mark
+
+pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[4]
 WAIT_S = 30.0
@@ -95,7 +98,7 @@ def test_kill_also_ends_a_program_that_is_frozen(supervisor: Supervisord, paths:
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     supervisor.kill_program("fleet-0")
-    assert not process_alive(pid)
+    assert start_mark(pid) is None
     assert not supervisor.programs()["fleet-0"].alive
 
 
@@ -190,7 +193,7 @@ def test_it_outlives_its_starter_and_a_second_start_finds_the_first(paths: Paths
         assert supervisor.log_tail("fleet-0")[0] == "False"
     finally:
         supervisor.stop()
-    assert not process_alive(pid)
+    assert start_mark(pid) is None
     supervisor.stop()
 
 
@@ -202,9 +205,9 @@ def test_no_program_outlives_the_supervisor(paths: Paths) -> None:
     child = in_state(supervisor, "fleet-0", "RUNNING").pid
     assert child is not None
     os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not process_alive(child), "the program ended with its supervisor")
+    eventually(lambda: start_mark(child) is None, "the program ended with its supervisor")
 
-    with pytest.raises(SupervisorUnavailable, match="doesn't answer"):
+    with pytest.raises(SupervisorUnavailable, match="does not answer"):
         supervisor.programs()
     try:
         assert supervisor.start() != pid
@@ -223,7 +226,7 @@ def test_a_frozen_supervisor_is_not_replaced(
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(SupervisorUnavailable, match=f"pid {pid}.*runs but doesn't answer"):
+        with pytest.raises(SupervisorUnavailable, match=f"pid {pid}.*runs, but does not answer"):
             supervisor.start(timeout_s=1.0)
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -261,5 +264,5 @@ def test_what_the_configuration_cannot_hold_is_refused(paths: Paths) -> None:
 def test_without_a_supervisor_the_error_says_what_to_do(paths: Paths) -> None:
     supervisor = Supervisord(paths)
     assert not supervisor.running()
-    with pytest.raises(SupervisorUnavailable, match=r"What to do: Start the supervisor"):
+    with pytest.raises(SupervisorUnavailable, match=r"What to do: Start it with `holdfast up`"):
         supervisor.programs()

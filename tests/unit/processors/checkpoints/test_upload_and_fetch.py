@@ -17,6 +17,7 @@ from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, step
 from holdfast.processors.engine.checkpoints.upload import MARK_ABANDONED_S
+from tests.tiers import variants
 
 SOURCE = "orders"
 
@@ -124,7 +125,7 @@ def test_an_upload_that_is_broken_off_anywhere_leaves_what_can_be_restored(bench
         assert bench.objects.sizes("group/orders-0/uploads/") == {}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", variants(range(20), tested=4, quick=1))
 def test_two_processes_that_upload_one_task_leave_only_whole_checkpoints(bench, seed):
     """Any interleaving, with one of them standing still for long, dead now and then, and sharing files."""
     random = Random(seed)

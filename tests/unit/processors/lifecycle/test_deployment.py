@@ -21,6 +21,8 @@ from holdfast.processors.lifecycle.deploy.deployment import (
     what_is_missing,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_processor_comes_up_in_all_its_slots(stage: Any) -> None:
     stage.acts({"restore_s": 0.5})

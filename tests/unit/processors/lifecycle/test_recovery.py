@@ -36,6 +36,8 @@ from holdfast.processors.lifecycle.recovery.recovery import (
     worst,
 )
 
+pytestmark = pytest.mark.slow
+
 POLICY = RecoveryPolicy(limits=Limits(stuck_after_s=1.5), ready_s=30, pause_s=0.1)
 Wait = Callable[[Callable[[], bool]], None]
 
@@ -347,7 +349,7 @@ def test_what_passes_is_waited_for_and_uses_no_attempts_up(stage: Any, eventuall
 
 
 def test_a_restore_that_takes_longer_than_an_attempt_is_waited_for(stage: Any, eventually: Wait) -> None:
-    incident_id = broken_down(stage, eventually, failing("fenced"), {"restore_s": 6})
+    incident_id = broken_down(stage, eventually, failing("fenced"), {"restore_s": 3})
     hasty = replace(POLICY, ready_s=0.5)
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=hasty)
     incident = stage.registry.incident(incident_id)

@@ -17,6 +17,8 @@ from holdfast.processors.lifecycle.deploy.deployment import deploy
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits, Starting, Stuck
 from holdfast.processors.lifecycle.recovery.recovery import observe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def frozen(stage: Any) -> Any:

@@ -1,0 +1,71 @@
+"""The deployer: the port for what runs processors and outlives its callers, and the one place that chooses it.
+
+To add a deployer, write a class with the methods of ``LocalDeployer`` beside ``supervisord.py``, and return it from
+``open_deployer``. No other product code names an implementation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.infra.deploy.programs import STOP_WAIT_S, ProgramSpec, ProgramStatus
+from holdfast.infra.paths import Paths
+
+
+class Deployer(Protocol):
+    """Runs programs: a supervisor on one machine, or a cluster."""
+
+    def start(self, timeout_s: float = ...) -> int:
+        """Start the deployer itself unless it runs; returns its process id."""
+        ...
+
+    def running(self) -> bool:
+        """Whether the deployer itself answers."""
+        ...
+
+    def apply(self, spec: ProgramSpec) -> bool:
+        """Register a program; whether anything changed. A changed program is stopped, and stays stopped."""
+        ...
+
+    def start_program(self, name: str) -> None:
+        """Start a program unless it runs."""
+        ...
+
+    def stop_program(self, name: str) -> None:
+        """Stop a program with SIGTERM; returns when its process has ended."""
+        ...
+
+    def kill_program(self, name: str) -> None:
+        """Stop a program with SIGKILL; returns when its process has ended."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Stop a program, and remove it from the deployer."""
+        ...
+
+    def programs(self) -> dict[str, ProgramStatus]:
+        """Every registered program, by name."""
+        ...
+
+    def log_tail(self, name: str, lines: int = ...) -> tuple[str, ...]:
+        """The last lines of a program's output."""
+        ...
+
+
+class LocalDeployer(Deployer, Protocol):
+    """A deployer that is a process of this machine."""
+
+    def pid(self) -> int | None:
+        """Process id of the deployer; None when it does not run."""
+        ...
+
+    def stop(self, timeout_s: float = STOP_WAIT_S) -> None:
+        """Stop all programs and the deployer; returns when its process has ended."""
+        ...
+
+
+def open_deployer(paths: Paths) -> LocalDeployer:
+    """The deployer of a home folder; nothing is started. Any number of callers may use one at once."""
+    from holdfast.infra.deploy.supervisord import Supervisord  # slow to import; the port is needed everywhere
+
+    return Supervisord(paths)

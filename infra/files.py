@@ -1,0 +1,46 @@
+"""Files that several processes share: replaced whole, locked, readable by their owner only.
+
+Invariants:
+    - A reader sees the old content or the new content, never a part.
+    - A private file has mode 0600 from the moment it exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a file, which is made when absent; waits for the process that holds the lock."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
+    """Give a file this content; False when the file has the content already, and stays as it is.
+
+    Args:
+        path: Its folder must exist.
+        text: Written as UTF-8.
+        mode: Permissions of the new file, before the umask.
+    """
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return False
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(new, path)
+    return True
+
+
+def write_private(path: Path, text: str) -> bool:
+    """As ``replace_text``, with mode 0600: for files that hold secrets."""
+    return replace_text(path, text, mode=0o600)

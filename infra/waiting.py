@@ -1,0 +1,77 @@
+"""Waiting outside the engine: one deadline, one loop for conditions, one loop for retries.
+
+The engine never sleeps; it asks its ``Clock``. Everything else that waits for a process, a topic or a lock waits here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
+#: Pause between two checks of a condition, seconds.
+CHECK_EVERY_S = 0.05
+#: Pause between two attempts of a retried call, seconds.
+RETRY_EVERY_S = 0.1
+
+
+class Deadline:
+    """A moment on the monotonic clock at which the caller stops waiting.
+
+    Args:
+        within_s: Seconds from now.
+    """
+
+    def __init__(self, within_s: float) -> None:
+        self._at = time.monotonic() + within_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; 0 once it has passed."""
+        return max(0.0, self._at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() >= self._at
+
+
+def wait_until(condition: Callable[[], Answer], within: float | Deadline, *, every_s: float = CHECK_EVERY_S) -> Answer:
+    """Check a condition until it holds; its first true value, or its last value when the deadline has passed.
+
+    Args:
+        condition: Is called at least once. An error that it raises ends the wait.
+        within: Seconds, or a deadline that several waits share.
+        every_s: Pause between two checks, seconds.
+    """
+    deadline = within if isinstance(within, Deadline) else Deadline(within)
+    while not (answer := condition()) and not deadline.passed:
+        time.sleep(every_s)
+    return answer
+
+
+def retry(
+    call: Callable[[], Answer],
+    retriable: Callable[[Exception], bool],
+    within: float | Deadline,
+    *,
+    every_s: float = RETRY_EVERY_S,
+) -> Answer:
+    """Make a call until it succeeds; raises its last error when the deadline has passed.
+
+    Args:
+        call: Is made at least once.
+        retriable: Whether the call is made again after this error. Every other error is raised at once.
+        within: Seconds, or a deadline that several waits share.
+        every_s: Pause between two attempts, seconds.
+    """
+    deadline = within if isinstance(within, Deadline) else Deadline(within)
+    while True:
+        try:
+            return call()
+        except Exception as failure:
+            if deadline.passed or not retriable(failure):
+                raise
+        time.sleep(every_s)

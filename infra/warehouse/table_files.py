@@ -1,0 +1,35 @@
+"""The files of the warehouse: listing them, and the error when they can't be reached."""
+
+from __future__ import annotations
+
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.errors import StorageUnavailable
+from holdfast.infra.warehouse.properties import pyiceberg_properties
+
+
+def list_files(settings: Settings, location: str) -> tuple[str, ...]:
+    """Sorted paths of all files below a URL, relative to it; empty when nothing is there.
+
+    Raises:
+        StorageUnavailable: The files can't be listed.
+    """
+    from pyarrow.fs import FileSelector  # slow to import
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    files = PyArrowFileIO(pyiceberg_properties(settings))
+    scheme, host, root = files.parse_location(location, files.properties)
+    try:
+        found = files.fs_by_scheme(scheme, host).get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+    except OSError as failure:
+        raise unreachable(location, "listed", failure) from failure
+    below = root.rstrip("/") + "/"
+    return tuple(sorted(one.path.removeprefix(below) for one in found if one.is_file))
+
+
+def unreachable(location: str, done: str, failure: OSError) -> StorageUnavailable:
+    """The error for files at ``location`` that can't be listed, read or deleted (``done``)."""
+    return StorageUnavailable(
+        f"The warehouse's files at {location} can't be {done}: {str(failure).splitlines()[0][:300]}.",
+        action="Check that this machine reaches them; docs/warehouse-storage.md has the settings.",
+        location=location,
+    )

@@ -1,0 +1,157 @@
+"""The one place where tests and benches get a real broker from.
+
+- `broker` (fixture): one broker for the whole run, shared by all test processes. Use it unless a test harms its broker.
+- `own_broker` (fixture): a broker of the test's own, which it may freeze, kill and start again.
+- `started_broker` (context manager) and `new_broker`: the same for any folder, outside of pytest, too.
+
+A broker outlives the process that started it. So that a test process that dies leaves none behind, every folder is
+written down in the run's folder, and pytest's main process stops all of them at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.infra.jars import JarSource, fetch_jars
+from holdfast.infra.java import BRIEF, Java, find_java
+from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker, running_broker
+from holdfast.infra.settings import load_settings
+from holdfast.infra.waiting import Deadline
+
+#: Heap of a broker that one test uses, and of the one that all tests share, MiB.
+OWN_HEAP_MB, SHARED_HEAP_MB = 256, 512
+#: What brokers of tests do at once that production's brokers do now and then. Nothing that a test shows depends on it.
+HASTE = {
+    "log.cleaner.backoff.ms": 500,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    "group.min.session.timeout.ms": 1000,
+}
+#: The folder of pytest's run, which all its test processes know; None outside of pytest.
+_run: Path | None = None
+
+
+class TrackedBroker(EmbeddedBroker):
+    """A broker that knows its address, and copies its storage from a formatted folder where the run has one."""
+
+    _address: BrokerAddress | None = None
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Where the broker is, or was before it was stopped."""
+        assert self._address is not None, "the broker was never started"
+        return self._address
+
+    def start(self, timeout_s: float = 120.0) -> BrokerAddress:
+        """Start the broker and wait until it answers."""
+        _write_down(self._folder)
+        self._address = super().start(timeout_s)
+        return self._address
+
+    def _configure(self, port: int, controller_port: int, deadline: Deadline) -> None:
+        if _run is None:
+            super()._configure(port, controller_port, deadline)
+            return
+        data, formatted = self._folder / "data", _run / "formatted"
+        if formatted.exists() and not data.exists():
+            _copy_storage(formatted, data)
+        super()._configure(port, controller_port, deadline)
+        if not formatted.exists():
+            _offer_storage(data, formatted)
+        with (self._folder / "server.properties").open("a") as properties:
+            properties.writelines(f"{name}={value}\n" for name, value in HASTE.items())
+
+
+@cache
+def broker_jars() -> tuple[Path, ...]:
+    """The locked jars of the broker, from the machine's cache."""
+    settings = load_settings()
+    return fetch_jars("broker", settings.cache, JarSource(find_java(), settings.ivy_settings))
+
+
+def new_broker(
+    folder: Path,
+    *,
+    heap_mb: int = OWN_HEAP_MB,
+    port: int | None = None,
+    java: Java | None = None,
+    options: Sequence[str] = (BRIEF,),
+    kind: type[TrackedBroker] = TrackedBroker,
+) -> Any:
+    """A broker on a folder, not started yet.
+
+    Args:
+        folder: Holds all that the broker writes.
+        heap_mb: Heap bound, MiB.
+        port: The clients' port; None takes a free one.
+        java: The Java that runs it; None takes the machine's.
+        options: Options of its JVM; a bench gives none, and has the JVM of production.
+        kind: The class of the broker.
+    """
+    return kind(folder, port=port, heap_mb=heap_mb, java=java or find_java(), jars=broker_jars(), options=options)
+
+
+@contextmanager
+def started_broker(folder: Path, **options: Any) -> Iterator[Any]:
+    """A broker that runs on a folder (`new_broker` has the options), and is stopped at the end."""
+    broker = new_broker(folder, **options)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop(timeout_s=10)
+
+
+def shared_broker() -> BrokerAddress:
+    """The broker that all test processes of the run share; the first one that asks starts it."""
+    assert _run is not None, "only pytest's runs have a shared broker"
+    folder = _run / "broker"
+    with (_run / "broker.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return running_broker(folder) or new_broker(folder, heap_mb=SHARED_HEAP_MB).start()
+
+
+def belong_to(run: Path) -> None:
+    """Tell the folder of pytest's run; every test process does so before it makes a broker."""
+    global _run
+    _run = run
+
+
+def stop_all(run: Path) -> None:
+    """Stop all brokers that were started in a run and still are there."""
+    started = run / "brokers.txt"
+    for folder in started.read_text().splitlines() if started.exists() else ():
+        if running_broker(Path(folder)) is not None:
+            # Neither Java nor jars are needed to stop it.
+            EmbeddedBroker(Path(folder), java=find_java(), jars=()).stop(timeout_s=10)
+
+
+def _copy_storage(formatted: Path, data: Path) -> None:
+    shutil.copytree(formatted, data)
+    # As after formatting: no two clusters have one id.
+    fresh = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+    meta = data / "meta.properties"
+    meta.write_text(re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={fresh}", meta.read_text()))
+
+
+def _offer_storage(data: Path, formatted: Path) -> None:
+    """Keep what was formatted for the brokers to come. The rename is atomic: a copy is whole, or not there."""
+    copied = Path(shutil.copytree(data, formatted.with_name(f"formatted-{uuid.uuid4().hex}")))
+    try:
+        copied.rename(formatted)
+    except OSError:  # another test process was first
+        shutil.rmtree(copied)
+
+
+def _write_down(folder: Path) -> None:
+    if _run is not None:
+        with (_run / "brokers.txt").open("a") as started:
+            started.write(f"{folder.resolve()}\n")

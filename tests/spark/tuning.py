@@ -1,0 +1,28 @@
+"""Spark's properties for tests: less CPU for JVMs that live for minutes and queries that run once, on a few rows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from holdfast.infra.java import BRIEF
+
+#: Half the CPU of a JVM that lives for minutes is its second compiler.
+COMPILED_ONCE = {"spark.driver.defaultJavaOptions": BRIEF, "spark.executor.defaultJavaOptions": BRIEF}
+#: To interpret a query of a few rows takes less time than to generate Java for it and to compile that.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+#: Spark's defaults, which the product keeps.
+GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
+
+@pytest.fixture(scope="session")
+def tier_configuration(pytestconfig: pytest.Config) -> dict[str, str]:
+    """The properties of this run. ``--thorough`` generates code, as the product does."""
+    return COMPILED_ONCE if pytestconfig.getoption("--thorough") else COMPILED_ONCE | INTERPRETED
+
+
+@pytest.fixture
+def tuned_jvms(tier_configuration: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every session that the test's settings start, in this process or another one, has these properties."""
+    monkeypatch.setenv("HOLDFAST_SPARK__CONF", json.dumps(tier_configuration))
