@@ -248,8 +248,8 @@ def judge_config(
     """Whether a changelog exists, is the topic that state belongs to, and has the configuration that state needs."""
     topic, store = changelog.topic.name, changelog.store
     fill = (
-        f"If local state is right: `holdfast apply stop {processor}`, then "
-        f"`holdfast apply backfill {processor} --store {store} --from local`."
+        f"If local state is right: `holdfast apply backfill {processor} --store {store} --from local`; first "
+        f"`holdfast apply stop {processor}` if it runs."
     )
     if seen is None:
         sentence = f"Changelog {topic} is not there; no restore is possible."
@@ -346,7 +346,7 @@ def _of_transaction(transaction: OpenTransaction | None, processor: str) -> tupl
             return (
                 f"A transaction hangs, {transaction.sentence}; "
                 "no coordinator knows it, so it stays until it is aborted.",
-                f"Abort it with {abort}; its records were never committed.",
+                f"Its records were never committed; abort it with {abort}.",
             )
         case "open":
             limit = "" if transaction.timeout_s is None else f" of {transaction.timeout_s:.0f} s"
@@ -399,8 +399,8 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
             actions.append(
                 f"To continue without them: `holdfast apply reposition {reader}`."
                 if gone == len(told)
-                else f"Rebuild the state from the records that are left: `holdfast apply stop {reader}`, then "
-                f"`holdfast apply clear {reader} --all --rewind earliest`."
+                else f"Rebuild the state from the records that are left: `holdfast apply clear {reader} --all --rewind "
+                f"earliest`; first `holdfast apply stop {reader}` if it runs."
             )
     numbers = {"records_gone": lost}
     if not sentences:
@@ -427,8 +427,8 @@ def judge_partitions(topic: str, readers: Sequence[Topology], topics: Mapping[st
                 f"{topology.processor} has {facts.partitions}: keys and their state are in different partitions."
             )
             actions.append(
-                f"Rebuild the state, which sends outputs again: `holdfast apply stop {topology.processor}`, then "
-                f"`holdfast apply clear {topology.processor} --all --rewind earliest`."
+                f"Rebuild the state, which sends outputs again: `holdfast apply clear {topology.processor} --all "
+                f"--rewind earliest`; first `holdfast apply stop {topology.processor}` if it runs."
             )
     text = " ".join(sentences)
     numbers = {"partitions": seen.partitions}
