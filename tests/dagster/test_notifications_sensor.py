@@ -95,7 +95,7 @@ def test_a_webhook_that_was_away_then_silent_gets_everything_once_in_order(
 ) -> None:
     first = opened(registry)
     assert "can't be reached" in tick()
-    registry.close_incident(first, "failed", datetime.now(UTC), reason="all 3 attempts were used up")
+    registry.close_incident(first, "failed", datetime.now(UTC), reason="all 3 attempts are used")
     run = failed_run(instance, {"processor": "routes"})
     webhook.status = None
     webhook.start()

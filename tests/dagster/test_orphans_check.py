@@ -84,7 +84,7 @@ def archived_then_deleted_by_the_job(
     assert "archived 20" in (checked(operated).description or "")
 
     assert cli.main(["orphans", "plan", "--only", topic]) == 0
-    assert "may be deleted from" in capsys.readouterr().out
+    assert "can be deleted from" in capsys.readouterr().out
     monkeypatch.setenv("HOLDFAST_ORPHAN_GRACE_DAYS", "0")
     assert cli.main(["orphans", "plan", "--only", topic, "--json"]) == 2
     plan = json.loads(capsys.readouterr().out)
@@ -127,5 +127,5 @@ def test_what_cannot_be_looked_at_is_said(
     broken.write_text("this is no database")
     monkeypatch.setenv("HOLDFAST_WAREHOUSE__CATALOG_URL", f"sqlite:///{broken}")
     (sentence,) = listed(capsys)["unseen"]
-    assert sentence.startswith("The warehouse could not be looked at")
+    assert sentence.startswith("The warehouse could not be read")
     assert not checked(operated).passed

@@ -174,7 +174,7 @@ def test_the_check_is_told_when_its_answer_changes_and_not_at_each_tick(registry
     (incident,) = registry.open_incidents()
     assert told.description is not None
     assert told.description.startswith("Its process is gone. Slot 0: It has no process. Since ")
-    assert told.description.endswith(f"incident {incident.id}. Recovery is on its way.")
+    assert told.description.endswith(f"incident {incident.id}. Recovery is starting.")
     assert f"## Incident {incident.id}: fleet" in str(told.metadata["timeline"].value)
     assert ticker()[1] == []
     registry.decide_incident(incident.id, "changelog-missing", "ask", "holdfast apply backfill fleet --store s")
@@ -239,7 +239,7 @@ def test_no_run_is_asked_for_while_the_broker_is_away(registry: Registry, ticker
     assert requests == []
     assert f"Incident {incident.id} waits: " in ticker.said
     assert told.description is not None
-    assert told.description.endswith("It goes on by itself as soon as a broker answers.")
+    assert told.description.endswith("It resumes without an action as soon as a broker answers.")
     assert ticker()[0] == []
 
 
@@ -308,7 +308,7 @@ def test_an_apply_that_was_broken_off_is_told_and_one_under_way_is_not(
     requests, (told,) = ticker()
     assert (requests, told.passed) == ([], False)
     assert told.description is not None
-    assert told.description.startswith(f"An apply was broken off: clear, apply {begun.id}, begun by ada")
+    assert told.description.startswith(f"An apply was interrupted: clear, apply {begun.id}, started by ada")
     assert "It stopped because: the disk is full" in told.description
     assert told.description.endswith(f"What to do: holdfast apply resume {begun.id}")
     assert ticker() == ([], [])

@@ -124,7 +124,7 @@ def test_a_changelog_that_would_give_other_state_fails_the_rehearsal(
     assert not run(counting, instance, processor=counting.group, partition=0).success
     said = told(counting, instance)
     assert not said.passed
-    assert "counts differ from what the owner has" in said.description
+    assert "counts differ from the owner's state" in said.description
     capsys.readouterr()
     assert cli.main(["rehearse", counting.group, "--partition", "0", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["equal"] is False

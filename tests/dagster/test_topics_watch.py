@@ -107,7 +107,7 @@ def test_a_changelog_that_was_altered_lost_and_made_again_is_told_until_it_is_me
     operated.topics.delete(operated.changelog)
     assert "is not there" in watch.tick()["config_matches_spec"]
     operated.do(Provision(operated.group))
-    assert "was deleted and made again" in watch.tick()["config_matches_spec"]
+    assert "was deleted and created again" in watch.tick()["config_matches_spec"]
     assert watch.tick() == {}
     operated.do(Backfill(operated.group, "counts", "local"))
     assert watch.tick() == {"config_matches_spec": ""}
@@ -150,7 +150,7 @@ def test_input_that_is_gone_unread_and_partitions_that_were_added_are_told(
     said = watch.tick()
     assert set(said) == {"offsets_within_log"}
     assert f"{source}[0] begins at offset" in said["offsets_within_log"]
-    assert "records are gone unread" in said["offsets_within_log"]
+    assert "records were deleted before they were read" in said["offsets_within_log"]
     assert f"holdfast apply reposition {operated.group}" in said["offsets_within_log"]
     operated.do(Reposition(operated.group))
     assert watch.tick() == {"offsets_within_log": ""}

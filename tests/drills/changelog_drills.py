@@ -56,7 +56,7 @@ def changelog_anew(it: Exercise) -> None:
     it.broken()
     it.topics.delete(it.changelog)
     it.topics.create(TopicSpec(it.changelog, PARTITIONS, 1, {"cleanup.policy": kept["cleanup.policy"]}))
-    it.says(it.changelog_asset, CONFIG_MATCHES, "was deleted and made again", "apply backfill")
+    it.says(it.changelog_asset, CONFIG_MATCHES, "was deleted and created again", "apply backfill")
     it.red_since(it.processor_asset, WORKING, it.broke_at, "What to do: holdfast apply backfill")
     it.act("apply", "backfill", it.name, "--store", STORE, "--from", "local", "--yes")
     it.mended()

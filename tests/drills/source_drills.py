@@ -68,7 +68,7 @@ def widened(it: Exercise) -> None:
     admin = AdminClient({"bootstrap.servers": it.topics.bootstrap})
     for future in admin.create_partitions([NewPartitions(it.source, PARTITIONS + 1)]).values():
         future.result(30)
-    it.says(it.source_asset, PARTITION_COUNT, "keys and their state have parted", "--rewind earliest")
+    it.says(it.source_asset, PARTITION_COUNT, "keys and their state are in different partitions", "--rewind earliest")
     wait_for(lambda: not it.works(), "the workers to stop over it")
     it.act("apply", "clear", it.name, "--all", "--rewind", "earliest", "--yes")
     it.mended()

@@ -204,7 +204,7 @@ class Worker:
         command = [
             sys.executable,
             "-m",
-            "processors",
+            "holdfast.processors",
             "--processor",
             self.stream.group,
             "--slot",

@@ -1,10 +1,10 @@
-"""Compaction: whether a changelog is kept compact, as state needs it. Facts in, problems out; nothing is read here.
+"""Judges whether the broker compacts a changelog: a pure function from facts to problems.
 
 Invariants:
-    - Reading only; what to do is said with each problem, and done by whoever reads it.
-    - A transaction counts as standing in the way only when the last stable offset stood still for the whole patience:
-      under exactly-once processing an open transaction is the normal case.
-    - What is not known is not judged: a number that could not be had never passes for a good one.
+    - Nothing is changed; each problem names the action, and an operator carries it out.
+    - A transaction is a problem only after the last stable offset has stood still for the whole patience: with
+      exactly-once processing, open transactions are the normal case.
+    - Unknown facts are not judged: a number that could not be read never counts as good.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, OpenTransaction, stan
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
-#: How long the last stable offset may stand still below the end before a transaction counts as in the way, seconds:
-#: longer than the broker takes to end what a killed processor left open (its timeout and the broker's next look).
+#: Seconds for which the last stable offset may stand still below the end before a transaction is a problem. The broker
+#: needs less to end the transaction of a killed processor: its timeout, and the interval of the broker's checks.
 PATIENCE_S = 30.0
-#: Offsets of one partition between start and end; above, restoring takes minutes and compaction should be looked at.
-#: Offsets bound records from above only: not judged where records were estimated.
+#: Offsets of one partition between start and end; above this a restore takes minutes and compaction needs a check.
+#: Offsets are only an upper bound of records: not judged where records were estimated.
 MAX_SPAN = 50_000_000
-#: A restore of all state may take so many seconds.
+#: Seconds that a restore of all state may take.
 RESTORE_TARGET_S = 300.0
-#: Records a second that one worker restores, where nothing was measured: half of what a slow disk did.
+#: Records per second that one worker restores, if nothing was measured: half the rate of a slow disk.
 ASSUMED_RECORDS_PER_S = 200_000.0
-#: A partition may have so many times the records that its keys, its open segment and its lag explain.
+#: A partition may have this many times the records that its keys, its open segment and its lag explain.
 BOUND_FACTOR = 1.3
-#: Fewer records than this are never too many.
+#: A partition with fewer records is never reported as too large.
 RECORDS_FEW = 100_000
-#: A store may take so many times the bytes of what lives in it, and so many bytes in any case.
+#: A store may take this many times its live bytes, plus this many bytes.
 AMPLIFICATION, STORE_BYTES_FEW = 2.0, 64 * 2**20
-#: A lag before compaction above this many times what was asked for is worth a word.
+#: A lag before compaction above this many times the requested one is reported.
 LAG_FACTOR = 24
 
 Kind = Literal[
@@ -43,21 +43,21 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpan:
-    """One partition; what could not be had is None.
+    """One partition; None for facts that could not be read.
 
     Args:
         partition: Its number.
-        start: The first offset that is still there.
+        start: The first offset that still exists.
         last_stable: The last stable offset.
         high_watermark: The end.
-        stood_still_s: How long ``last_stable`` was seen to stay below the end.
-        open: The transactions that are open on it.
+        stood_still_s: Seconds for which ``last_stable`` stayed below the end.
+        open: The open transactions on the partition.
         size_bytes: Its size on disk.
-        records: How many records there are, estimated from a few places.
-        keys: How many keys live in its state, as its worker estimates.
+        records: Number of records, estimated from samples at a few offsets.
+        keys: Number of keys in its state, estimated by its worker.
         young: Offsets younger than the lag before compaction.
-        tested: Old records that were looked at.
-        overdue: Of those, how many were overwritten so long ago that they should be gone.
+        tested: Old records in the samples.
+        overdue: Those of ``tested`` that were overwritten so long ago that compaction should have removed them.
         oldest_s: The age of the first record.
     """
 
@@ -77,13 +77,13 @@ class PartitionSpan:
 
     @property
     def span(self) -> int:
-        """Offsets between start and end: at least as many as there are records."""
+        """Offsets between start and end; never less than the number of records."""
         return self.high_watermark - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRate:
-    """Records a second that one worker restores, and how many workers share the work."""
+    """Records per second that one worker restores, and the number of workers that share the work."""
 
     records_per_s: float
     workers: int = 1
@@ -92,22 +92,22 @@ class RestoreRate:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpace:
-    """The local stores that a changelog's state is in, over all tasks: bytes on disk, and bytes that live."""
+    """The local stores of one changelog, over all tasks: bytes on disk and live bytes."""
 
     size_bytes: int
     live_bytes: int
 
     @property
     def amplification(self) -> float:
-        """Bytes on disk for each byte that lives."""
+        """Bytes on disk for each live byte."""
         return self.size_bytes / max(1, self.live_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionFacts:
-    """A changelog as the cluster has it; ``config`` is None when the topic is not there.
+    """The facts of a changelog in the cluster; ``config`` is None when the topic does not exist.
 
-    ``unknown`` has a sentence for each fact that could not be had.
+    ``unknown`` has a sentence for each fact that could not be read.
     """
 
     topic: str
@@ -139,7 +139,7 @@ class CompactionFacts:
 
     @property
     def restore_s(self) -> float | None:
-        """Seconds that a restore of everything takes; by offsets, which bound records, where those are not known."""
+        """Seconds for a restore of all partitions; computed from offsets, an upper bound, if records are unknown."""
         if self.rate is None or self.config is None:
             return None
         records = self.span if self.records is None else self.records
@@ -148,7 +148,7 @@ class CompactionFacts:
 
 @dataclass(frozen=True, slots=True)
 class CompactionProblem:
-    """Something to look at: what is seen, what to do, the numbers behind it, and the command that mends it."""
+    """One problem of a changelog: the fault, the action, the numbers, and the command that repairs it."""
 
     kind: Kind
     sentence: str
@@ -159,7 +159,7 @@ class CompactionProblem:
 
     @property
     def text(self) -> str:
-        """All of it, for people."""
+        """The fault, the action and the command as one text."""
         return f"{self.sentence} {self.action}" + (f" Remedy: `{self.command}`" if self.command else "")
 
 
@@ -172,15 +172,15 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
     max_span: int = MAX_SPAN,
     restore_target_s: float = RESTORE_TARGET_S,
 ) -> tuple[CompactionProblem, ...]:
-    """What is wrong with a changelog; empty when nothing is.
+    """The problems of a changelog; empty when it is in order.
 
     Args:
-        expected: The changelog as it should be.
-        facts: As it is.
-        processor: Whose it is, for the commands.
-        patience_s: See ``PATIENCE_S``.
-        max_span: See ``MAX_SPAN``.
-        restore_target_s: See ``RESTORE_TARGET_S``.
+        expected: The topic that the application defines.
+        facts: The topic in the cluster.
+        processor: The name in the commands of the problems.
+        patience_s: Seconds for which the last stable offset may stand still, as ``PATIENCE_S``.
+        max_span: Offsets that one partition may span, as ``MAX_SPAN``.
+        restore_target_s: Seconds that a restore of all state may take, as ``RESTORE_TARGET_S``.
     """
     name = processor or "<processor>"
     if facts.config is None:
@@ -188,7 +188,7 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
             CompactionProblem(
                 "absent",
                 f"Topic {facts.topic} is not there.",
-                "Materialise its asset to create it.",
+                "Materialise its asset to create it, or run the command.",
                 f"holdfast apply provision {name}",
             ),
         )
@@ -203,7 +203,7 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
                 CompactionProblem(
                     "span",
                     f"Partition {part.partition} spans {part.span} offsets, expected at most {max_span}.",
-                    "Look at the broker's log cleaner, and at min.cleanable.dirty.ratio and segment.ms of the topic.",
+                    "Check the broker's log cleaner, and `min.cleanable.dirty.ratio` and `segment.ms` of the topic.",
                     partition=part.partition,
                     numbers={"offset_span": part.span},
                 )
@@ -216,7 +216,7 @@ def _drifted(expected: TopicSpec, config: Mapping[str, str], name: str) -> Itera
         yield CompactionProblem(
             "drift",
             f"{entry} is {config.get(entry, 'unset')}, expected {value}.",
-            "Materialise the changelog asset to repair it.",
+            "Materialise the changelog asset to repair it, or run the command.",
             f"holdfast apply provision {name}",
         )
 
@@ -228,8 +228,8 @@ def _copies(facts: CompactionFacts) -> Iterator[CompactionProblem]:
     if facts.replication < wanted.replication:
         yield CompactionProblem(
             "copies",
-            f"{facts.topic} has {facts.replication} copies, {wanted.replication} would do ({wanted.why}).",
-            "Give its partitions more copies with `kafka-reassign-partitions.sh`; nothing has to be stopped for it.",
+            f"{facts.topic} has {facts.replication} copies, expected {wanted.replication} ({wanted.why}).",
+            "Add copies with `kafka-reassign-partitions.sh`; the processor can run meanwhile.",
             numbers={"replication": facts.replication, "brokers": facts.brokers},
         )
 
@@ -240,25 +240,24 @@ def _lag(expected: TopicSpec, topic: str, config: Mapping[str, str]) -> Iterator
     if seen is not None and asked is not None and seen > max(asked, 1) * LAG_FACTOR:
         yield CompactionProblem(
             "lag",
-            f"{entry} is {seen / 3.6e6:.0f} h, {asked / 3.6e6:.0f} h were asked for: nothing younger is compacted.",
-            "It keeps more, so it is not changed by itself; set it lower unless another reader needs it.",
+            f"{entry} is {seen / 3.6e6:.0f} h, expected {asked / 3.6e6:.0f} h; younger records are not compacted.",
+            "A repair never shortens it, because it keeps more. Set it lower unless another reader needs it.",
             f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {entry}={asked:.0f}",
             numbers={"min_compaction_lag_s": seen / 1000},
         )
 
 
 def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) -> Iterator[CompactionProblem]:
-    """What holds the last stable offset: behind it nothing is compacted, and nothing is read."""
+    """The problems of a held last stable offset; behind it nothing is compacted or read."""
     where = (
-        f"Partition {part.partition}: the last stable offset stood at {part.last_stable}, below the end at "
+        f"Partition {part.partition}: the last stable offset stayed at {part.last_stable}, below the end at "
         f"{part.high_watermark}, for {part.stood_still_s:.0f} s: "
     )
     if not part.open:
         yield CompactionProblem(
             "hanging",
             f"{where}a transaction is open, and nothing behind it is compacted or read.",
-            "Find it with `kafka-transactions.sh find-hanging` and abort it, unless a producer of another "
-            "program holds it on purpose.",
+            "Find it with `kafka-transactions.sh find-hanging`. Abort it, unless a program holds it on purpose.",
             partition=part.partition,
             numbers={"stood_still_s": part.stood_still_s},
         )
@@ -270,19 +269,20 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
             f"--start-offset {each.start_offset}"
         )
         if meaning == "open":
-            limit = "" if each.timeout_s is None else f", which is after {each.timeout_s:.0f} s"
+            limit = "" if each.timeout_s is None else f" of {each.timeout_s:.0f} s"
             yield CompactionProblem(
                 "open",
                 f"{where}a transaction is {each.sentence}; nothing behind it is compacted or read.",
-                f"Its producer lives, or its coordinator will end it by its timeout{limit}: look at that program.",
+                f"Check the program of that producer. Its coordinator ends the transaction after its timeout{limit}.",
                 partition=part.partition,
                 numbers=numbers,
             )
         elif meaning == "hanging":
             yield CompactionProblem(
                 "hanging",
-                f"{where}a transaction hangs, {each.sentence}; no coordinator knows it, so that it stays for ever.",
-                "Abort it: what it wrote was never committed.",
+                f"{where}a transaction hangs, {each.sentence}; "
+                "no coordinator knows it, so it stays until it is aborted.",
+                "Abort it; its records were never committed.",
                 abort,
                 part.partition,
                 numbers,
@@ -290,10 +290,10 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
         else:
             yield CompactionProblem(
                 "hanging",
-                f"{where}a transaction is {each.sentence}; no coordinator tells of it, and it is too young to be given "
-                "up.",
-                "Wait until it is older than transaction.max.timeout.ms, or have this client the right Describe on "
-                "transactional ids, to see whose it is. Then abort it if nobody's.",
+                f"{where}a transaction is {each.sentence}; "
+                "no coordinator reports it, but it may still end by its timeout.",
+                "Wait until it is older than `transaction.max.timeout.ms`, or grant this client `Describe` on "
+                "transactional ids to see its producer. Abort it if it has none.",
                 abort,
                 part.partition,
                 numbers,
@@ -303,23 +303,23 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
 def _not_compacted(
     topic: str, config: Mapping[str, str], part: PartitionSpan, *, explained: bool
 ) -> Iterator[CompactionProblem]:
-    """The two tests from outside, and what to make of them: blockers that were found come first."""
+    """Overdue records, and more records than the configuration allows; a blocker that was found explains both."""
     cleaner = (
-        "What was found above is in the way: mend that first."
+        "Repair the problem above first; it blocks compaction."
         if explained
-        else "Nothing of the topic stands in the way, so the broker's log cleaner is behind, or its thread died, which "
-        "it does silently: look at DeadThreadCount and time-since-last-run-ms of kafka.log, and restart that broker."
+        else "The topic blocks nothing, so the broker's log cleaner is late or its thread died. Check "
+        "`DeadThreadCount` and `time-since-last-run-ms` of `kafka.log`, and restart that broker."
     )
     open_segment = _open_segment(config, part)
     if open_segment is not None:
         yield open_segment
-        cleaner = "Its one open segment is in the way: mend that first."
+        cleaner = "Repair the open segment first; it blocks compaction."
     if part.overdue:
         share = part.overdue / max(1, part.tested)
         yield CompactionProblem(
             "overdue",
-            f"Partition {part.partition}: of {part.tested} old records looked at, {part.overdue} ({share:.0%}) were "
-            "overwritten before max.compaction.lag.ms and a segment's time ago, and are still there.",
+            f"Partition {part.partition}: {part.overdue} of {part.tested} old records in a sample ({share:.0%}) were "
+            "overwritten longer ago than `max.compaction.lag.ms` and `segment.ms`, but still exist.",
             cleaner,
             partition=part.partition,
             numbers={"overdue_records": part.overdue, "tested_records": part.tested},
@@ -328,8 +328,8 @@ def _not_compacted(
     if allowed is not None and part.records is not None and part.records > max(RECORDS_FEW, allowed * BOUND_FACTOR):
         yield CompactionProblem(
             "bound",
-            f"Partition {part.partition} holds about {part.records} records for {part.keys} keys; compacted as it is "
-            f"configured it would hold {allowed:.0f} at most.",
+            f"Partition {part.partition} has about {part.records} records for {part.keys} keys; expected at most "
+            f"{allowed:.0f} with its configuration.",
             cleaner,
             partition=part.partition,
             numbers={"records": part.records, "records_allowed": allowed, "keys": part.keys or 0},
@@ -337,9 +337,9 @@ def _not_compacted(
 
 
 def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | None:
-    """How many records a partition may have that is compacted as configured; None when too little is known.
+    """Records that a partition may have with its configuration; None when a needed fact is unknown.
 
-    Its keys, as many again as the dirty ratio lets wait, what fits the open segment, and what is younger than the lag.
+    The sum of its keys with the share that the dirty ratio allows, the open segment, and records younger than the lag.
     """
     if part.keys is None or part.records is None or part.size_bytes is None or part.young is None:
         return None
@@ -350,7 +350,7 @@ def records_allowed(config: Mapping[str, str], part: PartitionSpan) -> float | N
 
 
 def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionProblem | None:
-    """All records in the one segment that is still written to: never compacted, whatever the cleaner does."""
+    """The problem that all records are in the active segment, which Kafka never compacts."""
     bytes_max, ms_max = _number(config, "segment.bytes"), _number(config, "segment.ms")
     lag_max = _number(config, "max.compaction.lag.ms")
     if part.size_bytes is None or part.oldest_s is None or part.keys is None or bytes_max is None or ms_max is None:
@@ -361,9 +361,10 @@ def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionP
         return None
     return CompactionProblem(
         "segment",
-        f"Partition {part.partition}: all {part.size_bytes} bytes are in one segment that is still open (segment.bytes "
-        f"{bytes_max:.0f}, segment.ms {ms_max:.0f}), and an open segment is never compacted.",
-        "Set segment.bytes or segment.ms lower: changelog_config of the application, then provision.",
+        f"Partition {part.partition}: all {part.size_bytes} bytes are in one segment that is still open "
+        f"(`segment.bytes` {bytes_max:.0f}, `segment.ms` {ms_max:.0f}), and Kafka never compacts an open segment.",
+        "Set `segment.bytes` or `segment.ms` lower in `changelog_config` of the application, then run "
+        "`holdfast apply provision`.",
         partition=part.partition,
         numbers={"size_bytes": part.size_bytes, "oldest_s": part.oldest_s},
     )
@@ -373,15 +374,14 @@ def _restore(facts: CompactionFacts, target_s: float) -> Iterator[CompactionProb
     seconds, rate = facts.restore_s, facts.rate
     if seconds is None or rate is None or seconds <= target_s:
         return
-    source = "measured" if rate.measured else "assumed, as no restore was measured yet"
+    source = "measured" if rate.measured else "assumed: no restore was measured yet"
     count = f"{facts.span} offsets" if facts.records is None else f"about {facts.records} records"
     yield CompactionProblem(
         "restore",
-        f"A restore of all of {facts.topic} from nothing would take {seconds:.0f} s ({count} at "
-        f"{rate.records_per_s:.0f} a second and worker, {source}, {rate.workers} workers); the target is "
-        f"{target_s:.0f} s.",
-        "Keep checkpoints on, so that only a tail is replayed; or keep standbys, add workers, or raise "
-        "HOLDFAST_RESTORE_TARGET_S.",
+        f"A restore of {facts.topic} without a checkpoint would take {seconds:.0f} s, the target is {target_s:.0f} s "
+        f"({count} at {rate.records_per_s:.0f} per second and worker, {source}, {rate.workers} workers).",
+        "Keep checkpoints on, so that only a tail is replayed. Otherwise keep standbys, add workers, or raise "
+        "`HOLDFAST_RESTORE_TARGET_S`.",
         numbers={"restore_s": seconds, "target_s": target_s},
     )
 
@@ -392,9 +392,9 @@ def _space(facts: CompactionFacts, name: str) -> Iterator[CompactionProblem]:
         return
     yield CompactionProblem(
         "amplified",
-        f"The local stores take {space.size_bytes} bytes for {space.live_bytes} that live "
+        f"The local stores take {space.size_bytes} bytes for {space.live_bytes} live bytes "
         f"({space.amplification:.1f} times).",
-        "Have their owner rewrite them; no input is read meanwhile.",
+        "Let their owners rewrite them; they read no input meanwhile.",
         f"holdfast apply compact {name}",
         numbers={"store_bytes": space.size_bytes, "store_live_bytes": space.live_bytes},
     )

@@ -1,8 +1,8 @@
-"""The facts of a changelog's compaction: from the brokers, from a few places of the log, from the workers.
+"""Reads the facts of a changelog's compaction from the brokers, from samples of the log, and from the workers.
 
 Invariants:
-    - Reading only, and bounded: a schedule asks this of every changelog.
-    - A fact that can't be had is named among what is unknown; the others are had all the same.
+    - Reads only, with bounded work: a schedule does this for every changelog.
+    - A fact that can't be read is listed in ``unknown``; the others are read all the same.
 """
 
 from __future__ import annotations
@@ -27,56 +27,56 @@ from holdfast.processors.lifecycle.health.compaction import (
 )
 
 POLL_S = 0.5
-#: Of a changelog so many partitions are looked into, each at so many places.
+#: Partitions of a changelog that are sampled, and the samples of each.
 PARTITIONS_LOOKED_INTO, PLACES = 16, 6
-#: Fewer records than this tell nothing about a rate.
+#: A restore of fewer records gives no usable rate.
 RESTORED_FEW = 10_000
-#: What a cleaner that is in order may take from when a segment can be compacted until it is, seconds.
+#: Seconds that a working log cleaner may take to compact a segment that is ready for compaction.
 CLEANER_S = 3600.0
 _NEVER_MS = 2**62
 
 
 class WorkingTask(Protocol):
-    """What a worker tells of one task (see ``processors.engine.serving.status``)."""
+    """What a worker's status reports about one task; ``processors.engine.serving.status`` has these fields."""
 
     @property
     def partition(self) -> int:
-        """Its partition."""
+        """The input partition of the task, which is also its changelog partition."""
         ...
 
     @property
     def stores(self) -> Mapping[str, Mapping[str, Any]]:
-        """For each store its changelog and offset."""
+        """Store -> its changelog and offset."""
         ...
 
     @property
     def restore(self) -> Mapping[str, float] | None:
-        """How far its restore is, while it lasts."""
+        """The progress of its restore; None when it does not restore."""
         ...
 
     @property
     def store_bytes(self) -> int | None:
-        """Bytes on disk."""
+        """Bytes on disk; None when unknown."""
         ...
 
     @property
     def live_bytes(self) -> int | None:
-        """Bytes that live, estimated."""
+        """Estimated bytes of live entries; None when unknown."""
         ...
 
     @property
     def keys(self) -> int | None:
-        """Keys, estimated."""
+        """Estimated number of keys; None when unknown."""
         ...
 
     @property
     def restored(self) -> int:
-        """Records that were replayed before it ran."""
+        """Changelog records that its last restore replayed."""
         ...
 
     @property
     def restored_s(self) -> float:
-        """Seconds that this took."""
+        """Seconds that its last restore took."""
         ...
 
 
@@ -87,7 +87,7 @@ def read_compaction(
     patience_s: float = PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> CompactionFacts:
-    """The offsets and the configuration of a changelog; looks again, up to ``patience_s``, while a transaction is open.
+    """The offsets and the configuration of a changelog; polls for up to ``patience_s`` while a transaction is open.
 
     Raises:
         holdfast.infra.kafka.errors.KafkaFailed: The cluster refused or did not answer.
@@ -97,7 +97,7 @@ def read_compaction(
         return CompactionFacts(topic, None, ())
     starts = topics.start_offsets(topic)
     began = clock()
-    # The stable end is read before the high watermark: what is committed in between is never taken for open.
+    # The stable end is read before the high watermark: a commit in between must not look like an open transaction.
     first = topics.end_offsets(topic, committed=True)
     ends = topics.end_offsets(topic, committed=False)
     still = {number for number, stable in first.items() if stable < ends[number]}
@@ -122,13 +122,13 @@ def look_closer(
     workers: Sequence[Sequence[WorkingTask]] = (),
     now: Callable[[], float] = time.time,
 ) -> CompactionFacts:
-    """Add what takes more than a few requests: sizes, owners of transactions, records at a few places, the workers.
+    """Add the facts that need more requests: sizes, producers of transactions, samples of records, workers.
 
     Args:
         facts: From ``read_compaction``.
         topics: The cluster.
         client_config: Security settings.
-        workers: What each worker that runs tells of its tasks.
+        workers: For each running worker the tasks in its status.
         now: The wall clock, seconds since 1970.
     """
     if facts.config is None:
@@ -201,7 +201,7 @@ def _with_samples(
     seen = [part for part in parts if part.records is not None]
     span = sum(part.span for part in seen)
     density = sum(part.records or 0 for part in seen) / span if span else 1.0
-    if seen:  # the others are like those that were looked into: keys are spread evenly
+    if seen:  # keys are spread evenly, so the sampled partitions stand for the others
         parts = [replace(p, records=round(p.span * density)) if p.records is None else p for p in parts]
     return replace(facts, partitions=tuple(parts))
 
@@ -224,7 +224,7 @@ def _sampled(part: PartitionSpan, windows: Sequence[Window], bound_ms: int | Non
 
 
 def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
-    """Before this moment (ms) overwritten records have to be gone; None when the topic sets no bound."""
+    """The moment (ms since 1970) before which overwritten records must be gone; None without a bound in the topic."""
     lag = int(config.get("max.compaction.lag.ms", str(_NEVER_MS)))
     segment = min(int(config.get("segment.ms", str(_NEVER_MS))), lag)
     least = int(config.get("min.compaction.lag.ms", "0"))
@@ -233,7 +233,7 @@ def overdue_before(config: Mapping[str, str], now_ms: float) -> int | None:
 
 
 def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
-    """Where to look into a log: evenly from its beginning on, and just before the offset of the bound in age."""
+    """The offsets of the samples: evenly spaced from the start, and one that ends at ``at_bound``."""
     if end <= start:
         return []
     if end - start <= RECORDS_MAX:
@@ -246,7 +246,7 @@ def places_in(start: int, end: int, at_bound: int | None) -> list[int]:
 
 
 def estimated_records(windows: Sequence[Window], end: int) -> int:
-    """The records between two offsets: what was looked at is counted, and stands for the rest up to the next place."""
+    """The estimated records up to ``end``: samples are counted, and their density fills the gaps between them."""
     ordered = sorted(windows, key=lambda window: window.offset)
     edges = [*(window.offset for window in ordered[1:]), end]
     total = 0.0
@@ -257,10 +257,10 @@ def estimated_records(windows: Sequence[Window], end: int) -> int:
 
 
 def overdue_records(windows: Sequence[Window], bound_ms: int | None) -> tuple[int, int]:
-    """Old records that were looked at, and how many of them were overwritten before ``bound_ms``.
+    """The number of old records in the samples, and of those that were overwritten before ``bound_ms``.
 
-    An old record is overdue when a later one of its key is older than the bound, too: from then on it had the longest
-    time that the topic gives it. Certain where it says so; what the other records hide is not known.
+    A record is overdue when a later record of its key is older than the bound, too. Each overdue record is certain;
+    records outside of the samples may hide more.
     """
     if bound_ms is None:
         return 0, 0
@@ -290,7 +290,7 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[WorkingTask
 
 
 def restore_rate(workers: Sequence[Sequence[WorkingTask]]) -> RestoreRate:
-    """Records a second of one worker, from the restores that workers tell of; assumed when they tell of none."""
+    """Records per second of one worker, from the restores that workers report; assumed when they report none."""
     rates = []
     for tasks in workers:
         restored, seconds = sum(task.restored for task in tasks), max((task.restored_s for task in tasks), default=0.0)

@@ -1,11 +1,11 @@
-"""Rehearsing a restore: one partition, replayed into a scratch folder as a worker would, timed, and judged.
+"""Restore rehearsals: one partition is restored into a scratch folder as a worker would do it, timed and judged.
 
     the owner takes a checkpoint (offset A) ──► replay the changelog up to A into a scratch folder ──► equal? how long?
 
 Invariants:
-    - The owner's state is never opened, and nothing of the processor is stopped; the scratch folder is gone afterwards.
-    - Both copies are at one offset of one changelog: records behind it are not replayed.
-    - One rehearsal of a task at a time on a machine; what a killed one left is removed by the next.
+    - The owner's state is never opened, and the processor keeps running; the scratch folder is deleted afterwards.
+    - Both copies are at one offset of one changelog: later records are not replayed.
+    - One rehearsal of a task at a time on a machine; the next one deletes the folder of a killed one.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprin
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 
-#: What the registry's actions call it.
+#: The verb in the registry's actions.
 REHEARSE = "rehearse"
-#: So many times the size of the state has to be free on the disk: while files are compacted, both are there.
+#: Free disk space, in multiples of the state's size: a compaction needs old and new files at once.
 ROOM = 2.0
-#: Fewer records than this tell nothing about a rate.
+#: A rehearsal of fewer records gives no usable rate.
 RECORDS_FEW = 1_000
 _STEP_S = 0.2
 
 
 class RehearsalImpossible(HoldfastError):
-    """There is nothing to rehearse, nobody to compare with, or no room. Fields: processor, and what was seen."""
+    """No rehearsal is possible: no task, no copy to compare with, or no space. Fields: processor, seen, expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A task that a worker runs, with stores that have changelogs."""
+    """A running task whose stores have changelogs."""
 
     processor: str
     slot: str
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class StoreRehearsal:
-    """One store of the task, restored up to ``offset``, and what its owner has there."""
+    """One store of the task: the fingerprints of the restored copy and of its owner, both at ``offset``."""
 
     store: str
     changelog: str
@@ -73,13 +73,13 @@ class StoreRehearsal:
 
     @property
     def equal(self) -> bool:
-        """Whether the restored copy is what its owner has."""
+        """Whether the restored copy has the owner's fingerprint."""
         return self.restored == self.owned
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """One rehearsed restore; ``seconds`` from the opening of the scratch folder until all of it could be read."""
+    """One rehearsed restore; ``seconds`` from the opening of the scratch folder to the end of the restore."""
 
     processor: str
     task: str
@@ -92,25 +92,25 @@ class Rehearsal:
 
     @property
     def equal(self) -> bool:
-        """Whether every store is what its owner has."""
+        """Whether every store has its owner's fingerprint."""
         return all(each.equal for each in self.stores)
 
     @property
     def records_per_s(self) -> float:
-        """Changelog records replayed in a second."""
+        """Changelog records replayed per second."""
         return self.records / max(self.seconds, 1e-6)
 
     @property
     def all_s(self) -> float:
-        """How long a restore of all tasks by one worker would take, seconds, if all were as this one."""
+        """Estimated seconds for a restore of all tasks by one worker, if all are as large as this one."""
         return self.seconds * self.tasks
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """Partition, duration, counts and verdict, as one sentence."""
         keys = sum(each.restored.count for each in self.stores)
         differing = [each.store for each in self.stores if not each.equal]
-        verdict = f"{', '.join(differing)} differ from what the owner has" if differing else "all equal to the owner's"
+        verdict = f"{', '.join(differing)} differ from the owner's state" if differing else "all equal to the owner's"
         return (
             f"Partition {self.partition} of {self.processor} was restored from its changelogs in {self.seconds:.2f} s: "
             f"{self.records:,} records, {keys:,} keys, {verdict}."
@@ -118,7 +118,7 @@ class Rehearsal:
 
 
 def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
-    """One of them, by chance, the same for one day; None when there is none."""
+    """A candidate chosen by a hash of the day, so the same one all day; None when there is none."""
     ordered = sorted(candidates, key=lambda each: (each.processor, each.task))
     if not ordered:
         return None
@@ -127,31 +127,31 @@ def choose(candidates: Sequence[Candidate], day: str) -> Candidate | None:
 
 
 def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) -> tuple[bool, str]:
-    """Whether a rehearsal is in order, and what is to be said.
+    """Whether a rehearsal passes, and the description of its check.
 
     Args:
-        rehearsal: What was seen.
-        target_s: How long a restore of all may take, seconds.
-        before_s: How long the same processor's last rehearsal took, seconds.
+        rehearsal: The finished rehearsal.
+        target_s: Seconds that a restore of all tasks may take.
+        before_s: Seconds of the same processor's former rehearsal; None when there is none.
     """
     name = rehearsal.processor
     if not rehearsal.equal:
         return False, (
-            f"{rehearsal.sentence} A restore from the changelog would give other state. Find the keys: `holdfast audit "
-            f"{name}`; it names what mends them."
+            f"{rehearsal.sentence} A restore from the changelog would give other state. Find the keys and repair: "
+            f"`holdfast audit {name}`."
         )
     if rehearsal.all_s > target_s:
         return False, (
             f"{rehearsal.sentence} One worker would take {rehearsal.all_s:.0f} s for all {rehearsal.tasks} partitions, "
             f"the target is {target_s:.0f} s. Keep checkpoints or standbys, add workers, or raise "
-            "HOLDFAST_RESTORE_TARGET_S."
+            "`HOLDFAST_RESTORE_TARGET_S`."
         )
-    last = "" if before_s is None else f" The one before took {before_s:.2f} s."
+    last = "" if before_s is None else f" The rehearsal before took {before_s:.2f} s."
     return True, f"{rehearsal.sentence}{last}"
 
 
 def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
-    """As JSON has it."""
+    """The rehearsal as a JSON object, for the registry and `--json`."""
     return {
         "processor": rehearsal.processor,
         "task": rehearsal.task,
@@ -176,7 +176,7 @@ def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
 
 
 def rehearsed(actions: Sequence[Action], processor: str) -> list[dict[str, Any]]:
-    """What the registry has of a processor's rehearsals, newest first; what can't be read is left out."""
+    """The recorded rehearsals of a processor, newest first, without records that can't be read."""
     found = []
     for each in actions:
         if each.verb == REHEARSE and each.subject == processor:
@@ -189,7 +189,7 @@ def rehearsed(actions: Sequence[Action], processor: str) -> list[dict[str, Any]]
 
 
 def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
-    """Records a second of a processor's newest rehearsal that was long enough to tell; None when there is none."""
+    """Records per second of the newest rehearsal with at least ``RECORDS_FEW`` records; None when there is none."""
     for each in rehearsed(actions, processor):
         if each["records"] >= RECORDS_FEW and each["seconds"] > 0:
             return float(each["records"] / each["seconds"])
@@ -200,9 +200,9 @@ class Rehearsals:
     """Rehearses restores on this machine.
 
     Args:
-        world: Who runs, and where it is remembered.
+        world: The registry, the workers' statuses and paths.
         cluster: Kafka.
-        databases: How scratch folders are opened.
+        databases: Opens the scratch folders.
     """
 
     def __init__(self, world: World, cluster: KafkaCluster, databases: Databases) -> None:
@@ -211,7 +211,7 @@ class Rehearsals:
         self._databases = databases
 
     def candidates(self, processor: str | None = None, partition: int | None = None) -> list[Candidate]:
-        """The tasks that could be rehearsed now: those that run, and have changelogs."""
+        """The tasks that can be rehearsed now: running ones with changelogs."""
         found = []
         for name in [processor] if processor is not None else self._deployed():
             deployment = self._world.registry.deployment(name)
@@ -225,20 +225,20 @@ class Rehearsals:
         return found
 
     def rehearse(self, chosen: Candidate, who: str) -> Rehearsal:
-        """Restore one task, compare it with its owner, and record how it went.
+        """Restore one task, compare it with its owner, and record the result in the registry.
 
         Raises:
-            RehearsalImpossible: Its state has no checkpoint or no room here, or one is under way.
+            RehearsalImpossible: The task moved, its changelog or disk space is missing, or another rehearsal runs.
             ProcessorSilent: The owner did not take a checkpoint.
-            HoldfastError: The restore failed, as a worker's would.
+            HoldfastError: The restore failed; a worker's restore would fail, too.
         """
         began = self._world.clock()
         manifest = ProcessorClient(chosen.processor, chosen.slot, self._world.paths).checkpoint()
         copied = next((task for task in manifest["tasks"] if task["task"] == chosen.task), None)
         if copied is None:
             raise RehearsalImpossible(
-                f"The checkpoint of {chosen.processor} has no task {chosen.task}: it was given to another worker.",
-                action="Rehearse again.",
+                f"The checkpoint of {chosen.processor} has no task {chosen.task}: the task moved to another worker.",
+                action=f"Run `holdfast rehearse {chosen.processor}` again.",
                 processor=chosen.processor,
                 task=chosen.task,
             )
@@ -255,7 +255,7 @@ class Rehearsals:
         return done
 
     def before(self, processor: str) -> float | None:
-        """How long the rehearsal before the last one took, seconds."""
+        """Seconds of the rehearsal before the last one; None when there is none."""
         known = rehearsed(self._world.registry.actions(1000), processor)
         return None if len(known) < 2 else float(known[1]["seconds"])
 
@@ -268,10 +268,10 @@ class Rehearsals:
             seen = described.get(at["changelog"])
             if seen is None or seen.topic_id != at["topic_id"]:
                 raise RehearsalImpossible(
-                    f"Changelog {at['changelog']} is not the one that state belongs to ({at['topic_id']}): nothing "
-                    "could be restored from it.",
-                    action=f"If local state is right: holdfast apply backfill {chosen.processor} --store {name} --from "
-                    "local.",
+                    f"Changelog {at['changelog']} is not the topic that state belongs to (topic id {at['topic_id']}); "
+                    "no restore is possible.",
+                    action=f"If local state is right: `holdfast apply backfill {chosen.processor} --store {name} "
+                    "--from local`.",
                     processor=chosen.processor,
                     seen=None if seen is None else seen.topic_id,
                     expected=at["topic_id"],
@@ -299,14 +299,14 @@ class Rehearsals:
 
     @contextmanager
     def _scratch(self, chosen: Candidate, size_bytes: int) -> Iterator[Path]:
-        """A folder that nobody else has, and that is gone afterwards."""
+        """A folder under a lock, deleted afterwards."""
         root = self._world.paths.rehearsals
         root.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(root).free
         if free < ROOM * size_bytes:
             raise RehearsalImpossible(
-                f"The disk of {root} has {free} bytes free, a copy of this partition may need {ROOM * size_bytes:.0f}.",
-                action="Make room, or rehearse a smaller partition.",
+                f"The disk of {root} has {free} bytes free, expected {ROOM * size_bytes:.0f} for a copy.",
+                action="Free disk space, or rehearse a smaller partition with `--partition N`.",
                 processor=chosen.processor,
                 seen=free,
                 expected=int(ROOM * size_bytes),
@@ -318,7 +318,7 @@ class Rehearsals:
             except OSError as held:
                 raise RehearsalImpossible(
                     f"Task {chosen.task} of {chosen.processor} is being rehearsed already.",
-                    action="Wait for its end.",
+                    action="Wait until that rehearsal has ended.",
                     processor=chosen.processor,
                 ) from held
             shutil.rmtree(folder, ignore_errors=True)
@@ -337,7 +337,7 @@ class Rehearsals:
 
 
 class _UpTo:
-    """A cluster whose changelogs end at given offsets, whatever was written since."""
+    """A cluster whose changelogs end at given offsets, without later records."""
 
     def __init__(self, cluster: KafkaCluster, ends: Mapping[Partition, int]) -> None:
         self._cluster = cluster
@@ -346,7 +346,7 @@ class _UpTo:
         self.topics = cluster.topics
 
     def changelog_consumer(self) -> ChangelogReplayer:
-        """A replayer that hands out nothing from the ends on."""
+        """A replayer that gives no records at or after the ends."""
         return cast(ChangelogReplayer, _Replayer(self._cluster.changelog_consumer(), self._ends))
 
 
@@ -366,7 +366,7 @@ class _Replayer:
 
 
 def cut_at(batch: Batch, end: int) -> Batch:
-    """The records of a batch before an offset."""
+    """The records of a batch with offsets below ``end``."""
     if not batch.offsets or batch.offsets[-1] < end:
         return batch
     count = bisect_left(batch.offsets, end)

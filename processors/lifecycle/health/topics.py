@@ -1,12 +1,12 @@
-"""Whether the topics of deployed processors are as their state needs them: a pure decision over one cheap look at all.
+"""Judges whether the topics of deployed processors fit their state: a pure function over a few cheap requests.
 
     look (a few requests for all topics) ──► judge ──► findings, and the memory that the next look is compared with
 
 Invariants:
     - Nothing here reads a clock, a cluster or a worker; the same facts and memory give the same findings.
-    - A finding says what is seen and, when it failed, the one thing to do.
-    - A topic that was deleted and made again stays told of until the state belongs to it: because its owners say so,
-      or because a verb has made it anew.
+    - A failed finding has the fault and one action.
+    - A topic that was deleted and created again stays a finding until the state belongs to it: until its owners report
+      the new id, or a verb has created the topic or its positions again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NO_HANGING_TRANSACTION = "no_hanging_transaction"
 OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
 
-#: A transaction of a worker lives 15 s, and its coordinator may need 10 s more to end that of a dead one; the last
-#: stable offset of a partition that is behind its end and stands for longer, seconds, is held by another.
+#: Seconds after which a last stable offset that stands still behind the end is held by another program: a worker's
+#: transaction lives at most 15 s, and the coordinator may need 10 s more to end that of a dead worker.
 HELD_S = 28.0
 
 
@@ -39,10 +39,10 @@ class Look:
 
     Args:
         topics: By name, those that exist.
-        starts: Topic -> partition -> the first offset that is there; as the next, of changelogs and inputs.
+        starts: Topic -> partition -> the first offset that exists; like the next two, of changelogs and inputs.
         stable: The last stable offset.
         ends: The high watermark, read after the others.
-        committed: Group -> partition -> its next offset; without groups that were not asked or could not be.
+        committed: Group -> partition -> its next offset; only groups that were asked and answered.
     """
 
     now: float
@@ -54,8 +54,13 @@ class Look:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is remembered of a topic: the id that state belongs to, when it was last seen with it (seconds since 1970),
-    and by partition where the last stable offset stands behind the end, and since when."""
+    """One topic in the memory.
+
+    Args:
+        topic_id: The id that state belongs to.
+        seen_at: When the topic last had this id, seconds since 1970.
+        held: Partition -> the last stable offset that stands behind the end, and since when.
+    """
 
     topic_id: str
     seen_at: float
@@ -63,7 +68,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class WatchMemory(msgspec.Struct, frozen=True):
-    """What one look leaves for the next: the topics, and the last finding of each check, in short."""
+    """What the next look is compared with: the topics, and the short form of each check's last finding."""
 
     topics: dict[str, Known] = {}
     told: dict[str, str] = {}
@@ -71,9 +76,9 @@ class WatchMemory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says of one changelog (``processor`` and ``store``) or of one source topic (neither).
+    """The result of one check for one changelog (``processor`` and ``store``) or one source topic (neither).
 
-    ``short`` is the same as long as nothing changed; numbers that grow are in the sentence only.
+    ``short`` stays equal while nothing changes: numbers that grow are only in the sentence.
     """
 
     check: str
@@ -87,22 +92,22 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether there is nothing to do."""
+        """True when no action is needed."""
         return not self.sentence
 
     @property
     def text(self) -> str:
-        """All of it, for people."""
+        """The fault and the action as one text; empty when the check passed."""
         return f"{self.sentence} {self.action}".strip()
 
     @property
     def name(self) -> str:
-        """What it is remembered by."""
+        """The key of the finding in the memory."""
         return f"{self.check} {self.topic}"
 
 
 def decode_memory(cursor: str | None) -> WatchMemory:
-    """From a sensor's cursor; one that can't be read is as none."""
+    """The memory in a sensor's cursor; an empty one when the cursor can't be read."""
     try:
         return msgspec.json.decode(cursor or "{}", type=WatchMemory)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -110,12 +115,12 @@ def decode_memory(cursor: str | None) -> WatchMemory:
 
 
 def encode_memory(memory: WatchMemory) -> str:
-    """As text for a cursor."""
+    """The memory as JSON for a sensor's cursor."""
     return msgspec.json.encode(memory).decode()
 
 
 def suspects(watched: Sequence[Topology], look: Look, memory: WatchMemory) -> tuple[str, ...]:
-    """The processors whose owners have to be asked: a topic of theirs is not the remembered one, or not remembered."""
+    """The processors whose owners must be asked: a topic of theirs has a new id, or is not in the memory."""
 
     def strange(name: str) -> bool:
         known, seen = memory.topics.get(name), look.topics.get(name)
@@ -131,14 +136,14 @@ def remember(
     owners: Mapping[str, Set[str]],
     remade: Mapping[str, float],
 ) -> dict[str, Known]:
-    """What is known of each topic after this look.
+    """The topics of the next memory.
 
     Args:
         watched: The processors.
-        look: What is seen.
-        memory: What was known before.
-        owners: Changelog -> the topic ids that the state of its owners belongs to, of those that were asked.
-        remade: Processor -> when a verb that makes topics or positions anew was last through, seconds since 1970.
+        look: The present facts.
+        memory: The memory of the last look.
+        owners: Changelog -> the topic ids that the state of its owners belongs to; only owners that were asked.
+        remade: Processor -> when a verb last created its topics or positions again, seconds since 1970.
     """
     found: dict[str, Known] = {}
     for topology in watched:
@@ -171,14 +176,14 @@ def _right_id(known: Known | None, seen: str, owners: Set[str], *, accepted: boo
 
 
 def _unread(name: str, topology: Topology, look: Look) -> bool:
-    """Whether a source topic is one that nothing was processed of: whatever it is, state does not contradict it."""
+    """Whether a processor has committed nothing of a source topic: then any topic id fits its state."""
     positions = look.committed.get(topology.processor)
     is_input = any(spec.name == name for spec in topology.inputs)
     return is_input and positions is not None and not any(place.topic == name for place in positions)
 
 
 def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, float]]:
-    """Where the last stable offset stands behind the end, and since when."""
+    """Partition -> the last stable offset that stands behind the end, and since when."""
     before = {} if known is None else known.held
     held = {}
     for number, stable in look.stable.get(name, {}).items():
@@ -189,7 +194,7 @@ def _held(name: str, look: Look, known: Known | None) -> dict[int, tuple[int, fl
 
 
 def held_too_long(known: Mapping[str, Known], now: float, held_s: float = HELD_S) -> dict[str, tuple[int, ...]]:
-    """Topic -> its partitions whose last stable offset stands for too long: their transactions are to be looked at."""
+    """Topic -> its partitions whose last stable offset stood still for ``held_s`` or longer."""
     found = {
         name: tuple(number for number, (_, since) in sorted(each.held.items()) if now - since >= held_s)
         for name, each in known.items()
@@ -206,15 +211,15 @@ def judge(
     busy: Set[str] = frozenset(),
     held_s: float = HELD_S,
 ) -> Iterator[Finding]:
-    """Say of every changelog and of every source topic whether it is as state needs it.
+    """The findings of every changelog and every source topic.
 
     Args:
         watched: The processors.
-        look: What is seen.
-        known: What ``remember`` made of it.
-        transactions: By partition, those that are open where ``held_too_long`` says so, as far as they could be asked.
-        busy: Processors that a verb works on just now: nothing is said of their topics.
-        held_s: See ``HELD_S``.
+        look: The present facts.
+        known: The result of ``remember``.
+        transactions: Open transactions of the partitions in ``held_too_long``, as far as Kafka answered.
+        busy: Processors with an open apply; their topics have no findings.
+        held_s: Seconds for which a last stable offset may stand still, as ``HELD_S``.
     """
     for topology in watched:
         if topology.processor in busy:
@@ -240,19 +245,19 @@ def judge(
 def judge_config(
     processor: str, changelog: ChangelogSpec, expected: TopicSpec, seen: TopicFacts | None, known: Known | None
 ) -> Finding:
-    """Whether a changelog is there, is the one that state belongs to, and is configured as state needs it."""
+    """Whether a changelog exists, is the topic that state belongs to, and has the configuration that state needs."""
     topic, store = changelog.topic.name, changelog.store
     fill = (
-        f"If local state is right: `holdfast apply backfill {processor} --store {store} --from local` (stop it before, "
-        f"where it runs: `holdfast apply stop {processor}`)."
+        f"If local state is right: `holdfast apply backfill {processor} --store {store} --from local`; first "
+        f"`holdfast apply stop {processor}` if it runs."
     )
     if seen is None:
-        sentence = f"Changelog {topic} is not there: nothing could be restored from it."
+        sentence = f"Changelog {topic} is not there; no restore is possible."
         return Finding(CONFIG_MATCHES, topic, "missing", processor, store, sentence, fill, {"drifted_entries": 0})
     if known is not None and known.topic_id != seen.topic_id:
         sentence = (
-            f"Changelog {topic} was deleted and made again (topic id {seen.topic_id}, state belongs to "
-            f"{known.topic_id}): what it held is gone."
+            f"Changelog {topic} was deleted and created again: its topic id is {seen.topic_id}, and state belongs to "
+            f"{known.topic_id}. Its former records are lost."
         )
         short = f"recreated {seen.topic_id}"
         return Finding(CONFIG_MATCHES, topic, short, processor, store, sentence, fill, {"drifted_entries": 0})
@@ -261,7 +266,7 @@ def judge_config(
     if not drifted:
         return Finding(CONFIG_MATCHES, topic, "ok", processor, store, numbers=numbers)
     text = "; ".join(f"{name} is {seen.config.get(name, 'unset')}, expected {value}" for name, value in drifted.items())
-    loses = " Kafka deletes state by it." if "cleanup.policy" in drifted else ""
+    loses = " With this policy Kafka deletes state." if "cleanup.policy" in drifted else ""
     action = f"Materialise this asset to repair it, or: `holdfast apply provision {processor}`."
     return Finding(CONFIG_MATCHES, topic, text, processor, store, f"Changelog {topic}: {text}.{loses}", action, numbers)
 
@@ -274,7 +279,7 @@ def _transactions(
     transactions: Mapping[Partition, Sequence[OpenTransaction]],
     held_s: float,
 ) -> Finding:
-    """The partitions that stand for too long, with what is open on them."""
+    """The finding on partitions whose last stable offset stands still, with their open transactions."""
     topic = changelog.topic.name
     held = {} if known is None else known.held
     standing_s = {number: look.now - since for number, (_, since) in held.items()}
@@ -295,7 +300,7 @@ def _transactions(
 
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
-    """A partition whose last stable offset stands behind its end for so long, and the transactions open on it."""
+    """A partition whose last stable offset has stood behind its end for ``stood_s``, and its open transactions."""
 
     place: Partition
     stable: int
@@ -305,7 +310,7 @@ class HeldPartition:
 
 
 def judge_transactions(processor: str, changelog: ChangelogSpec, held: Sequence[HeldPartition]) -> Finding:
-    """Whether a transaction holds a changelog, so that nothing behind it is compacted or restored."""
+    """Whether an open transaction holds a changelog; nothing behind it is compacted or restored."""
     topic, store = changelog.topic.name, changelog.store
     numbers = {"held_partitions": len(held), "held_offsets": sum(each.end - each.stable for each in held)}
     if not held:
@@ -335,33 +340,34 @@ def judge_transactions(processor: str, changelog: ChangelogSpec, held: Sequence[
 def _of_transaction(transaction: OpenTransaction | None, processor: str) -> tuple[str, str]:
     abort = f"`holdfast apply compact {processor}`"
     if transaction is None:
-        return "A transaction is open.", f"Look whose it is; one that hangs is aborted by {abort}."
+        return "A transaction is open.", f"Find its producer. If it hangs, abort it with {abort}."
     match standing(transaction):
         case "hanging":
             return (
-                f"A transaction hangs, {transaction.sentence}; no coordinator knows it, so that it stays for ever.",
-                f"Abort it, what it wrote was never committed: {abort}.",
+                f"A transaction hangs, {transaction.sentence}; "
+                "no coordinator knows it, so it stays until it is aborted.",
+                f"Its records were never committed; abort it with {abort}.",
             )
         case "open":
-            limit = "" if transaction.timeout_s is None else f" after {transaction.timeout_s:.0f} s"
+            limit = "" if transaction.timeout_s is None else f" of {transaction.timeout_s:.0f} s"
             return (
                 f"A transaction is {transaction.sentence}.",
-                f"Its producer ends it, or its coordinator{limit}: look at that program.",
+                f"Check the program of that producer. Its coordinator ends the transaction after its timeout{limit}.",
             )
         case _:
             return (
-                f"A transaction is {transaction.sentence}; no coordinator tells of it, and it is too young to be given "
-                "up.",
-                f"Once it is older than transaction.max.timeout.ms, it is aborted by {abort}.",
+                f"A transaction is {transaction.sentence}; "
+                "no coordinator reports it, but it may still end by its timeout.",
+                f"Once it is older than `transaction.max.timeout.ms`, abort it with {abort}.",
             )
 
 
 def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known | None) -> Finding:
-    """Whether every reader's committed offsets lie within what a source topic still has."""
+    """Whether the committed offsets of every reader are within the offsets that a source topic still has."""
     seen = look.topics.get(topic)
     if seen is None:
         sentence = f"Source topic {topic} is not there."
-        action = f"Have it made again with its records, or create it: `holdfast apply provision {readers[0]}`."
+        action = f"Have it created again with its records, or create it empty: `holdfast apply provision {readers[0]}`."
         return Finding(OFFSETS_WITHIN_LOG, topic, "missing", sentence=sentence, action=action)
     starts, ends = look.starts.get(topic, {}), look.ends.get(topic, {})
     sentences, actions, lost = [], [], 0
@@ -377,35 +383,35 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
                 lost += starts[number] - offset
                 told.append(
                     f"{topic}[{number}] begins at offset {starts[number]}, but {reader} has processed only up to "
-                    f"{offset}: {starts[number] - offset} records are gone unread."
+                    f"{offset}: {starts[number] - offset} records were deleted before they were read."
                 )
             elif offset > ends.get(number, offset):
                 told.append(
                     f"{topic}[{number}] ends at offset {ends[number]}, but {reader} has processed {offset}: it was "
-                    "truncated or made again."
+                    "truncated, or deleted and created again."
                 )
         if recreated and positions and not told:
             told.append(
-                f"{topic} was deleted and made again: the offsets that {reader} has committed mean other records now."
+                f"{topic} was deleted and created again: the committed offsets of {reader} mean other records now."
             )
         if told:
             sentences += told
             actions.append(
-                f"To go on without them: `holdfast apply reposition {reader}`."
+                f"To continue without them: `holdfast apply reposition {reader}`."
                 if gone == len(told)
-                else f"Build the state anew from what is there: `holdfast apply clear {reader} --all --rewind "
-                "earliest` (stop the processor before, where it runs)."
+                else f"Rebuild the state from the records that are left: `holdfast apply clear {reader} --all --rewind "
+                f"earliest`; first `holdfast apply stop {reader}` if it runs."
             )
     numbers = {"records_gone": lost}
     if not sentences:
         return Finding(OFFSETS_WITHIN_LOG, topic, "ok", numbers=numbers)
-    action = f"{' '.join(actions)} Or bring the state back from the warehouse: `holdfast apply restore`."
+    action = f"{' '.join(actions)} Or restore the state from the warehouse: `holdfast apply restore`."
     text = " ".join(sentences)
     return Finding(OFFSETS_WITHIN_LOG, topic, text, sentence=text, action=action, numbers=numbers)
 
 
 def judge_partitions(topic: str, readers: Sequence[Topology], topics: Mapping[str, TopicFacts]) -> Finding:
-    """Whether a source topic has as many partitions as the state that was built from it."""
+    """Whether a source topic has the partition count of the state that was built from it."""
     seen = topics.get(topic)
     if seen is None:
         return Finding(PARTITION_COUNT, topic, "ok", numbers={"partitions": 0})
@@ -418,11 +424,11 @@ def judge_partitions(topic: str, readers: Sequence[Topology], topics: Mapping[st
                 continue
             sentences.append(
                 f"Source topic {topic} has {seen.partitions} partitions, the state of store {store.name} of "
-                f"{topology.processor} has {facts.partitions}: keys and their state have parted."
+                f"{topology.processor} has {facts.partitions}: keys and their state are in different partitions."
             )
             actions.append(
-                f"Build the state anew, outputs are sent again: `holdfast apply clear {topology.processor} --all "
-                "--rewind earliest` (stop the processor before, where it runs)."
+                f"Rebuild the state, which sends outputs again: `holdfast apply clear {topology.processor} --all "
+                f"--rewind earliest`; first `holdfast apply stop {topology.processor}` if it runs."
             )
     text = " ".join(sentences)
     numbers = {"partitions": seen.partitions}
@@ -437,7 +443,7 @@ def judge_partitions(topic: str, readers: Sequence[Topology], topics: Mapping[st
 
 
 def changed(findings: Sequence[Finding], memory: WatchMemory) -> tuple[Finding, ...]:
-    """Those that say something else than last time."""
+    """The findings that differ from the memory."""
     return tuple(each for each in findings if memory.told.get(each.name) != each.short)
 
 

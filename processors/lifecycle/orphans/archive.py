@@ -1,14 +1,14 @@
-"""The archive of orphans: one folder for each copy, with a manifest; what was deleted after it is noted beside it.
+"""The archive of orphans: one folder for each copy, with a manifest and a record of the original's deletion.
 
-    <archive>/<kind>/<name>/<moment>/manifest.json     what was copied, when, from what; written last
-                                     deletion.json     the deletion of the original: begun, what is left of it, ended
-    <archive>/lock                                     held (flock) by who changes anything
-    <archive>/confirmed.json                           the steps that were confirmed last
+    <archive>/<kind>/<name>/<moment>/manifest.json     the original, the time, the files; written last
+                                     deletion.json     the deletion of the original: begin, leftovers, end
+    <archive>/lock                                     held (flock) by the process that changes anything
+    <archive>/confirmed.json                           the steps of the last confirmed plan
 
 Invariants:
-    - A copy is there whole or not at all: it is made in a folder ``<moment>.part``, which gets its name when all of it
-      survives the machine.
-    - Nothing here deletes a copy.
+    - A copy is complete or absent: it is written to a folder ``<moment>.part``, which is renamed after every file is
+      synced to the disk.
+    - Nothing here deletes a complete copy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.processors.lifecycle.orphans.owned import Kind
 VERSION = 1
 MANIFEST, DELETION = "manifest.json", "deletion.json"
 _PART = ".part"
-#: So many characters of a name are in its folder's name; file systems take 255.
+#: Characters of a resource's name in its folder's name; file systems allow 255.
 _NAME_CHARACTERS = 180
 
 
@@ -45,23 +45,23 @@ class ArchiveFailed(HoldfastError):
 
 
 class ArchiveBusy(HoldfastError):
-    """Another process archives or deletes orphans just now. Fields: path."""
+    """Another process archives or deletes orphans now. Fields: path."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy is of.
+    """The original of a copy, and the copy's files.
 
     Args:
-        kind: What it was.
-        name: Its name.
-        processor: Whose it was.
-        why: Why nobody owned it.
-        archived_at: When the copy was whole.
-        who: Who asked for it.
-        facts: What the original was like before it was copied; as long as it is like that, it has not changed.
-        about: What else is worth to be known: a topic's configuration and records, a table's rows.
-        files: The copy's files and their sizes.
-        version: Of this format.
+        kind: The kind of the original.
+        name: The name of the original.
+        processor: The processor that it belonged to.
+        why: Why it had no owner.
+        archived_at: When the copy was complete.
+        who: The user who confirmed the plan.
+        facts: The facts of the original before the copy; equal facts later mean that it has not changed.
+        about: Other details: a topic's configuration and records, a table's rows.
+        files: File of the copy -> bytes.
+        version: The version of this format.
     """
 
     kind: Kind
@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """How the deletion of an original gets on; ``leftovers`` is what of it may still lie somewhere."""
+    """The progress of an original's deletion; ``leftovers`` is what an interrupted deletion may leave."""
 
     begun_at: datetime
     who: str
@@ -88,7 +88,7 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One copy."""
+    """One complete copy, with the deletion of its original if that was begun."""
 
     folder: Path
     manifest: Manifest
@@ -96,17 +96,17 @@ class Archived:
 
     @property
     def id(self) -> str:
-        """What tells it from other copies of the same thing."""
+        """The folder's name, a moment: unique among the copies of one resource."""
         return self.folder.name
 
     @property
     def half_deleted(self) -> bool:
-        """Whether the deletion of the original was begun, and is not known to have ended."""
+        """Whether the deletion of the original was begun, and its end is not recorded."""
         return self.deletion is not None and self.deletion.ended_at is None
 
     @property
     def original_deleted(self) -> bool:
-        """Whether the original was deleted; what has its name now is something else."""
+        """Whether the original was deleted; a resource with its name now is another one."""
         return self.deletion is not None and self.deletion.ended_at is not None
 
 
@@ -117,7 +117,7 @@ class Archive:
     root: Path
 
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
-        """The newest copy of each thing by kind and name, and a sentence for each that can't be read."""
+        """The newest copy of each resource by kind and name, and a sentence for each copy that can't be read."""
         found: dict[tuple[Kind, str], Archived] = {}
         unread = []
         for file in sorted(self.root.glob(f"*/*/*/{MANIFEST}")):
@@ -128,7 +128,7 @@ class Archive:
                 beside = file.with_name(DELETION)
                 copy = Archived(file.parent, manifest, read(beside, Deletion) if beside.exists() else None)
             except ArchiveFailed as failed:
-                unread.append(f"An archive counts as none: {failed.message}")
+                unread.append(f"An archived copy is ignored: {failed.message}")
                 continue
             before = found.get((manifest.kind, manifest.name))
             if before is None or before.manifest.archived_at <= manifest.archived_at:
@@ -136,10 +136,10 @@ class Archive:
         return found, tuple(unread)
 
     def begin(self, kind: Kind, name: str, now: datetime) -> Path:
-        """An empty folder for a new copy.
+        """An empty folder for a new copy; ``finish`` makes it valid.
 
         Raises:
-            ArchiveFailed: It can't be made.
+            ArchiveFailed: The folder can't be created.
         """
         place = self.root / kind / _word(name)
         moment = f"{now:%Y%m%dT%H%M%S.%fZ}"
@@ -150,20 +150,20 @@ class Archive:
         return part
 
     def sweep(self) -> None:
-        """Delete what copies left that were broken off; by who holds the archive.
+        """Delete the folders of interrupted copies; the caller must hold the archive.
 
         Raises:
-            ArchiveFailed: It can't be.
+            ArchiveFailed: A folder can't be deleted.
         """
         with told(self.root):
             for left in self.root.glob(f"*/*/*{_PART}"):
                 shutil.rmtree(left)
 
     def finish(self, part: Path, manifest: Manifest) -> Archived:
-        """Write the manifest of a copy, and give the copy its name.
+        """Write the manifest of a copy, sync everything to the disk, and rename the folder, which makes the copy valid.
 
         Raises:
-            ArchiveFailed: It can't be.
+            ArchiveFailed: The disk refused.
         """
         folder = part.with_name(part.name.removesuffix(_PART))
         with told(part):
@@ -177,10 +177,10 @@ class Archive:
         return Archived(folder, manifest)
 
     def note_deletion(self, copy: Archived, deletion: Deletion) -> Archived:
-        """Write down how the deletion of the original gets on.
+        """Record the progress of the original's deletion; the copy with that record.
 
         Raises:
-            ArchiveFailed: It can't be.
+            ArchiveFailed: The record can't be written.
         """
         with told(copy.folder):
             write(copy.folder / DELETION, deletion)
@@ -188,22 +188,22 @@ class Archive:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep others from changing anything, for as long as the block lasts.
+        """Hold the archive's lock for the block, so that no other process changes orphans.
 
         Raises:
-            ArchiveBusy: Another process does.
-            ArchiveFailed: The folder can't be made.
+            ArchiveBusy: Another process holds the lock.
+            ArchiveFailed: The folder can't be created.
         """
         with told(self.root):
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # it has what topics and tables had
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # copies have the contents of topics
             descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ArchiveBusy(
-                    f"Another process archives or deletes orphans just now: it holds {self.root / 'lock'}.",
-                    action="Let it end, then ask for the plan again.",
+                    f"Another process archives or deletes orphans: it holds {self.root / 'lock'}.",
+                    action="Wait until it has ended, then run `holdfast orphans plan`.",
                     path=str(self.root / "lock"),
                 ) from None
             yield
@@ -212,7 +212,7 @@ class Archive:
 
 
 def copied_files(folder: Path) -> dict[str, int]:
-    """The files of a copy and their sizes, without its manifest."""
+    """File of a copy -> bytes, without the manifest."""
     return {
         str(each.relative_to(folder)): each.lstat().st_size
         for each in sorted(folder.rglob("*"))
@@ -221,7 +221,7 @@ def copied_files(folder: Path) -> dict[str, int]:
 
 
 def write(file: Path, document: msgspec.Struct | Mapping[str, Any]) -> None:
-    """Make or replace a small file, so that it survives the machine whole."""
+    """Create or replace a small JSON file atomically, synced to the disk."""
     part = file.with_name(f"{file.name}.tmp")
     with part.open("wb") as opened:
         opened.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
@@ -232,16 +232,16 @@ def write(file: Path, document: msgspec.Struct | Mapping[str, Any]) -> None:
 
 
 def read(file: Path, type_: type[Document]) -> Document:
-    """A small file of the archive.
+    """A decoded JSON file of the archive.
 
     Raises:
-        ArchiveFailed: It can't be read, or another version wrote it.
+        ArchiveFailed: The file can't be read, or has another format version.
     """
     try:
         found = msgspec.json.decode(file.read_bytes(), type=type_)
     except (OSError, msgspec.MsgspecError) as failure:
         raise ArchiveFailed(
-            f"{file} can't be read: {failure}.", action="Put it back from a backup.", path=str(file)
+            f"{file} can't be read: {failure}.", action="Restore the file from a backup.", path=str(file)
         ) from failure
     if getattr(found, "version", VERSION) != VERSION:
         raise ArchiveFailed(
@@ -253,7 +253,7 @@ def read(file: Path, type_: type[Document]) -> Document:
 
 
 def sync(folder: Path) -> None:
-    """Have a folder's entries survive the machine."""
+    """Sync a folder's entries to the disk, so that they survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -263,24 +263,24 @@ def sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def told(place: Path) -> Iterator[None]:
-    """What the disk says, as an error of ours.
+    """Convert errors of the disk in the block.
 
     Raises:
-        ArchiveFailed: It said something.
+        ArchiveFailed: The block raised an ``OSError``.
     """
     try:
         yield
     except OSError as failure:
         raise ArchiveFailed(
-            f"The archive {place} can't be written: {failure.strerror or failure}. Nothing that it is of was changed.",
-            action="See to it that there is room and that this user may write there, or set HOLDFAST_ARCHIVE; then ask "
-            "for the plan again.",
+            f"The archive {place} can't be written: {failure.strerror or failure}.",
+            action="Free disk space and check the rights of this user, or set `HOLDFAST_ARCHIVE`. Then run "
+            "`holdfast orphans plan`.",
             path=str(place),
         ) from failure
 
 
 def _word(name: str) -> str:
-    """A folder's name for any name: the name itself where that is safe."""
+    """A folder name for a resource: its own name if that is safe, otherwise a cleaned one with a hash."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name) and len(name) <= _NAME_CHARACTERS:
         return name
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._")[-_NAME_CHARACTERS:]

@@ -1,17 +1,17 @@
-"""Orphans archived, and deleted after a grace period, by plan; and a topic put back from its archive.
+"""Archives orphans, and deletes them after a grace period, by plan.
 
     facts ──decide (pure)──► OrphanPlan ──explain──► text
-                                 └──────apply────► its steps, one after the other
+                                 └──────apply────► its steps, one by one
 
-If we die in a step of an apply:
-    1. while it is copied: the copy counts for nothing, and is made again.
-    2. after the deletion was noted, before it was done, or in the middle of it: the next plan has what is left.
-    3. after it was done, before that was noted: likewise; there is nothing left to do but to note it.
-Asked for again with the hash that was confirmed, an apply does what is left of its steps, and nothing else.
+After a kill in a step of an apply:
+    1. during the copy: the copy is not valid, and is made again.
+    2. after the deletion was recorded, before or during the deletion: the next plan finishes the deletion.
+    3. after the deletion, before its end was recorded: the next plan records the end.
+An apply that is repeated with the confirmed hash does the rest of its steps, and nothing else.
 
 Invariants:
-    - One apply at a time, of all that share an archive.
-    - Right before something is deleted, it is looked at again who owns it, and whether it is as it was archived.
+    - One apply at a time for one archive.
+    - Right before a deletion, the owners and the facts of the orphan are read again.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, NotConfirmed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.ports import Memory, now_utc
 
-#: The verb, as the registry has it.
+#: The verb in the registry's actions.
 CLEAN = "clean orphans"
 _CONFIRMED = "confirmed.json"
 
 
 class CleaningFailed(HoldfastError):
-    """A step failed; what was done before it stays done. Fields: kind, name."""
+    """A step failed; the steps before it stay done. Fields: kind, name."""
 
 
 class OrphanOwned(HoldfastError):
-    """It has an owner again, and was left as it is. Fields: kind, name."""
+    """A planned orphan has an owner again, and was not changed. Fields: kind, name."""
 
     exit_code = EXIT_REFUSED
 
@@ -87,7 +87,7 @@ class _Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An orphan, and what becomes of it."""
+    """An orphan and its next step."""
 
     subject: Subject
     decision: Decision
@@ -95,12 +95,12 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All orphans as they are now.
+    """All present orphans.
 
     Args:
-        listed: Each of them.
-        broken_off: Copies of what is no orphan any more, and whose deletion was broken off.
-        unseen: A sentence for each place that could not be looked at.
+        listed: The orphans with their next steps.
+        broken_off: Copies with an interrupted deletion whose original is no longer an orphan.
+        unseen: A sentence for each place that could not be read.
     """
 
     listed: tuple[Listed, ...]
@@ -109,15 +109,15 @@ class Survey:
 
 
 class OrphanCleaning:
-    """What archives and deletes orphans.
+    """Lists, archives and deletes orphans.
 
     Args:
-        settings: Whose orphans, where the archive is, and how long the grace.
-        registry: Who owns what, and what was done.
+        settings: The installation, its archive folder and grace period.
+        registry: Deployments and releases; receives the record of each apply.
         topics: Kafka.
-        who: Recorded with everything that is done.
-        defined: Loads the definitions. It is called before each deletion again.
-        clock: The time.
+        who: The user in the records.
+        defined: Loads the definitions; called again before each deletion.
+        clock: The current time in UTC.
     """
 
     def __init__(
@@ -136,10 +136,10 @@ class OrphanCleaning:
         self._things = things(settings, topics)
 
     def survey(self) -> Survey:
-        """Every orphan, what it is like, whether it is archived, and what becomes of it.
+        """Every orphan with its facts, its archived copy and its next step.
 
         Raises:
-            HoldfastError: Kafka or the registry can't be asked.
+            HoldfastError: Kafka or the registry does not answer.
         """
         found, unseen = orphans_of(self._defined(), self._settings, self._registry, self._topics)
         archived, unread = self._archive.newest()
@@ -152,11 +152,11 @@ class OrphanCleaning:
         return Survey(tuple(listed), broken_off, (*unseen, *unread))
 
     def plan(self, only: Sequence[str] = ()) -> OrphanPlan:
-        """What would be done with all orphans, or with those that are named (``KIND``, ``NAME``, ``KIND/NAME``).
+        """The plan for all orphans, or for those in ``only`` (``KIND``, ``NAME``, ``KIND/NAME``).
 
         Raises:
-            OrphanUnknown: A name is none of an orphan's.
-            HoldfastError: Kafka or the registry can't be asked.
+            OrphanUnknown: A name fits no orphan.
+            HoldfastError: Kafka or the registry does not answer.
         """
         found = self.survey()
         subjects = [each.subject for each in found.listed]
@@ -164,18 +164,20 @@ class OrphanCleaning:
         return msgspec.structs.replace(plan, unseen=found.unseen)
 
     def apply(self, confirmed: str, only: Sequence[str] = (), tell: Tell = lambda text: None) -> tuple[str, ...]:
-        """Carry out the plan of that hash, or what is left of it when it was broken off; a line for each step.
+        """Carry out the plan with that hash, or the rest of it after an interruption; a line for each step.
 
         Raises:
             NotConfirmed: No hash is given.
-            PlanStale: The plan is another one now.
-            ArchiveBusy: Another process is at it.
-            ArchiveFailed: The archive can't be written, or is where orphans are looked for.
-            HoldfastError: A step failed; asked for again, the rest is done.
+            PlanStale: The plan has another hash now.
+            ArchiveBusy: Another process holds the archive.
+            ArchiveFailed: The archive can't be written, or is in a folder that is searched for orphans.
+            HoldfastError: A step failed; a repeated apply does the rest.
         """
         if not confirmed:
             raise NotConfirmed(
-                "The plan for orphans was not confirmed.", action="Read the plan, then give its hash.", plan=""
+                "The plan for orphans was not confirmed.",
+                action="Run `holdfast orphans plan`, read it, then run the apply with its hash.",
+                plan="",
             )
         self._check_place()
         with self._archive.held():
@@ -200,26 +202,26 @@ class OrphanCleaning:
     def _subject(self, orphan: Orphan, copy: Archived | None) -> Subject:
         try:
             members = self._topics.members(orphan.processor) if orphan.forsaken else 0
-            if members:  # a program that runs without being deployed, or is deployed from elsewhere
+            if members:  # a program outside of the registry, or of another installation
                 why = (
-                    f"{orphan.processor} runs: its group has {count_of(members, 'member')}. Stop them, then ask again."
+                    f"{orphan.processor} runs: its group has {count_of(members, 'member')}. Stop them, then plan again."
                 )
                 return Subject(orphan, None, why, "", copy)
             look = self._things[orphan.kind].look(orphan)
         except HoldfastError as failed:
-            return Subject(orphan, None, f"it could not be looked at: {failed.message}", "", copy)
+            return Subject(orphan, None, f"it could not be read: {failed.message}", "", copy)
         except OSError as failed:
-            return Subject(orphan, None, f"it could not be looked at: {failed}.", "", copy)
+            return Subject(orphan, None, f"it could not be read: {failed}.", "", copy)
         return Subject(orphan, look.facts, look.blocked, look.amount, copy)
 
     def _check_place(self) -> None:
-        """Refuse an archive where orphans are looked for: it would be one."""
+        """Refuse an archive in a folder that is searched for orphans: the copies would be orphans."""
         paths, root = self._settings.paths, self._archive.root.resolve()
         for place in (paths.state, paths.checkpoint_folders, Path(self._settings.checkpoint_store), paths.warehouse):
             if root.is_relative_to(place.resolve()):
                 raise ArchiveFailed(
-                    f"The archive {root} is inside of {place}, where orphans are looked for. Nothing was done.",
-                    action="Set HOLDFAST_ARCHIVE to a folder outside of it.",
+                    f"The archive {root} is inside of {place}, which is searched for orphans. Nothing was done.",
+                    action=f"Set `HOLDFAST_ARCHIVE` to a folder outside of {place}.",
                     path=str(root),
                 )
 
@@ -237,9 +239,9 @@ class OrphanCleaning:
         ):
             return
         raise PlanStale(
-            f"The plan for orphans is not {confirmed} any more: orphans or their archives changed, or a grace period "
-            f"ended. Nothing was done. Now it is:\n{explain(plan)}",
-            action=f"Read it, and confirm it as {plan.hash}; --only names single ones.",
+            f"The plan for orphans is no longer {confirmed}: orphans or their archives changed, or a grace period "
+            f"ended. Nothing was done. The plan now:\n{explain(plan)}",
+            action=f"Read the plan, then run `holdfast orphans apply --confirm {plan.hash}`.",
             shown=confirmed,
             now=plan.hash,
         )
@@ -258,7 +260,7 @@ class OrphanCleaning:
         except OSError as failed:
             raise CleaningFailed(
                 f"{step.kind} {step.name} could not be changed: {failed}.",
-                action="Look at the rights of its folder and at the disk; then ask for the plan again.",
+                action="Check the rights of its folder and the disk, then run `holdfast orphans plan`.",
                 kind=step.kind,
                 name=step.name,
             ) from failed
@@ -305,14 +307,18 @@ class OrphanCleaning:
         return f"deletion of {step.kind} {step.name} finished"
 
     def _orphan(self, step: Step) -> Orphan:
-        """The orphan of a step, if it is one still."""
+        """The orphan of a step, read again.
+
+        Raises:
+            OrphanOwned: It has an owner again, or is gone.
+        """
         found, _ = orphans_of(self._defined(), self._settings, self._registry, self._topics)
         for each in found:
             if (each.kind, each.name) == (step.kind, step.name):
                 return each
         raise OrphanOwned(
-            f"{step.kind} {step.name} is no orphan any more: it has an owner again, or is gone.",
-            action="Ask for the plan again.",
+            f"{step.kind} {step.name} is no longer an orphan: it has an owner again, or is gone.",
+            action="Run `holdfast orphans plan`.",
             kind=step.kind,
             name=step.name,
         )
@@ -330,7 +336,7 @@ class OrphanCleaning:
 
 
 def as_document(listed: Listed, grace: timedelta) -> dict[str, Any]:
-    """An orphan for programs: what it is, whether it is archived, and what becomes of it."""
+    """An orphan as a JSON object: its name and size, its archived copy, and its next step."""
     orphan, copy = listed.subject.orphan, listed.subject.archived
     kept = listed.subject.unchanged and copy is not None and not copy.original_deleted
     return {
@@ -348,28 +354,28 @@ def as_document(listed: Listed, grace: timedelta) -> dict[str, Any]:
 
 
 def said_of(listed: Listed) -> str:
-    """What becomes of an orphan next, in a few words."""
+    """The state of an orphan and its next step, in a few words."""
     copy = listed.subject.archived
     since = "" if copy is None else moment(copy.manifest.archived_at)
     match listed.decision:
         case Archive(again=again):
             return f"archived {since}, changed since" if again else "not archived"
         case Wait(until=until):
-            return f"archived {since}, may be deleted from {moment(until)} on"
+            return f"archived {since}, can be deleted from {moment(until)}"
         case Delete():
-            return f"archived {since}, may be deleted now"
+            return f"archived {since}, can be deleted now"
         case Finish():
-            return "its deletion was broken off"
+            return "its deletion was interrupted"
         case Blocked(why=why):
-            return f"left alone: {why}"
+            return f"not touched: {why}"
         case Gone():
             return "gone"
 
 
 def _not_as_planned(step: Step) -> OrphanChanged:
     return OrphanChanged(
-        f"The archive of {step.kind} {step.name} is not the one of the plan: nothing was deleted.",
-        action="Ask for the plan again.",
+        f"The archived copy of {step.kind} {step.name} is not the one of the plan. Nothing was deleted.",
+        action="Run `holdfast orphans plan`.",
         kind=step.kind,
         name=step.name,
     )

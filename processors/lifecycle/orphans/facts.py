@@ -1,4 +1,4 @@
-"""What there is on this machine and in its cluster that may have no owner, and who the owners are; reading only."""
+"""Reads the resources on this machine and in its cluster, and their owners, and finds the orphans; reads only."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from holdfast.processors.snapshots.names import CATALOG
 def orphans_of(
     defined: Defined, settings: Settings, registry: Memory, topics: Topics
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
-    """All orphans, and a sentence for each place that could not be looked at.
+    """All orphans, and a sentence for each place that could not be read.
 
     Args:
         defined: The processors that the settings define.
-        settings: Whose orphans.
-        registry: Who owns what.
+        settings: The installation.
+        registry: Deployments, releases and open applies.
         topics: Kafka.
 
     Raises:
-        HoldfastError: Kafka or the registry can't be asked.
+        HoldfastError: Kafka or the registry does not answer.
     """
     topologies = {each.processor: each for each in defined.topologies}
     state_roots = sorted({settings.paths.state, *defined.state_dirs})
@@ -92,7 +92,7 @@ def _owners(topologies: dict[str, Topology], registry: Memory, inputs: dict[str,
 
 
 def _names(settings: Settings, registry: Memory, roots: Iterable[Path]) -> frozenset[str]:
-    """The names that processors ever had: as the registry, folders below the home and archives have them."""
+    """All former and present names of processors, from the registry, folders below the home, and archives."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
     folders = {path.name for place in places for path in _folders(place)}
     recorded = {each.processor for each in registry.deployments()}
@@ -114,7 +114,7 @@ def _state(root: Path) -> Iterator[StateEntry]:
 
 
 def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tuple[str, str], int]:
-    """Folders of checkpoints on this machine, and what the checkpoint store has of each known name."""
+    """(Processor, task) -> bytes, of the checkpoint folders on this machine and of the checkpoint store."""
     found = {(folder.name, ""): _size(folder) for folder in _folders(settings.paths.checkpoint_folders)}
     try:
         objects = FsspecObjects(settings.checkpoint_store, settings.checkpoints.options)
@@ -124,7 +124,7 @@ def _checkpoints(settings: Settings, known: Known, unseen: list[str]) -> dict[tu
                 task = path.removeprefix(f"{word}/").partition("/")[0]
                 found[name, task] = found.get((name, task), 0) + size
     except HoldfastError as failed:
-        unseen.append(f"The checkpoint store could not be looked at: {failed.message}")
+        unseen.append(f"The checkpoint store could not be read: {failed.message}")
     return found
 
 
@@ -132,12 +132,12 @@ def _tables(settings: Settings, unseen: list[str]) -> tuple[str, ...]:
     try:
         return tuple(f"{CATALOG}.{name}" for name in table_names(settings))
     except HoldfastError as failed:
-        unseen.append(f"The warehouse could not be looked at: {failed.message}")
+        unseen.append(f"The warehouse could not be read: {failed.message}")
         return ()
 
 
 def _folders(place: Path) -> list[Path]:
-    """Those in a place; what begins with a dot is being deleted."""
+    """The folders in a place, without hidden ones: those are being deleted."""
     if not place.is_dir():
         return []
     return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -149,6 +149,6 @@ def _size(path: Path) -> int:
     for file in files:
         try:
             total += file.stat().st_size if file.is_file() else 0
-        except OSError:  # it went while we looked
+        except OSError:  # deleted meanwhile
             continue
     return total

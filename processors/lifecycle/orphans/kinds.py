@@ -1,9 +1,9 @@
-"""Each kind of orphan as it is looked at, copied and deleted: the edge of ``orphan_plan``.
+"""Reads, copies and deletes each kind of orphan, for the steps of ``orphans.plan``.
 
 Invariants:
-    - Looking and copying change nothing of the original.
-    - Folders are renamed before they are deleted, and looked at again under the name that nobody else knows: what
-      changed in the last moment goes back to its place.
+    - ``look`` and ``copy`` change nothing of the original.
+    - A folder is renamed before its deletion, and its facts are read again under the new name, which no other process
+      knows. If they changed, the folder gets its name back.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 
 #: A file with a group's committed offsets, as ``kafka-consumer-groups.sh --reset-offsets --from-file`` reads it.
 OFFSETS = "offsets.csv"
-#: How long a topic's open transactions are waited for before it is copied, seconds.
+#: Seconds to wait for the end of a topic's open transactions before its copy.
 SETTLE_S = 5.0
 _TRASH = ".deleted-"
-#: RocksDB never changes such a file once it is written: a second name for it is as good as a copy.
+#: RocksDB never changes such a file: a hard link is as good as a copy.
 _IMMUTABLE = ".sst"
 
 
 class OrphanChanged(HoldfastError):
-    """It is not any more as it was when the plan was made; it was left as it is. Fields: kind, name."""
+    """An orphan changed since the plan was made, and was not touched. Fields: kind, name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one is like now; see ``orphan_plan.Subject``."""
+    """The present facts of an orphan; the fields are those of ``orphans.plan.Subject``."""
 
     facts: dict[str, Any] | None
     blocked: str = ""
@@ -54,41 +54,45 @@ class Look:
 
 
 class Thing(Protocol):
-    """One kind of orphan."""
+    """How one kind of orphan is read, copied and deleted."""
 
     def look(self, orphan: Orphan) -> Look:
-        """What it is like now."""
+        """Its present facts; ``facts`` is None when it is gone."""
         ...
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Copy it into an empty folder; what else is worth to be known of it."""
+        """Copy it into an empty folder; the details for the manifest's ``about``.
+
+        Raises:
+            OrphanChanged: It changed during the copy.
+        """
         ...
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What may be left of it when its deletion is broken off; plain data."""
+        """What an interrupted deletion may leave, as JSON values."""
         ...
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete it, if it is like that.
+        """Delete it, if its facts are still ``facts``.
 
         Raises:
-            OrphanChanged: It is not.
+            OrphanChanged: Its facts differ.
         """
         ...
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete what a deletion left that was broken off."""
+        """Delete the leftovers of an interrupted deletion."""
         ...
 
 
 class TopicThing:
-    """Topics."""
+    """Topics: facts are the id and the end offsets."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     def look(self, orphan: Orphan) -> Look:
-        """See ``Thing``: its id and its ends."""
+        """Id and end offsets; blocked while a transaction is open."""
         described = self._topics.describe([orphan.name]).get(orphan.name)
         if described is None:
             return Look(None)
@@ -97,11 +101,11 @@ class TopicThing:
         starts = self._topics.start_offsets(orphan.name)
         facts = {"topic_id": described.topic_id, "ends": {str(number): ends[number] for number in sorted(ends)}}
         if any(stable.get(number, 0) < end for number, end in ends.items()):
-            return Look(facts, "a transaction is open on it. Wait for its end, or abort it, then ask again.")
+            return Look(facts, "a transaction is open on it. Wait for its end, or abort it, then plan again.")
         return Look(facts, "", f"at most {count_of(sum(ends.values()) - sum(starts.values()), 'record')}")
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """See ``Thing``: its records, a file for each partition, and its configuration."""
+        """Its records, in a file for each partition, and its configuration."""
         described = self._topics.describe([orphan.name])[orphan.name]
         ends = {int(number): end for number, end in facts["ends"].items()}
         self._topics.settled_end_offsets(orphan.name, SETTLE_S, upto=ends)
@@ -122,36 +126,36 @@ class TopicThing:
         }
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Thing``: a topic goes as a whole."""
+        """Empty: Kafka deletes a topic as a whole."""
         return {}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """See ``Thing``."""
+        """Delete the topic, if its id and ends are those of its copy."""
         _check_same(orphan, facts, self.look(orphan))
         self._topics.delete(orphan.name)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """See ``Thing``: nothing can be left."""
+        """Nothing to do: a deletion leaves nothing."""
 
 
 class GroupThing:
-    """Consumer groups."""
+    """Consumer groups: facts are the committed offsets."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     def look(self, orphan: Orphan) -> Look:
-        """See ``Thing``: its committed offsets."""
+        """Committed offsets; blocked while the group has members."""
         members = self._topics.members(orphan.name)
         offsets = self._topics.committed_offsets(orphan.name)
         facts: dict[str, Any] = {"offsets": {}}
         for place, offset in sorted(offsets.items()):
             facts["offsets"].setdefault(place.topic, {})[str(place.number)] = offset
-        blocked = f"it has {count_of(members, 'member')}. Stop them, then ask again." if members else ""
+        blocked = f"it has {count_of(members, 'member')}. Stop them, then plan again." if members else ""
         return Look(facts, blocked, count_of(len(offsets), "offset"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """See ``Thing``: its offsets as Kafka's own tool reads them."""
+        """Its offsets, in the CSV format of Kafka's own tool."""
         places = _offsets_in(facts)
         with told(folder), (folder / OFFSETS).open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(
@@ -162,25 +166,25 @@ class GroupThing:
         return {"offsets": len(places)}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Thing``: a group goes as a whole."""
+        """Empty: Kafka deletes a group as a whole."""
         return {}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """See ``Thing``; Kafka itself refuses to delete a group that has members."""
+        """Delete the group, if its offsets are those of its copy; Kafka refuses while it has members."""
         _check_same(orphan, facts, self.look(orphan))
         self._topics.delete_group(orphan.name)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """See ``Thing``: nothing can be left."""
+        """Nothing to do: a deletion leaves nothing."""
 
 
 class FolderThing:
     """Folders and files on this machine.
 
     Args:
-        place: Where one is, by its name.
-        hold: Keeps others from it while it is deleted or copied.
-        blocked: Why one must not be touched; empty when it may.
+        place: The orphan's name -> its path.
+        hold: Locks it during its copy and its deletion.
+        blocked: Why it must not be changed, a sentence; empty when it may be.
     """
 
     def __init__(
@@ -192,7 +196,7 @@ class FolderThing:
         self._place, self._hold, self._blocked = place, hold, blocked
 
     def look(self, orphan: Orphan) -> Look:
-        """See ``Thing``: its files, their sizes and when they were last written."""
+        """Number, bytes and digest of its files; the digest covers names, sizes and times."""
         path = self._place(orphan.name)
         if not path.exists():
             return Look(None)
@@ -200,7 +204,7 @@ class FolderThing:
         return Look(facts, self._blocked(orphan), count_of(facts["files"], "file"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """See ``Thing``: the files as they are."""
+        """Its files, with their times; data files of RocksDB as hard links where possible."""
         path = self._place(orphan.name)
         with told(folder), self._hold(orphan):
             if path.is_dir():
@@ -211,15 +215,15 @@ class FolderThing:
         return {"path": str(path)}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Thing``: the name under which it is deleted."""
+        """The path that it is renamed to before its deletion."""
         path = self._place(orphan.name)
         return {"path": str(path.with_name(f"{_TRASH}{facts['digest'][:8]}-{path.name}"))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """See ``Thing``."""
+        """Rename it, compare its facts again, then delete it."""
         path, trash = self._place(orphan.name), Path(leftovers["path"])
         with self._hold(orphan):
-            _check_same(orphan, facts, Look(folder_facts(path)))  # the slot is ours, so that nobody is in it
+            _check_same(orphan, facts, Look(folder_facts(path)))  # not blocked: we hold the slot
             path.rename(trash)
             if folder_facts(trash) != facts:
                 trash.rename(path)
@@ -228,7 +232,7 @@ class FolderThing:
             _remove(trash)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """See ``Thing``: only what has the name that a deletion gave it."""
+        """Delete the renamed folder; nothing under another name."""
         trash = Path(leftovers["path"])
         assert trash.name.startswith(_TRASH)
         _remove(trash)
@@ -242,23 +246,23 @@ class CheckpointThing:
         self._objects = ObjectThing(lambda: FsspecObjects(settings.checkpoint_store, settings.checkpoints.options))
 
     def look(self, orphan: Orphan) -> Look:
-        """See ``Thing``."""
+        """The facts of the folder or of the objects."""
         return self._of(orphan.name).look(orphan)
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """See ``Thing``."""
+        """The files of the folder, or the objects under their names."""
         return self._of(orphan.name).copy(orphan, facts, folder)
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Thing``."""
+        """The renamed path, or the names of the objects."""
         return self._of(orphan.name).leftovers(orphan, facts)
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """See ``Thing``."""
+        """Delete the folder or the objects, if they have not changed."""
         self._of(orphan.name).delete(orphan, facts, leftovers)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """See ``Thing``."""
+        """Delete the renamed folder, or the objects that are left."""
         self._of(name).finish(name, leftovers, orphan=orphan)
 
     def _of(self, name: str) -> FolderThing | ObjectThing:
@@ -266,13 +270,13 @@ class CheckpointThing:
 
 
 class ObjectThing:
-    """Objects of the checkpoint store; each name is given to one upload only, so that names and sizes tell them all."""
+    """Objects of the checkpoint store; names are never reused, so names and sizes identify them."""
 
     def __init__(self, objects: Callable[[], FsspecObjects]) -> None:
         self._open = objects
 
     def look(self, orphan: Orphan) -> Look:
-        """See ``Thing``."""
+        """Number, bytes and digest of its objects; the digest covers names and sizes."""
         sizes = self._sizes(orphan.name)
         if not sizes:
             return Look(None)
@@ -281,7 +285,7 @@ class ObjectThing:
         return Look(facts, "", count_of(len(sizes), "object"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """See ``Thing``: each object as a file of its name."""
+        """Each object as a file with the object's name."""
         objects = self._open()
         for name in self._sizes(orphan.name):
             file = folder / name
@@ -295,16 +299,16 @@ class ObjectThing:
         return {"store": objects.shown}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Thing``: the objects."""
+        """The names of the objects."""
         return {"objects": sorted(self._sizes(orphan.name))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """See ``Thing``."""
+        """Delete the objects, if their names and sizes are those of the copy."""
         _check_same(orphan, facts, self.look(orphan))
         self._open().delete(leftovers["objects"])
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """See ``Thing``: a checkpoint that has an owner again may share objects with those of before."""
+        """Delete the objects, unless the checkpoint has an owner again: its new versions may share them."""
         if orphan:
             self._open().delete(leftovers["objects"])
 
@@ -319,13 +323,13 @@ class ObjectThing:
 
 
 class TableThing:
-    """Tables of the catalog. Their data is not copied: it stays where it is until they are deleted."""
+    """Tables of the catalog. Their data is not copied: it stays in place until the table is deleted."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def look(self, orphan: Orphan) -> Look:
-        """See ``Thing``: which table, its metadata and its snapshot."""
+        """The table's id, metadata file and snapshot."""
         found = table_facts(self._settings, _in_catalog(orphan.name))
         if found is None:
             return Look(None)
@@ -333,30 +337,30 @@ class TableThing:
         return Look(facts, "", "" if found.rows is None else count_of(found.rows, "row"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """See ``Thing``: what it is, in the manifest."""
+        """Rows, bytes and facts, for the manifest; no file is written."""
         found = table_facts(self._settings, _in_catalog(orphan.name))
         return {} if found is None else {"rows": found.rows, "size_bytes": found.size_bytes, **facts}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Thing``: its files."""
+        """The table's id and all its files."""
         return {"uuid": facts["uuid"], "files": list(table_files(self._settings, _in_catalog(orphan.name)))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """See ``Thing``: out of the catalog, then its files."""
+        """Drop the table from the catalog, then delete its files."""
         _check_same(orphan, facts, self.look(orphan))
         if not drop_table(self._settings, _in_catalog(orphan.name), facts["uuid"]):
             raise _changed(orphan)
         self.finish(orphan.name, leftovers, orphan=True)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """See ``Thing``: files that were listed while the table was there, once it is not: no other table has them."""
+        """Delete the listed files, once the table is not in the catalog; no other table has them."""
         now = table_facts(self._settings, _in_catalog(name))
         if now is None or now.uuid != leftovers["uuid"]:
             delete_files(self._settings, _in_catalog(name), leftovers["files"])
 
 
 def things(settings: Settings, topics: Topics) -> dict[Kind, Thing]:
-    """All kinds."""
+    """Kind -> the code that handles it."""
     return {
         "topic": TopicThing(topics),
         "group": GroupThing(topics),
@@ -367,7 +371,7 @@ def things(settings: Settings, topics: Topics) -> dict[Kind, Thing]:
 
 
 def folder_facts(path: Path) -> dict[str, Any]:
-    """What a folder, or a file, is like: its files by name, size and time of their last change."""
+    """Number and bytes of a folder's (or one) file, and a digest of their names, sizes and times of change."""
     hashed, count, size = hashlib.sha256(), 0, 0
     for each in [path] if not path.is_dir() else sorted(path.rglob("*")):
         told_of = each.lstat()
@@ -381,7 +385,7 @@ def folder_facts(path: Path) -> dict[str, Any]:
 
 
 def sha256_of(file: Path) -> str:
-    """The hash of a file's content."""
+    """The SHA-256 of a file's content, in hex."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -402,15 +406,15 @@ def _slot_in_use(orphan: Orphan) -> str:
     slot = Path(orphan.name).parent
     if orphan.aside or not ReadOnly().in_use(slot):
         return ""
-    return f"a live process has the slot {slot}. Stop it, then ask again."
+    return f"a live process has the slot {slot}. Stop it, then plan again."
 
 
 @contextlib.contextmanager
 def _slot_held(orphan: Orphan) -> Iterator[None]:
-    """Keep workers out of the slot meanwhile; what was set aside is in nobody's way.
+    """Hold the slot for the block; not for state that was set aside, because no process opens it.
 
     Raises:
-        StateFolderTaken: A live process has it.
+        StateFolderTaken: A live process holds the slot.
     """
     if orphan.aside:
         yield
@@ -420,12 +424,12 @@ def _slot_held(orphan: Orphan) -> Iterator[None]:
     try:
         yield
     finally:
-        (slot / "lock").write_text("")  # who only looks goes by the process that it names; ours has no state
+        (slot / "lock").write_text("")  # readers trust the process named in it; ours has no state
         folder.release()
 
 
 def _copy_file(source: str, target: str) -> None:
-    """A file with its times; what never changes gets a second name where that is possible."""
+    """Copy a file with its times; hard-link a file that never changes, where possible."""
     if source.endswith(_IMMUTABLE):
         with contextlib.suppress(OSError):
             os.link(source, target, follow_symlinks=False)
@@ -453,8 +457,8 @@ def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
 
 def _changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
     return OrphanChanged(
-        f"{orphan.kind} {orphan.name} was left alone: {blocked or 'it changed since the plan was made.'}",
-        action="Ask for the plan again: what changed is archived anew, and its grace begins again.",
+        f"{orphan.kind} {orphan.name} was not touched: {blocked or 'it changed since the plan was made.'}",
+        action="Run `holdfast orphans plan`. A changed orphan is archived again, and its grace period starts again.",
         kind=orphan.kind,
         name=orphan.name,
     )

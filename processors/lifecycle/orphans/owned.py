@@ -1,11 +1,11 @@
-"""What no registered store owns any more: topics, groups, local state, checkpoints and tables. A pure decision.
+"""Finds topics, groups, local state, checkpoints and tables that no registered store owns: a pure function.
 
-    names that were ever ours ──► what bears them ──► minus what a definition, a deployed release or an open apply owns
+    names of our processors ──► resources with these names ──► minus those of a definition, release or open apply
 
 Invariants:
-    - Only what bears the name of a processor of this installation is looked at; other programs' things never count.
-    - In doubt it is owned: what is in use, what an open apply works on, and whatever may belong to a definition that
-      can't be imported just now.
+    - Only resources with the name of a processor of this installation can be orphans; those of other programs never.
+    - In doubt a resource has an owner: while it is in use, while an apply of its processor is open, and if it may
+      belong to a definition that can't be imported now.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
 Kind = Literal["topic", "group", "state", "checkpoint", "table"]
-#: What is in a slot's folder besides tasks.
+#: Files in a slot's folder that are not tasks.
 SLOT_FILES = ("lock", "identity.json", "identity.tmp")
 _SHADOW = "--rebuild-"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A processor that is registered: defined, or deployed and not stopped for good.
+    """A registered processor: defined, or deployed and not stopped.
 
     Args:
-        name: Its name, and its group's.
-        stores: The stores of the defined version and of the release that worked last.
-        changelogs: Their changelogs.
-        slots: Its slots; None where it is not known which there are.
-        tasks: The folder names of its tasks, and their names in the checkpoint store; None where they are not known.
-        vague: Whether it is not known which stores it has, as where it is deployed and its definition is not here: then
-            every changelog and table of its name is owned.
+        name: The name of the processor and of its group.
+        stores: The stores of the defined version and of the last release that worked.
+        changelogs: The changelogs of these stores.
+        slots: Its slots; None when unknown.
+        tasks: The names of its tasks in state folders and in the checkpoint store; None when unknown.
+        vague: Whether its stores are unknown, as for a deployed processor without a definition here. Then it owns every
+            changelog and table with its name.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Defined:
     """The processors that the settings define.
 
     Args:
-        topologies: The definitions that can be used.
-        state_dirs: The roots of local state that definitions name themselves.
+        topologies: The topologies of the definitions that could be imported.
+        state_dirs: The roots of local state that definitions set.
         doubtful: Whether a definition can't be imported.
     """
 
@@ -64,7 +64,7 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """Something in the state folder of a slot; ``in_use`` whether a live process has the slot."""
+    """One entry in the state folder of a slot; ``in_use`` when a live process holds the slot."""
 
     group: str
     slot: str
@@ -76,13 +76,13 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is there.
+    """The resources that exist.
 
     Args:
         topics: All topics.
         groups: All consumer groups.
-        state: What lies in state folders.
-        checkpoints: (processor, task) -> bytes, of folders of checkpoints (the task empty) and of the checkpoint store.
+        state: The entries of all state folders.
+        checkpoints: (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint store.
         tables: ``holdfast.<namespace>.<table>`` of every table of the catalog.
     """
 
@@ -95,13 +95,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Whose things there may be.
+    """The processors that resources may belong to.
 
     Args:
         owners: The registered processors.
-        names: Every name that a processor of this installation ever had, as far as it is known.
+        names: All known former and present names of processors of this installation.
         busy: Processors with an open apply.
-        doubtful: Whether a definition can't be imported: then nothing of a processor that is not defined is an orphan.
+        doubtful: Whether a definition can't be imported; then resources of undefined processors are no orphans.
     """
 
     owners: Sequence[Owner]
@@ -112,10 +112,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A thing that nobody owns; ``size_bytes`` None where it is not known.
+    """A resource without an owner; ``size_bytes`` is None when unknown.
 
-    ``aside`` is state that was set aside beside a task: no process opens it, also none that has the slot.
-    ``forsaken`` is what belonged to a processor that is not registered.
+    ``aside``: state that was set aside beside a task; no process opens it, not even the holder of the slot.
+    ``forsaken``: its processor is not registered.
     """
 
     kind: Kind
@@ -128,7 +128,7 @@ class Orphan:
 
 
 def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
-    """What of ``found`` nobody owns, by kind and name."""
+    """The resources in ``found`` without an owner, sorted by kind and name."""
     everything = [
         *_topics(known, found.topics),
         *_groups(known, found.groups),
@@ -146,19 +146,19 @@ def _owners(known: Known) -> dict[str, Owner]:
 
 
 def _all_names(known: Known) -> list[str]:
-    """Longest first, so that the name of a longer processor is not taken for a store of a shorter one."""
+    """Longest first, so that a topic of processor ``a-b`` is not read as one of processor ``a``."""
     return sorted({*known.names, *_owners(known)}, key=len, reverse=True)
 
 
 def _unregistered(known: Known, name: str) -> str | None:
-    """Why nothing of a processor is owned; None when it is registered, busy, or may be."""
+    """Why a processor owns nothing; None when it is registered, busy, or may be registered."""
     processor = name.partition(_SHADOW)[0]
     if processor in known.busy:
         return None
     if name in _owners(known):
         return None
     if name != processor and processor in _owners(known):
-        return f"no backfill of {processor} is open that would need it"
+        return f"it is left from a backfill of {processor}, and none is open"
     return None if known.doubtful else f"{processor} is neither defined nor deployed"
 
 
@@ -176,9 +176,9 @@ def _topics(known: Known, topics: Sequence[str]) -> Iterator[Orphan]:
         if owner is None:
             why = _unregistered(known, name)
         elif any(topic.startswith(f"{shadow_group(name, store)}-") for store in owner.stores):
-            why = f"no backfill of {name} is open that would need it"
+            why = f"it is left from a backfill of {name}, and none is open"
         elif topic in {filling_topic(name, store) for store in owner.stores}:
-            why = f"no restore of {name} is open that would need it"
+            why = f"it is left from a restore of {name}, and none is open"
         else:
             why = f"no store of {name} has this changelog"
         if why is not None:

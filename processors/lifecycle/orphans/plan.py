@@ -1,12 +1,12 @@
-"""What becomes of each orphan: a pure decision, and the plan that the decisions make up.
+"""Decides the next step of each orphan, and builds the plan from these steps: pure functions.
 
     never archived, or changed since ──► Archive ──grace──► Delete
-    a deletion was broken off        ──► Finish
-    somebody has it                  ──► Blocked
+    a deletion was interrupted       ──► Finish
+    in use                           ──► Blocked
 
 Invariants:
-    - Nothing is deleted but what nobody owns, was archived a grace period ago, and is since as it was archived.
-    - A plan's hash covers its steps with the facts that they rest on; nothing else, as the time of day, is in it.
+    - Only resources are deleted that have no owner, were archived a grace period ago, and have not changed since.
+    - A plan's hash covers its steps with their facts, and nothing else, such as the time of day.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from holdfast.processors.lifecycle.orphans.owned import Kind, Orphan
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
 from holdfast.processors.lifecycle.plans.plan import HASH_CHARACTERS
 
-#: What is deleted first: a group tells its offsets only of topics that are there.
+#: The order of deletions: Kafka reports a group's offsets only for topics that exist.
 _ORDER: Mapping[Kind, int] = {"group": 0, "table": 1, "topic": 2, "checkpoint": 3, "state": 4}
 
 
 class OrphanUnknown(HoldfastError):
-    """What was named is no orphan. Fields: name."""
+    """A name in ``only`` fits no orphan. Fields: name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An orphan as it is now.
+    """An orphan with its present facts.
 
     Args:
-        orphan: What it is.
-        facts: What it is like; None when it is gone, or could not be looked at.
-        blocked: Why it must not be touched, a sentence; empty when it may.
-        amount: How much it is, in words; empty when that is not known.
+        orphan: The orphan.
+        facts: Its facts; None when it is gone or could not be read.
+        blocked: Why it must not be changed, a sentence; empty when it may be.
+        amount: Its size in records, files or rows, as text; empty when unknown.
         archived: Its newest copy.
     """
 
@@ -55,12 +55,12 @@ class Subject:
 
     @property
     def unchanged(self) -> bool:
-        """Whether it is as it was when it was archived."""
+        """Whether its facts are those of its copy."""
         return self.archived is not None and self.facts is not None and self.facts == self.archived.manifest.facts
 
 
 class Archive(msgspec.Struct, frozen=True, kw_only=True, tag="archive"):
-    """Copy it; ``again`` whether an older copy is of something that it is not any more."""
+    """Copy an orphan; ``again`` when it changed after an older copy."""
 
     kind: Kind
     name: str
@@ -72,14 +72,14 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True, tag="archive"):
 
     @property
     def says(self) -> str:
-        """For people."""
-        why = ", which is not what was archived before: its grace begins anew" if self.again else ""
-        what = "write down what it is; no data is copied" if self.kind == "table" else "copy it into the archive"
+        """The step as a line of the plan."""
+        why = ", which changed since its last copy: its grace period starts again" if self.again else ""
+        what = "record its metadata; no data is copied" if self.kind == "table" else "copy it into the archive"
         return f"archive {self.kind} {self.name}{_sized(self)}{why}: {what}"
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True, tag="delete"):
-    """Delete it: it is as the copy ``archive`` has it."""
+    """Delete an orphan that is equal to its copy ``archive``."""
 
     kind: Kind
     name: str
@@ -91,13 +91,13 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True, tag="delete"):
 
     @property
     def says(self) -> str:
-        """For people."""
-        kept = "its rows can't be had again" if self.kind == "table" else f"its copy of {self.archive} stays"
+        """The step as a line of the plan."""
+        kept = "its rows are lost" if self.kind == "table" else f"its copy of {self.archive} stays"
         return f"delete {self.kind} {self.name}{_sized(self)}; {kept}"
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
-    """Finish its deletion, which was broken off; ``orphan`` whether something of its name is an orphan still."""
+    """Finish an interrupted deletion; ``orphan`` when a resource with its name is still an orphan."""
 
     kind: Kind
     name: str
@@ -107,8 +107,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
 
     @property
     def says(self) -> str:
-        """For people."""
-        return f"finish the deletion of {self.kind} {self.name}, which was broken off"
+        """The step as a line of the plan."""
+        return f"finish the deletion of {self.kind} {self.name}, which was interrupted"
 
 
 Step = Archive | Delete | Finish
@@ -116,34 +116,34 @@ Step = Archive | Delete | Finish
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It was archived, and stays until then."""
+    """Archived; can be deleted from ``until``."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """It can't be touched now; ``why`` is a sentence."""
+    """Must not be changed now; ``why`` is a sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """It is not there any more."""
+    """The resource no longer exists; no step is needed."""
 
 
 Decision = Archive | Delete | Finish | Wait | Blocked | Gone
 
 
 class OrphanPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be done.
+    """The steps of an apply, and the orphans without a step.
 
     Args:
         steps: In order: finish, delete, archive.
-        waiting: What has to wait, a sentence each.
-        blocked: What is refused, a sentence each.
-        unseen: What could not be looked at, a sentence each.
+        waiting: A sentence for each orphan in its grace period.
+        blocked: A sentence for each orphan that must not be changed.
+        unseen: A sentence for each place that could not be read.
     """
 
     steps: tuple[Step, ...] = ()
@@ -153,7 +153,7 @@ class OrphanPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hash(self) -> str:
-        """What names these steps, and no others."""
+        """The hash of the steps and their facts, for the confirmation."""
         encoded = msgspec.json.encode([_identity(step) for step in self.steps], order="deterministic")
         return hashlib.sha256(encoded).hexdigest()[:HASH_CHARACTERS]
 
@@ -164,7 +164,7 @@ class OrphanPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(subject: Subject, now: datetime, grace: timedelta) -> Decision:
-    """What becomes of one orphan."""
+    """The next step of one orphan, or why it has none."""
     orphan, copy = subject.orphan, subject.archived
     if subject.blocked:
         return Blocked(subject.blocked)
@@ -184,24 +184,24 @@ def decide(subject: Subject, now: datetime, grace: timedelta) -> Decision:
 
 
 def deletable_from(copy: Archived, grace: timedelta) -> datetime:
-    """When what has this copy may be deleted, if it stays as it is."""
+    """When the original of a copy can be deleted, if it does not change."""
     return copy.manifest.archived_at + grace
 
 
 def make_plan(
     subjects: Sequence[Subject], broken_off: Iterable[Archived], now: datetime, grace: timedelta, only: Sequence[str]
 ) -> OrphanPlan:
-    """The plan for all orphans, or for those that are named.
+    """The plan for all orphans, or for those in ``only``.
 
     Args:
-        subjects: The orphans as they are now.
-        broken_off: Copies whose originals are no orphans any more, and whose deletion was broken off.
-        now: When it is.
-        grace: How long an orphan stays after it was archived.
-        only: ``KIND``, ``KIND/NAME`` or ``NAME`` of those that are meant; empty for all.
+        subjects: The orphans with their present facts.
+        broken_off: Copies with an interrupted deletion whose original is no longer an orphan.
+        now: The current time.
+        grace: The time between archiving and deletion.
+        only: ``KIND``, ``KIND/NAME`` or ``NAME`` of the selected orphans; empty for all.
 
     Raises:
-        OrphanUnknown: Something was named that is no orphan.
+        OrphanUnknown: A name in ``only`` fits no orphan.
     """
     left = [
         Finish(
@@ -218,7 +218,7 @@ def make_plan(
         if not any(_is_named(kind, name, (word,)) for kind, name in there):
             raise OrphanUnknown(
                 f"{word} names no orphan.",
-                action="`holdfast orphans` lists them; name a KIND, a NAME, or KIND/NAME.",
+                action="Run `holdfast orphans`, which lists them, and give a `KIND`, a `NAME` or `KIND/NAME`.",
                 name=word,
             )
     steps: list[Step] = [each for each in left if _is_named(each.kind, each.name, only)]
@@ -232,9 +232,9 @@ def make_plan(
             case Archive() | Delete() | Finish():
                 steps.append(decision)
             case Wait(until=until):
-                waiting.append(f"{orphan.kind} {orphan.name} is archived, and may be deleted from {moment(until)} on")
+                waiting.append(f"{orphan.kind} {orphan.name} is archived, and can be deleted from {moment(until)}")
             case Blocked(why=why):
-                blocked.append(f"{orphan.kind} {orphan.name} is left alone: {why}")
+                blocked.append(f"{orphan.kind} {orphan.name} is not touched: {why}")
             case Gone():
                 continue
             case _:
@@ -243,7 +243,7 @@ def make_plan(
 
 
 def is_within(step: Step, confirmed: Sequence[Step]) -> bool:
-    """Whether a step is one of those that were confirmed, or what is left of one."""
+    """Whether a step was confirmed, or is the rest of a confirmed one."""
     if isinstance(step, Archive):
         return any(isinstance(each, Archive) and _same(step, each) and step.facts == each.facts for each in confirmed)
     return any(
@@ -252,16 +252,16 @@ def is_within(step: Step, confirmed: Sequence[Step]) -> bool:
 
 
 def explain(plan: OrphanPlan, how: str = "") -> str:
-    """The plan as lines of text."""
+    """The plan as text: headline, numbered steps, and orphans without a step; ``how`` is the last line."""
     lines = [_headline(plan)]
     lines += [f"  {number}. {step.says}" for number, step in enumerate(plan.steps, 1)]
-    for title, entries in (("Waiting", plan.waiting), ("Refused", plan.blocked), ("Not looked at", plan.unseen)):
+    for title, entries in (("Waiting", plan.waiting), ("Refused", plan.blocked), ("Not read", plan.unseen)):
         lines += [f"{title}:", *(f"  - {entry}" for entry in entries)] if entries else []
     return "\n".join([*lines, how] if how else lines)
 
 
 def moment(at: datetime) -> str:
-    """A time for people, in UTC and to the minute."""
+    """A time in UTC, to the minute, such as ``2026-11-28 09:30 UTC``."""
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
@@ -274,7 +274,7 @@ def _headline(plan: OrphanPlan) -> str:
     parts = [
         count_of(number, "orphan") + done for number, done in ((archived, " archived"), (gone, " deleted")) if number
     ]
-    danger = " What is deleted is in the archive only, tables nowhere." if gone else " Nothing is deleted."
+    danger = " Deleted orphans exist only in the archive; deleted tables are lost." if gone else " Nothing is deleted."
     return f"orphans: {', '.join(parts)} ({in_bytes(size)} where sizes are known).{danger}"
 
 

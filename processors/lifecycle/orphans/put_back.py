@@ -1,12 +1,12 @@
-"""A topic that was archived and deleted is made again: its partitions, its configuration, its records.
+"""Creates an archived and deleted topic again, with its partitions, configuration and records.
 
-    begun ──created──► begun, with the topic's id ──all records there──► ended
+    begun ──created──► begun, with the topic's id ──all records written──► ended
 
-If we die in between, the same again goes on: the topic is known by its id, and a partition's end offset says how many
-of its records are back.
+A repeat after a kill continues: the recorded id identifies the topic, and each partition's end offset is the number of
+records already written.
 
 Invariants:
-    - A topic that is there is never written to, but the one that this very return made.
+    - Records are written only to the topic that this command created, never to another existing one.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class TopicThere(HoldfastError):
 
 
 class NotArchived(HoldfastError):
-    """There is no archive of that topic. Fields: topic."""
+    """The archive has no copy of the topic. Fields: topic."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ReturnDisturbed(HoldfastError):
-    """Somebody else wrote to the topic while it was put back. Fields: topic, partition, seen, expected."""
+    """Another producer wrote to the topic while it was put back. Fields: topic, partition, seen, expected."""
 
 
 class _Return(msgspec.Struct, frozen=True, kw_only=True):
-    """How it gets on; ``topic_id`` empty until the topic is made."""
+    """The progress of putting a topic back; ``topic_id`` is empty until the topic is created."""
 
     begun_at: datetime
     topic_id: str = ""
@@ -56,21 +56,21 @@ class _Return(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def put_back(archive: Archive, topics: Topics, name: str, clock: Callable[[], datetime] = now_utc) -> str:
-    """Make a topic again from its newest archive; what was done, for people.
+    """Create a topic again from its newest copy; the result as a sentence.
 
     Raises:
-        NotArchived: It has no archive.
-        TopicThere: There is a topic of that name.
-        CopyUnreadable: The archive is damaged.
-        ReturnDisturbed: Somebody else wrote to it meanwhile.
+        NotArchived: The archive has no copy of the topic.
+        TopicThere: A topic with that name exists.
+        CopyUnreadable: The copy is damaged.
+        ReturnDisturbed: Another producer wrote to the topic meanwhile.
         HoldfastError: Kafka refused.
     """
     with archive.held():
         copy = archive.newest()[0].get(("topic", name))
         if copy is None:
             raise NotArchived(
-                f"{archive.root} has no archive of a topic {name}.",
-                action="Look below it for the name; HOLDFAST_ARCHIVE says where archives are.",
+                f"The archive {archive.root} has no copy of topic {name}.",
+                action=f"List the copies with `ls {archive.root / 'topic'}`, or set `HOLDFAST_ARCHIVE`.",
                 topic=name,
             )
         about = copy.manifest.about
@@ -89,7 +89,7 @@ def put_back(archive: Archive, topics: Topics, name: str, clock: Callable[[], da
 
 
 def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetime]) -> _Return:
-    """The topic created, or the one that was created before this was broken off."""
+    """Create the topic, or find the one that an interrupted run has created."""
     file, about = copy.folder / _FILE, copy.manifest.about
     state = read(file, _Return) if file.exists() else None
     if state is not None and state.ended_at is not None:
@@ -108,7 +108,7 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
 def _is_ours(state: _Return, topic_id: str, topics: Topics, name: str) -> bool:
     if state.topic_id:
         return state.topic_id == topic_id
-    return not any(topics.end_offsets(name, committed=False).values())  # died right after it was made
+    return not any(topics.end_offsets(name, committed=False).values())  # killed right after the creation
 
 
 def _note(copy: Archived, state: _Return) -> _Return:
@@ -123,8 +123,8 @@ def _check_files(copy: Archived) -> None:
         seen = sha256_of(path) if path.is_file() else None
         if seen != expected:
             raise CopyUnreadable(
-                f"{path} is {'gone' if seen is None else 'not what was written'}: nothing was put back.",
-                action="Take the archive from a backup of its folder; an older one of the topic may lie beside it.",
+                f"{path} {'is missing' if seen is None else 'differs from its manifest'}; nothing was put back.",
+                action="Restore the folder of the copy from a backup, or use an older copy of the topic beside it.",
                 path=str(path),
             )
 
@@ -133,8 +133,8 @@ def _check_ends(name: str, counts: dict[int, int], ends: dict[int, int]) -> None
     for number, expected in sorted(counts.items()):
         if ends.get(number) != expected:
             raise ReturnDisturbed(
-                f"{name}[{number}] ends at {ends.get(number)}, expected {expected}: somebody else wrote to it.",
-                action="Find out who writes to it, stop that, delete the topic, and put it back again.",
+                f"{name}[{number}] ends at {ends.get(number)}, expected {expected}: another producer wrote to it.",
+                action=f"Stop that producer, delete the topic, then run `holdfast orphans put-back {name}`.",
                 topic=name,
                 partition=number,
                 seen=ends.get(number),
@@ -144,7 +144,7 @@ def _check_ends(name: str, counts: dict[int, int], ends: dict[int, int]) -> None
 
 def _there(name: str) -> TopicThere:
     return TopicThere(
-        f"Topic {name} exists: nothing was put back.",
-        action="Look at what is in it; if it is not needed, delete it, then put the archived one back.",
+        f"Topic {name} exists; nothing was put back.",
+        action=f"If its records are not needed, delete it, then run `holdfast orphans put-back {name}`.",
         topic=name,
     )

@@ -1,14 +1,13 @@
-"""Building a store anew beside its running processor, and cutting over: what the stages of that do.
+"""Rebuild a store beside its running processor, then cut over: the work of these stages.
 
     start ──► wait: follow what the processor commits ──► [pause] finish: exactly up to that ──► adopt ──► [resume]
 
-A *shadow* is the processor's own functions, run once more as a program of its own (``Application.shadow``).
+A *shadow* is a second run of the processor's functions, as a separate program (``Application.shadow``).
 
 Invariants:
-    - The shadow is told bounds that the processor has committed, so that it is never ahead of it.
+    - The shadow reads only up to offsets that the processor has committed, so it is never ahead of the processor.
     - A store is adopted only while the shadow and the paused processor have committed the same offsets.
-    - Each stage sees for itself that what it needs is there: a shadow or a worker that died is started again, and the
-      offsets are compared again.
+    - Each stage checks its own preconditions: it starts a dead shadow or worker again, and compares the offsets again.
 """
 
 from __future__ import annotations
@@ -43,31 +42,31 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-#: How long a paused worker may take until all it has read is committed, seconds.
+#: Seconds in which a paused worker must commit all records that it has read.
 STILL_S = 120.0
-#: The shadow has caught up when what the processor has committed meanwhile is no more than this, in records ...
+#: The shadow has caught up when it is at most this many records behind the processor's commits ...
 BEHIND_RECORDS = 10_000
-#: ... or no more than so many seconds of the shadow's work.
+#: ... or at most this many seconds of its own work.
 BEHIND_S = 2.0
-#: So often in a row something may break off without getting any further.
+#: Interrupted attempts in a row, without progress, before the stage fails.
 BREAKS_MAX = 5
-#: How often progress is told, and the processor looked after, in seconds.
+#: Seconds between two progress messages, and between two checks of the workers.
 TELL_EVERY_S = 1.0
 LOOK_AFTER_EVERY_S = 5.0
 
-#: What passes when it is asked again, of a worker that is started again where it died.
+#: Errors that a second request, after a restart of a dead worker, can repair.
 _BROKEN_OFF = (CommandFailed, CommandRefused, ProcessorSilent)
 
 
 class ProcessorPaused(HoldfastError):
-    """A cut-over failed while the processor is paused: it reads no input. Fields: processor."""
+    """A cut-over failed while the processor is paused, so it reads no input. Fields: processor."""
 
 
 class Rebuilding:
-    """Carries out the stages of building one store anew (``execution.Shadows``).
+    """Carries out the stages that rebuild one store (``execution.Shadows``).
 
     Args:
-        machine: What it acts through.
+        machine: The ports it works with.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -75,7 +74,7 @@ class Rebuilding:
         self._shadow = ShadowProgram(machine)
 
     def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
-        """See ``execution.Shadows``."""
+        """Carry out one stage; the result says what was done, with counts."""
         match stage:
             case StartShadow():
                 return self._shadow.create(processor, stage.store, tell)
@@ -93,7 +92,11 @@ class Rebuilding:
                 return self._shadow.remove(processor, stage.store)
 
     def wait(self, processor: str, stage: WaitForShadow, tell: Tell) -> Done:
-        """Follow the processor's offsets until only a tail is left."""
+        """Run the shadow until it is only a short tail behind the processor's committed offsets.
+
+        Raises:
+            CommandFailed, CommandRefused, ProcessorSilent: ``BREAKS_MAX`` attempts in a row made no progress.
+        """
         began, read, breaks = time.monotonic(), 0, 0
         while True:
             bounds = self._committed(processor, stage.store)
@@ -107,7 +110,7 @@ class Rebuilding:
                 breaks, read = (0 if got else breaks + 1), read + got
                 if breaks >= BREAKS_MAX:
                     raise
-                tell(f"the shadow broke off: {broken.message} It is asked again")
+                tell(f"the shadow was interrupted: {broken.message} It is asked again")
                 time.sleep(POLL_S)
                 continue
             got, took = _total(bounds) - before, time.monotonic() - rounds
@@ -117,16 +120,16 @@ class Rebuilding:
             self._look_after(processor, tell)
             if behind <= BEHIND_RECORDS or behind <= BEHIND_S * rate:
                 seconds = max(time.monotonic() - began, 0.001)
-                return Done(f"{read:,} records read, {read / seconds:,.0f} a second; {behind:,} are left", read)
-            tell(f"{behind:,} records came meanwhile, at {rate:,.0f} a second read")
+                return Done(f"{read:,} records read, {read / seconds:,.0f} per second; {behind:,} are left", read)
+            tell(f"{behind:,} new records to read; the shadow reads {rate:,.0f} per second")
 
     def pause(self, processor: str, stage: PauseProcessor, tell: Tell) -> Done:
-        """Have the processor commit and stand still."""
+        """Pause every worker and wait until all that it has read is committed."""
         offsets = self.stand_still(processor, tell)
-        return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions stand still")
+        return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions are committed")
 
     def resume(self, processor: str, stage: ResumeProcessor, tell: Tell) -> Done:
-        """Have the processor read on, and see that all of it works."""
+        """Resume every worker, and wait until all partitions are processed."""
         for slot in self.slots(processor):
             client = self._on.client(processor, slot)
             if client.status() is not None:
@@ -154,15 +157,15 @@ class Rebuilding:
         reached = self._reached(processor, store, bounds)
         if reached != bounds:
             raise ShadowFailed(
-                f"The shadow of {store} has committed {reached}, but {processor} stands at {bounds}.",
-                action="Go on with the apply: it compares them again.",
+                f"The shadow of {store} has committed {reached}, but {processor} has committed {bounds}.",
+                action="Run `holdfast apply resume N`, which compares the offsets again.",
                 processor=processor,
                 store=store,
             )
         self._shadow.stop(processor, store)
         read = _total(bounds) - before
         said = ", ".join(f"{topic}[{n}]={at}" for topic, each in bounds.items() for n, at in list(each.items())[:4])
-        return Done(f"the shadow read the last {read:,} records, and both stand at {said}", read)
+        return Done(f"the shadow read the last {read:,} records, and both have committed {said}", read)
 
     def _adopt(self, processor: str, store: str, tell: Tell) -> Done:
         told = {"set": 0, "deleted": 0, "same": 0}
@@ -174,8 +177,8 @@ class Rebuilding:
 
         self.patiently(once, tell)
         return Done(
-            f"{store} is the shadow's now: {told['set']:,} entries differed or were missing and are set, "
-            f"{told['deleted']:,} were too many and are deleted, {told['same']:,} were the same",
+            f"{store} is equal to the shadow's: {told['set']:,} entries differed or were missing and are set, "
+            f"{told['deleted']:,} extra entries are deleted, {told['same']:,} were the same",
             sum(told.values()),
         )
 
@@ -183,7 +186,7 @@ class Rebuilding:
         self.stand_still(processor, tell)
         bounds = self._committed(processor, store)
         if self._reached(processor, store, bounds) != bounds:
-            tell(f"{processor} read on meanwhile; the shadow follows it once more")
+            tell(f"{processor} has committed more input; the shadow reads it too")
             self._finish(processor, store, tell)
             bounds = self._committed(processor, store)
         topology = self._on.shadow(processor, store)
@@ -200,17 +203,17 @@ class Rebuilding:
     def take_over(
         self, processor: str, of: tuple[str, set[str]], changelog: str, told: dict[str, int], tell: Tell
     ) -> dict[int, Mapping[str, int]]:
-        """Have every owner make a store equal to what another changelog has.
+        """Make every owner's part of a store equal to another changelog.
 
         Args:
-            processor: Whose.
-            of: The store, and the inputs that it is built from.
-            changelog: The other one; nobody writes it any more.
-            told: Entries that were set, deleted and the same; added to.
-            tell: Told how it gets on.
+            processor: The owners' processor.
+            of: The store, and the inputs that the store is built from.
+            changelog: The other changelog; no process writes it now.
+            told: Counts of entries by ``set``, ``deleted`` and ``same``; this call adds to them.
+            tell: Receives progress messages.
 
         Returns:
-            By partition, the inputs that the other state holds.
+            Partition -> input topic -> the offset that the other changelog's state has reached.
         """
         store, inputs = of
         ends = self._on.topics.settled_end_offsets(changelog)
@@ -231,14 +234,18 @@ class Rebuilding:
 
     def _parted(self, processor: str, store: str, held: object, expected: object) -> ShadowFailed:
         return ShadowFailed(
-            f"The content that {store} was given is of the offsets {held}, but {processor} stands at {expected}.",
-            action="Go on with the apply: the store is adopted again, at the offsets as they are then.",
+            f"{store} was given the content of offsets {held}, but {processor} has committed {expected}.",
+            action="Run `holdfast apply resume N`, which adopts the store again at the current offsets.",
             processor=processor,
             store=store,
         )
 
     def loudly(self, processor: str, act: Callable[[], Done]) -> Done:
-        """What fails while the processor is paused says that it is."""
+        """The result of ``act``; an error of it says that the processor is paused.
+
+        Raises:
+            ProcessorPaused: ``act`` failed.
+        """
         try:
             return act()
         except ApplyLost:
@@ -246,15 +253,22 @@ class Rebuilding:
         except HoldfastError as failed:
             raise ProcessorPaused(
                 f"{processor} IS PAUSED and reads no input: a cut-over stopped in the middle. {failed.message}",
-                action=f"Go on with it (holdfast apply resume), or give it up (holdfast apply abandon), which lets "
-                f"{processor} work again. {failed.action}",
+                action=f"Run `holdfast apply resume N` to finish the cut-over, or `holdfast apply abandon N` to let "
+                f"{processor} read again. {failed.action}",
                 processor=processor,
             ) from failed
 
     # -- the processor itself ----------------------------------------------------------------------------------------
 
     def stand_still(self, processor: str, tell: Tell) -> int:
-        """Pause every worker, starting those that died; how many input partitions stand still, all committed."""
+        """Pause every worker, after a start of those that died, and wait until all that they have read is committed.
+
+        Returns:
+            The number of input partitions.
+
+        Raises:
+            ShadowFailed: A partition was not committed within ``STILL_S``.
+        """
         inputs = self._on.rollout(processor).inputs
         deadline = time.monotonic() + STILL_S
         began = False
@@ -271,23 +285,22 @@ class Rebuilding:
                 return sum(inputs.values())
             began = True
             if time.monotonic() > deadline:
-                listed = ", ".join(f"{topic}[{number}]" for topic, number in missing[:5]) or "what it has read"
+                listed = ", ".join(f"{topic}[{number}]" for topic, number in missing[:5]) or "the records it has read"
                 raise ShadowFailed(
                     f"{processor} was paused, but did not commit {listed} within {STILL_S:.0f} s.",
-                    action=f"Look at `holdfast status` and at the log of {processor}, then go on with the apply.",
+                    action=f"Read `holdfast status` and the log of {processor}, then run `holdfast apply resume N`.",
                     processor=processor,
                 )
-            tell(f"{processor} is paused, and commits what it has read")
+            tell(f"{processor} is paused, and commits the records it has read")
             time.sleep(POLL_S)
 
     def _start_paused(self, processor: str, tell: Tell) -> None:
-        """Have all workers run, paused."""
-        tell(f"a worker of {processor} is not there; it is started, paused")
+        tell(f"a worker of {processor} does not run; it is started, paused")
         says = f"start {processor} paused"
         self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S, paused=True), tell)
 
     def _look_after(self, processor: str, tell: Tell) -> None:
-        """Recovery keeps its hands off while an apply is under way: who dies is started again here."""
+        """Start dead workers again: recovery is inactive while an apply is open."""
         for slot in self.slots(processor):
             program, _ = look(slot, processor, self._on.world)
             if program is None or not program.alive:
@@ -297,11 +310,11 @@ class Rebuilding:
                 return
 
     def _committed(self, processor: str, store: str) -> dict[str, dict[int, int]]:
-        """What the processor has committed of the store's inputs."""
+        """The processor's committed offsets of the store's inputs."""
         return self._offsets(processor, self._on.shadow(processor, store))
 
     def _reached(self, processor: str, store: str, bounds: Offsets) -> dict[str, dict[int, int]]:
-        """What the shadow has committed of the same partitions; 0 where nothing."""
+        """The shadow's committed offsets of the same partitions; 0 for none."""
         topology = self._on.shadow(processor, store)
         found = self._offsets(topology.processor, topology)
         return {
@@ -322,14 +335,15 @@ class Rebuilding:
             missing = set(range(counts.get(spec.name, 0))) - set(bounds.get(spec.name, {}))
             if missing:
                 raise ShadowFailed(
-                    f"{processor} has no committed offset of {spec.name}[{min(missing)}]: where to stop is not known.",
-                    action="Look at `holdfast status` until it works on every partition, then go on with the apply.",
+                    f"{processor} has no committed offset of {spec.name}[{min(missing)}], "
+                    "so the shadow has no end offset.",
+                    action="Wait until `holdfast status` shows every partition, then run `holdfast apply resume N`.",
                     processor=processor,
                     store=store,
                 )
 
     def slots(self, processor: str) -> tuple[str, ...]:
-        """The slots of a processor."""
+        """The slots that the registry has for a processor; empty when it is not deployed."""
         found = self._on.world.registry.deployment(processor)
         return () if found is None else found.slots
 
@@ -342,15 +356,15 @@ class Rebuilding:
         if status is None:
             raise ProcessorSilent(
                 f"Processor {client.processor} (slot {client.slot}) does not answer.",
-                action=f"Look at `holdfast status` and at the log of {client.processor}.",
+                action=f"Read `holdfast status` and the log of {client.processor}.",
                 processor=client.processor,
             )
         return status
 
-    # -- asking and telling ------------------------------------------------------------------------------------------
+    # -- requests and progress ----------------------------------------------------------------------------------------
 
     def telling(self, processor: str, since: float | None, tell: Tell) -> Callable[[Mapping[str, Any]], None]:
-        """Tells how far a read is, and its rate; looks after the processor unless it is paused (``since`` None)."""
+        """A callback that reports progress and rate, and restarts dead workers unless ``since`` is None (paused)."""
         told = looked = 0.0
         began = since or time.monotonic()
 
@@ -361,7 +375,7 @@ class Rebuilding:
                 told, done, total = now, int(ticket["done"]), int(ticket["total"] or 0)
                 rate = done / max(now - began, 0.001)
                 left = f", about {(total - done) / rate:,.0f} s left" if rate > 0 else ""
-                tell(f"{done:,} of {total:,} records read, {rate:,.0f} a second{left}")
+                tell(f"{done:,} of {total:,} records read, {rate:,.0f} per second{left}")
             if since is not None and now - looked >= LOOK_AFTER_EVERY_S:
                 looked = now
                 self._look_after(processor, tell)
@@ -369,12 +383,12 @@ class Rebuilding:
         return heard
 
     def patiently(self, act: Callable[[], Result], tell: Tell) -> Result:
-        """Ask again what broke off."""
+        """The result of ``act``, which is called again after an interruption, at most ``BREAKS_MAX`` times."""
         for _ in range(BREAKS_MAX):
             try:
                 return act()
             except _BROKEN_OFF as broken:
-                tell(f"it broke off: {broken.message} It is asked again")
+                tell(f"the request was interrupted: {broken.message} It is sent again")
                 time.sleep(POLL_S)
         return act()
 
@@ -384,6 +398,6 @@ def _total(offsets: Offsets) -> int:
 
 
 def _stands(status: ProcessorStatus) -> bool:
-    """Whether a worker reads nothing, and has committed all that it has read."""
+    """Whether a worker is paused and has committed all that it has read."""
     inputs: Sequence[Any] = [at for task in status.tasks for at in task.inputs.values()]
     return status.paused and all(at.committed is not None and at.committed == at.position for at in inputs)

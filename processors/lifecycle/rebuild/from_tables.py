@@ -1,12 +1,12 @@
-"""The content of tables becomes the content of stores: what the stages of that do (``execution.FromTables``).
+"""Fill stores from tables: the work of the stages of restore and backfill (``execution.FromTables``).
 
     restore    check the tables ─► (stopped, new changelogs) load ─► set positions ─► (restored, paused) compare
-    backfill   load beside the store ─► (paused) adopt ─► (works) remove what was loaded
+    backfill   load beside the store ─► (paused) adopt ─► (resumed) remove the loaded topic
 
 Invariants:
-    - A changelog that is being loaded says so with its first record: the coherence guard lets nobody start on it. What
-      makes it whole is sent in one transaction with the positions, for all stores and partitions at once.
-    - Loading the same again gives the same: rows are absolute, and of one version of a table.
+    - The first record of a load marks the changelog as unfinished, and the coherence guard lets no task start on it.
+      The records that end the mark are in one transaction with the positions, for all stores and partitions at once.
+    - A repeated load gives the same content: rows are absolute, and from one version of a table.
 """
 
 from __future__ import annotations
@@ -52,40 +52,40 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
     unreadable,
 )
 
-#: How long members of the group that were killed may count as alive, seconds.
+#: Seconds to wait until Kafka has removed killed members from the group.
 GONE_S = 120.0
 
 
 class RestoredOther(HoldfastError):
-    """Owners hold other content than the snapshot that they restored; they stay paused. Fields: store, partition."""
+    """Owners have other content than the snapshot that they restored; they stay paused. Fields: store, partition."""
 
 
 class PositionsUnset(HoldfastError):
-    """Input offsets can't be set: somebody is in the group, or offsets are missing. Fields: processor."""
+    """Input offsets can't be set: the group has members, or offsets are missing. Fields: processor."""
 
 
 class Loading(Sender, Protocol):
-    """Writes a processor's changelogs while no worker does; ``infra.kafka.cluster.KafkaCluster``."""
+    """Writes a processor's changelogs while no worker runs; ``infra.kafka.cluster.KafkaCluster``."""
 
     def outside_metadata(self, group: str) -> GroupMetadata:
-        """The identity of who is no member."""
+        """Group metadata for offsets that no member sends; Kafka takes them only while the group is empty."""
         ...
 
 
-#: What the owners hold: processor, stores -> store -> partition -> fingerprint.
+#: The fingerprints of the owners' stores: processor, stores -> store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
 
 
 @dataclass(frozen=True, slots=True)
 class TableWorld:
-    """What it acts through.
+    """The ports of ``TableStages``.
 
     Args:
         tables: The warehouse.
         topics: Kafka.
-        cluster: A processor's own way of writing.
-        topology: A processor as it is defined.
-        held: Asks the owners.
+        cluster: Processor -> its connection to Kafka.
+        topology: Processor -> its current definition.
+        held: Asks the owners for fingerprints.
         clock: Monotonic seconds, and sleep.
     """
 
@@ -98,11 +98,11 @@ class TableWorld:
 
 
 class TableStages:
-    """Carries the stages out.
+    """Carries out the stages that read tables.
 
     Args:
-        world: What it acts through.
-        rebuilding: Pauses processors, and has their owners take content over.
+        world: The ports it works with.
+        rebuilding: Pauses processors, and lets their owners adopt loaded content.
     """
 
     def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
@@ -110,7 +110,7 @@ class TableStages:
         self._rebuilding = rebuilding
 
     def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
-        """See ``execution.FromTables``."""
+        """Carry out one stage; the result says what was done, with counts."""
         match stage:
             case CheckTable():
                 return self.check(stage, tell)
@@ -126,17 +126,17 @@ class TableStages:
                 return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage.store, tell))
             case RemoveLoaded():
                 self._on.topics.delete(filling_topic(processor, stage.store))
-                return Done("nothing is left of it")
+                return Done("the loaded topic is deleted")
             case _:
                 assert_never(stage)
 
     # -- restore -----------------------------------------------------------------------------------------------------
 
     def check(self, stage: CheckTable, tell: Tell) -> Done:
-        """Read a snapshot whole; see the stage.
+        """Read every row of a snapshot, and compare the fingerprints with its manifest.
 
         Raises:
-            TableDamaged, TableUnfit: Nothing was changed, and there is nothing to go on with.
+            TableDamaged, TableUnfit: Nothing was changed; the apply ends.
         """
         progress = told(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)
@@ -148,10 +148,14 @@ class TableStages:
             raise
         except HoldfastError as failure:
             raise unreadable(failure) from failure
-        return Done(f"{progress.rows:,} keys of {stage.store} are as its manifest says", progress.rows)
+        return Done(f"{progress.rows:,} keys of {stage.store} match its manifest", progress.rows)
 
     def load_changelog(self, processor: str, stage: LoadChangelog, tell: Tell) -> Done:
-        """Write a snapshot to a changelog; see the stage."""
+        """Write a snapshot to a changelog, marked as unfinished; rows and the mark stay until ``set_positions``.
+
+        Raises:
+            TableDamaged: The table differs from its manifest.
+        """
         topology = self._on.topology(processor)
         topic = topology.changelog_of(stage.store)
         assert topic is not None
@@ -166,13 +170,13 @@ class TableStages:
                 for rows in checked_rows(self._on.tables, of, number, expected):
                     load.send(topic.name, number, rows)
                     progress.add(len(rows[0]))
-        return Done(f"{progress.rows:,} keys written to {topic.name}, as the manifest has them", progress.rows)
+        return Done(f"{progress.rows:,} keys written to {topic.name}; they match the manifest", progress.rows)
 
     def set_positions(self, processor: str, stage: SetPositions, tell: Tell) -> Done:
-        """Set input offsets, and make changelogs whole, in one transaction; see the stage.
+        """Set input offsets, and end the unfinished mark of the changelogs, in one transaction.
 
         Raises:
-            PositionsUnset: The group has a member, or no offset where input is to stay.
+            PositionsUnset: The group has members, or no committed offset where the plan keeps the position.
         """
         self._wait_until_empty(processor, tell)
         topology = self._on.topology(processor)
@@ -193,7 +197,7 @@ class TableStages:
             load.producer.flush(FLUSH_S)
             load.producer.send_offsets(offsets, cluster.outside_metadata(processor))
             load.producer.commit()
-        return Done(f"{processor} reads on from {len(offsets)} offset(s) that belong to its state", len(offsets))
+        return Done(f"{len(offsets)} input offset(s) of {processor} are set to those of its state", len(offsets))
 
     def _make_whole(  # tidy: allow-wide because these are the parts of one record
         self,
@@ -213,12 +217,12 @@ class TableStages:
             load.producer.produce(topic.name, meta, META_KEY, partition=number)
 
     def compare(self, processor: str, stage: CompareStores, tell: Tell) -> Done:
-        """Compare what owners hold with manifests; see the stage.
+        """Compare the fingerprints of the owners' stores with the manifests.
 
         Raises:
-            RestoredOther: A partition differs, or no owner told of it.
+            RestoredOther: A partition differs, or no owner reported it.
         """
-        tell("the owners say what they hold")
+        tell("the owners compute the fingerprints of their stores")
         held = self._on.held(processor, tuple(stage.fingerprints))
         keys = 0
         for store, expected in stage.fingerprints.items():
@@ -227,25 +231,25 @@ class TableStages:
                 keys += seen.count
                 if seen.hex != text:
                     raise RestoredOther(
-                        f"{processor} IS PAUSED and reads no input: partition {number} of {store} holds {seen.hex} "
-                        f"after its restore, but the snapshot's manifest says {text}.",
-                        action="Go on with the apply (holdfast apply resume) to compare again; if it stays so, abandon "
-                        "it and restore another snapshot.",
+                        f"{processor} IS PAUSED and reads no input: partition {number} of {store} has "
+                        f"fingerprint {seen.hex} after its restore; the snapshot's manifest has {text}.",
+                        action="Run `holdfast apply resume N` to compare again. If they still differ, run "
+                        "`holdfast apply abandon N` and restore another snapshot.",
                         store=store,
                         partition=number,
                         seen=seen.hex,
                         expected=text,
                     )
-        return Done(f"{keys:,} keys of {', '.join(stage.fingerprints)} are as their manifests say", keys)
+        return Done(f"{keys:,} keys of {', '.join(stage.fingerprints)} match their manifests", keys)
 
     def _wait_until_empty(self, processor: str, tell: Tell) -> None:
         deadline = self._on.clock.monotonic() + GONE_S
         while members := self._on.topics.members(processor):
             if self._on.clock.monotonic() > deadline:
                 raise PositionsUnset(
-                    f"Group {processor} has {members} member(s) after {GONE_S:.0f} s: offsets are set only while "
-                    "it has none.",
-                    action="Stop the workers that run elsewhere, then go on with the apply.",
+                    f"Group {processor} still has {members} member(s) after {GONE_S:.0f} s; offsets can be set only "
+                    "while it has none.",
+                    action="Stop the workers that run elsewhere, then run `holdfast apply resume N`.",
                     processor=processor,
                     members=members,
                 )
@@ -258,8 +262,8 @@ class TableStages:
             found.setdefault(place.topic, {})[place.number] = offset
         if not found:
             raise PositionsUnset(
-                f"Group {processor} has no committed offsets any more: there is no place where input stands.",
-                action="Abandon this restore, and restore again with --input snapshot.",
+                f"Group {processor} has no committed offsets, so the restore can't keep its positions.",
+                action="Run `holdfast apply abandon N`, then restore again with `--input snapshot`.",
                 processor=processor,
             )
         return found
@@ -267,10 +271,10 @@ class TableStages:
     # -- backfill ----------------------------------------------------------------------------------------------------
 
     def load_table(self, processor: str, stage: LoadTable, tell: Tell) -> Done:
-        """Write the rows of a table beside a store; see the stage.
+        """Write the rows of a table to a separate topic beside the store's changelog.
 
         Raises:
-            TableUnfit: Its rows can't become the store's content; nothing was changed.
+            TableUnfit: The rows can't be the store's content; the topic is deleted, nothing else was changed.
         """
         topic = self._make_topic(processor, stage.store)
         count = self._on.topics.describe([topic])[topic].partitions
@@ -297,11 +301,11 @@ class TableStages:
         except TableUnfit:
             self._on.topics.delete(topic)
             raise
-        left = f"; {keyless:,} rows have no {stage.key}, and are left out" if keyless else ""
+        left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
     def adopt(self, processor: str, store: str, tell: Tell) -> Done:
-        """Have the paused owners take over what was loaded; see the stage."""
+        """Make the store of the paused owners equal to the loaded topic."""
         topology = self._on.topology(processor)
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
         counts = {"set": 0, "deleted": 0, "same": 0}
@@ -313,8 +317,8 @@ class TableStages:
 
         self._rebuilding.patiently(once, tell)
         return Done(
-            f"{store} is the table's now: {counts['set']:,} entries differed or were missing and are set, "
-            f"{counts['deleted']:,} were too many and are deleted, {counts['same']:,} were the same",
+            f"{store} is equal to the table: {counts['set']:,} entries differed or were missing and are set, "
+            f"{counts['deleted']:,} extra entries are deleted, {counts['same']:,} were the same",
             sum(counts.values()),
         )
 
@@ -331,9 +335,8 @@ def _refuse_twice(key: bytes, seen: set[int], stage: LoadTable) -> None:
     hashed = xxh64_intdigest(key)
     if hashed in seen:
         raise TableUnfit(
-            f"{stage.table} has two rows with {stage.key} {key.decode(errors='replace')!r}: which of them the store "
-            "is to have can't be known.",
-            action=f"Name a column that is unique, or make {stage.key} so; nothing was changed.",
+            f"{stage.table} has two rows with {stage.key} {key.decode(errors='replace')!r}; a key must have one row.",
+            action=f"Name a key column with unique values, or remove duplicates of {stage.key}. Nothing was changed.",
             table=stage.table,
             key=key.decode(errors="replace"),
         )

@@ -1,4 +1,4 @@
-"""A shadow as a program: the processor's own functions, run once more beside it, and nothing left of it afterwards."""
+"""Starts, stops and removes shadows: second runs of a processor's functions, as programs of their own."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ from holdfast.processors.lifecycle.plans.apply import Done, Tell
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
-#: A shadow has one process, whatever the processor has.
+#: A shadow has one process, independent of the processor's slots.
 SLOT = "0"
-#: How long a shadow may take until it works on every partition, its own state restored, seconds.
+#: Seconds in which a shadow must restore its own state and process every partition.
 START_S = 600.0
-#: How long what it leaves may take to be gone, seconds: a member that was killed stays as long as its session.
+#: Seconds to wait for the deletion of a shadow's topics and group; a killed member stays until its session ends.
 GONE_S = 120.0
-#: So often a shadow is started before it counts as one that can't work.
+#: Starts of a shadow before the stage fails.
 STARTS_MAX = 2
 
 
 class ShadowFailed(HoldfastError):
-    """What builds a store anew does not work. Fields: processor, store."""
+    """The shadow of a store can't run, or its offsets differ from the processor's. Fields: processor, store."""
 
 
 class Runs(Protocol):
-    """Brings a processor up; see ``execution.Runner``."""
+    """Starts the workers of a processor; ``execution.Runner`` implements it."""
 
     def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
-        """Have every slot run so."""
+        """Start every slot as the stage says, and wait until all partitions are processed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What rebuilding acts through.
+    """The ports of a rebuild.
 
     Args:
         world: Deployer, registry, paths.
         topics: Kafka.
-        runner: Brings the processor itself up.
-        rollout: How a processor runs now.
-        client: How to talk to the worker of a processor in a slot.
-        shadow: The topology of the shadow of a processor's store.
-        state_dir: The root of a processor's local state.
+        runner: Starts the processor's own workers.
+        rollout: Processor -> how it is deployed now.
+        client: Processor and slot -> the client of that worker.
+        shadow: Processor and store -> the topology of the shadow.
+        state_dir: Processor -> the root of its local state.
     """
 
     world: World
@@ -70,14 +70,14 @@ class ShadowProgram:
     """Starts and removes shadows.
 
     Args:
-        machine: What it acts through.
+        machine: The ports it works with.
     """
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
 
     def create(self, processor: str, store: str, tell: Tell) -> Done:
-        """Make the shadow's changelogs, and have it run."""
+        """Create the shadow's changelogs, and start it; returns when it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
         facts = required_topics.read_facts(topics, topology)
         brokers = required_topics.brokers_if_asked(topics, topology, facts)
@@ -86,7 +86,11 @@ class ShadowProgram:
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
     def running(self, processor: str, store: str, tell: Tell) -> ProcessorClient:
-        """The shadow, started where it does not run, once it works on every partition."""
+        """The client of the shadow, which is started if it does not run; returns when it processes every partition.
+
+        Raises:
+            ShadowFailed: It ended ``STARTS_MAX`` times, or needed more than ``START_S``.
+        """
         world, topology = self._on.world, self._on.shadow(processor, store)
         group = topology.processor
         rollout = replace(self._on.rollout(processor), options=())
@@ -95,7 +99,7 @@ class ShadowProgram:
             spec,
             name=world.paths.program(group, SLOT),
             command=(*spec.command, "--shadow", store),
-            # A port that was chosen is the processor's own.
+            # A configured port belongs to the processor's own worker.
             environment={**spec.environment, "HOLDFAST_SERVING__PORT": "0"},
             stdout_path=world.paths.program_log(group, SLOT),
         )
@@ -116,8 +120,8 @@ class ShadowProgram:
                 return client
             if time.monotonic() > deadline:
                 raise ShadowFailed(
-                    f"{group} does not work on every partition after {START_S:.0f} s.",
-                    action=f"Read {spec.stdout_path}, then go on with the apply.",
+                    f"{group} does not process every partition after {START_S:.0f} s.",
+                    action=f"Read `{spec.stdout_path}`, then run `holdfast apply resume N`.",
                     processor=processor,
                     store=store,
                 )
@@ -125,12 +129,12 @@ class ShadowProgram:
             time.sleep(POLL_S)
 
     def stop(self, processor: str, store: str) -> None:
-        """Stop it gently; what it has read is committed."""
+        """Stop the shadow; it commits all that it has read before it ends."""
         group = self._on.shadow(processor, store).processor
         self._on.world.deployer.stop_program(self._on.world.paths.program(group, SLOT))
 
     def remove(self, processor: str, store: str) -> Done:
-        """Leave nothing of the shadow: program, topics, offsets, local state."""
+        """Delete the shadow's program, topics, offsets and local state. Safe to repeat."""
         topology, topics, paths = self._on.shadow(processor, store), self._on.topics, self._on.world.paths
         group = topology.processor
         self._on.world.deployer.start()
@@ -148,7 +152,7 @@ class ShadowProgram:
         return Done(f"{len(there)} topic(s), the offsets and the local state of {group} removed")
 
     def _delete_group(self, group: str) -> None:
-        """A member that was killed is in it for as long as its session lasts."""
+        """Delete the group; retried, because a killed member stays in it until its session ends."""
         delete = partial(self._on.topics.delete_group, group)
         retry(delete, lambda failed: isinstance(failed, KafkaFailed), GONE_S, every_s=POLL_S)
 
@@ -156,10 +160,10 @@ class ShadowProgram:
         world = self._on.world
         error = None if seen is None else seen.error
         how = how_it_ended(world.deployer.programs()[program]) if program in world.deployer.programs() else "gone"
-        said = f" It says: {error.get('message')}" if error else ""
+        said = f" Its error: {error.get('message')}" if error else ""
         return ShadowFailed(
-            f"What builds {store} anew ended ({how}).{said}",
-            action=str((error or {}).get("action") or f"Read the log of {program}, then go on with the apply."),
+            f"The shadow that rebuilds {store} ended ({how}).{said}",
+            action=str((error or {}).get("action") or f"Read the log of {program}; then: `holdfast apply resume N`."),
             processor=processor,
             store=store,
         )

@@ -1,8 +1,8 @@
-"""Rows of tables on their way into changelogs: checked, spread over partitions, sent in transactions.
+"""Check the rows of a table, and send them to changelogs in transactions.
 
 Invariants:
-    - What is sent is what the table's version holds, key for key: the fingerprint of what was read says so.
-    - All of it goes in transactions of one transactional id for each processor: who takes over fences who went before.
+    - The rows sent are those of the table's version: the fingerprint of the rows read must equal the manifest's.
+    - One transactional id for each processor: a new loader fences the former one.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprin
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Tell
 from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
 
-#: A transaction has at most so many records, or so many bytes and one record more.
+#: A transaction has at most ``RECORDS_MAX`` records, and ends with the record that reaches ``BYTES_MAX``.
 RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
-#: How long a producer may take until it has fenced who went before, and records until they are there, seconds.
+#: Seconds in which a producer must fence the former one, and in which the broker must confirm records.
 INIT_S, FLUSH_S = 60.0, 60.0
 
 
 class TableDamaged(ApplyFailed):
-    """A snapshot's table does not hold what its manifest says. Fields: store, partition."""
+    """A snapshot's table differs from its manifest. Fields: store, partition."""
 
 
 class TableUnfit(ApplyFailed):
-    """A table's rows can't become the content of a store; nothing was changed. Fields: table."""
+    """A table's rows can't be the content of a store; nothing was changed. Fields: table."""
 
 
 class Sender(Protocol):
-    """Makes producers; ``processors.engine.runtime.ports.Cluster``."""
+    """Creates producers; ``processors.engine.runtime.ports.Cluster`` has this method."""
 
     def producer(self, transactional_id: str | None) -> TransactionProducer:
-        """A new one."""
+        """A new producer, which the caller closes; not transactional without an id."""
         ...
 
 
 @contextmanager
 def loader(cluster: Sender, processor: str) -> Iterator[Loader]:
-    """Sends records of a processor's changelogs; open transactions of an earlier one are ended first."""
+    """A sender of changelog records, after an abort of the transactions that a former loader left open."""
     producer = cluster.producer(loading_id(processor))
     try:
         producer.init(INIT_S)
@@ -61,17 +61,17 @@ class Loader:
     """Sends records in transactions of bounded size.
 
     Args:
-        producer: Through which; initialised.
+        producer: A transactional producer after ``init``.
     """
 
     def __init__(self, producer: TransactionProducer) -> None:
         self.producer = producer
 
     def send(self, topic: str, partition: int, rows: Rows) -> None:
-        """Send records, and commit them.
+        """Send records to one partition, and commit them.
 
         Raises:
-            HoldfastError: They are not there for certain; sent again, they do no harm.
+            HoldfastError: The outcome is unknown; the same records may be sent again.
         """
         keys, values = rows
         for first, last in _pieces(values):
@@ -93,25 +93,25 @@ def _pieces(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def checked_rows(tables: Tables, of: tuple[str, str, int], partition: int, expected: str) -> Iterator[Rows]:
-    """The rows of one partition of a snapshot; at the end, what was read is compared with its manifest.
+    """The rows of one partition of a snapshot; after the last row their fingerprint is compared with the manifest.
 
     Args:
         tables: The warehouse.
         of: The store, its table, and the table's version.
         partition: The changelog partition.
-        expected: The fingerprint that the manifest has.
+        expected: The fingerprint in the manifest.
 
     Raises:
-        TableDamaged: It is not what the manifest says, or in a format that no changelog has.
+        TableDamaged: The fingerprint differs, or rows are not in the format of a changelog.
     """
     store, table, version = of
     seen = Fingerprint()
     for keys, values in tables.store_rows(table, version, partition):
         if not _fit(keys, values):
             raise TableDamaged(
-                f"Version {version} of {table} has rows of partition {partition} whose keys or values are none of a "
-                "changelog in the format that this version knows.",
-                action="Name another snapshot.",
+                f"Version {version} of {table} has rows of partition {partition} that are not in the changelog format: "
+                f"keys of format {KEY_VERSION} and values of format {VALUE_VERSION} were expected.",
+                action="Name another snapshot with `--at`.",
                 store=store,
                 partition=partition,
             )
@@ -120,9 +120,9 @@ def checked_rows(tables: Tables, of: tuple[str, str, int], partition: int, expec
     if seen.hex != expected:
         count = int(expected.partition("-")[0])
         raise TableDamaged(
-            f"Version {version} of {table} holds other rows of partition {partition} than its manifest says: "
-            f"{seen.count:,} keys ({seen.hex}), expected {count:,} ({expected}).",
-            action="Its files were changed or lost. Name another snapshot.",
+            f"Version {version} of {table} differs from its manifest in partition {partition}: "
+            f"{seen.count:,} keys ({seen.hex}), expected {count:,} ({expected}). Its files were changed or lost.",
+            action="Name another snapshot with `--at`.",
             store=store,
             partition=partition,
             seen=seen.hex,
@@ -140,10 +140,10 @@ def _fit(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
 
 
 def message_key(value: Any) -> bytes | None:
-    """A message key as a table has it: text in UTF-8, whole numbers as their digits, bytes as they are; None for none.
+    """The bytes of a message key: text as UTF-8, integers as decimal digits, bytes unchanged; None for null.
 
     Raises:
-        TableUnfit: It is something else.
+        TableUnfit: The value has another type.
     """
     if value is None or isinstance(value, bytes):
         return value
@@ -152,13 +152,13 @@ def message_key(value: Any) -> bytes | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value).encode()
     raise TableUnfit(
-        f"A message key is a {type(value).__name__}, expected text, a whole number or bytes.",
-        action="Name a column of such a type; nothing was changed.",
+        f"A message key is a {type(value).__name__}, expected text, an integer or bytes.",
+        action="Name a key column of one of these types. Nothing was changed.",
     )
 
 
 def row_value(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as JSON has it: times as ISO 8601 text, decimals as text, bytes as base64, NaN and infinity as null."""
+    """A row of JSON values: times as ISO 8601 text, decimals as text, bytes as base64, NaN and infinity as null."""
     return {name: _plain(value) for name, value in row.items()}
 
 
@@ -181,19 +181,19 @@ def _plain(value: Any) -> Any:
 
 
 def told(tell: Tell, what: str, every: int = 100_000) -> Progress:
-    """Tells so often how many rows there were."""
+    """A counter that reports after every ``every`` rows."""
     return Progress(tell, what, every)
 
 
 class Progress:
-    """Counts rows, and tells of them now and then."""
+    """Counts rows, and reports the count as a progress message."""
 
     def __init__(self, tell: Tell, what: str, every: int) -> None:
         self._tell, self._what, self._every, self._next = tell, what, every, every
         self.rows = 0
 
     def add(self, rows: int) -> None:
-        """So many more."""
+        """Add to the count; may send a progress message."""
         self.rows += rows
         if self.rows >= self._next:
             self._next = self.rows + self._every
@@ -201,5 +201,5 @@ class Progress:
 
 
 def unreadable(failure: HoldfastError) -> TableUnfit:
-    """What can't be read before anything was changed ends the apply: there is nothing to go on with."""
+    """An error of reading as one that ends the apply: before the first change there is nothing to resume."""
     return TableUnfit(failure.message, action=f"{failure.action} Nothing was changed.", **failure.fields)

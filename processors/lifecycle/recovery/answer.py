@@ -1,7 +1,7 @@
-"""Does a processor work? The answer of its check ``working``, in the words that whoever is called at night needs.
+"""The answer of the check ``working``: does a processor work, and if not, what is the next action?
 
 Invariants:
-    - A failing answer says what is wrong, since when, the incident's number, and what is being done or the one action.
+    - A failing answer names the fault, its start, the incident, and the next action or the running recovery.
     - The same facts give the same answer.
 """
 
@@ -20,19 +20,19 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.incidents import worst
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
-#: An answer that stays the same is told again after so many seconds, so that its age shows that somebody looks.
+#: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
 TELL_EVERY_S = 300.0
-#: Fewer records to process than this are no lag to speak of.
+#: A smaller lag is ignored, records.
 LAG_RECORDS = 100_000
-#: For so long the lag may be without shrinking, seconds.
+#: The lag may stay without shrinking for this time, seconds.
 LAG_S = 300.0
-#: A lag shrinks when it is less than this part of what it was.
+#: A lag has shrunk when it is below this fraction of the former one.
 SHRUNK = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the check says."""
+    """One result of the check."""
 
     passed: bool
     kind: Kind
@@ -40,18 +40,18 @@ class Answer:
     incident: int | None = None
     remedy: str = ""
     action: str = ""
-    #: Somebody is to look at it by day: it works, and falls behind.
+    #: A warning for working hours: the processor works but falls behind.
     only_warns: bool = False
 
     @property
     def short(self) -> str:
-        """What makes it another answer; the seconds in its words do not."""
+        """Identity of the answer, durations ignored."""
         return f"{self.passed} {self.kind} {self.incident} {self.remedy} {self.action}"
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How many records a processor had to process, and since when it has not shrunk."""
+    """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970)."""
 
     records: int
     since: float
@@ -65,14 +65,14 @@ def judge_working(
     lag: Lag | None = None,
     attempts: int = 3,
 ) -> Answer | None:
-    """The answer; None when there is none yet, as while a processor starts for the first time.
+    """The answer of the check; None while a processor starts for the first time.
 
     Args:
-        found: By slot, what is wrong with it.
+        found: Diagnosis by slot.
         incident: The open incident, or else the newest one.
         now: The present moment.
-        lag: How far it is behind, as ``next_lag`` remembers it.
-        attempts: How many an incident has.
+        lag: The lag, as ``next_lag`` remembers it.
+        attempts: Maximum number of attempts of an incident.
     """
     gravest = worst(found)
     if isinstance(gravest, NotDeployed):
@@ -85,41 +85,41 @@ def judge_working(
         return Answer(True, gravest.kind, f"It works.{said}", incident.id if incident is not None and is_open else None)
     if isinstance(gravest, Starting) and not is_open:
         return None
-    # one that ended tells of this fault only where nothing came since
+    # a closed incident explains this fault only when it failed
     told = incident if incident is not None and (is_open or incident.outcome == "failed") else None
     return _failing(found, gravest, told, attempts)
 
 
 def judge_broken_off(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
-    """The answer of a processor that nobody carries an open apply out on any more: it may be half changed.
+    """The answer for a processor with an interrupted apply; the processor may be half changed.
 
     Args:
         begun: The apply.
-        found: By slot, what is wrong with it.
+        found: Diagnosis by slot.
     """
     plan = plans.decode(begun.plan)
     sick = " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items() if each.needs_recovery)
     if plan.after_kill == "go on":
         action = f"holdfast apply resume {begun.id}"
-        held = "Recovery keeps its hands off meanwhile."
+        held = "Recovery leaves the processor alone until then."
     else:
-        action = f"holdfast apply {begun.verb} {begun.processor}, which is planned anew from what there is"
-        held = "Nothing waits for it."
+        action = f"holdfast apply {begun.verb} {begun.processor}, which makes a new plan from the present state"
+        held = "Recovery does not wait for it."
     why = f" It stopped because: {begun.reason.splitlines()[0]}" if begun.reason else ""
     text = (
-        f"{_capital(TITLES['apply-broken-off'])}: {begun.verb}, apply {begun.id}, begun by {begun.who} at "
-        f"{begun.started_at:%Y-%m-%d %H:%M:%S}Z; stage {len(begun.done)} of {len(plan.stages)} is through.{why} "
+        f"{_capital(TITLES['apply-broken-off'])}: {begun.verb}, apply {begun.id}, started by {begun.who} at "
+        f"{begun.started_at:%Y-%m-%d %H:%M:%S}Z; {len(begun.done)} of {len(plan.stages)} stages are done.{why} "
         f"{sick}{' ' if sick else ''}{held} What to do: {action}"
     )
     return Answer(False, "apply-broken-off", text, action=action)
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """What is to be remembered of a processor's lag: since when it is large and has not shrunk; None when it is small.
+    """The lag to remember for the next look; None when it is small.
 
     Args:
-        before: What was remembered at the last look.
-        statuses: What its instances say.
+        before: The remembered lag of the last look.
+        statuses: Answers of the instances.
         now: The present moment.
     """
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
@@ -132,11 +132,11 @@ def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datet
 
 
 def is_due(answer: Answer, told: Any, now: float) -> bool:
-    """Whether an answer is to be told: it is another one than last time, or that was long ago.
+    """Whether to record an answer: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
 
     Args:
         answer: The answer.
-        told: ``[short, at]`` of the last time, as a cursor has it.
+        told: ``[short, at]`` of the last recorded answer, from the sensor's cursor.
         now: The present moment, seconds since 1970.
     """
     try:
@@ -149,9 +149,9 @@ def is_due(answer: Answer, told: Any, now: float) -> bool:
 def _falls_behind(lag: Lag, now: datetime) -> Answer:
     since = now.timestamp() - lag.since
     text = (
-        f"{_capital(TITLES['lagging'])}: {lag.records:,} records or more are to be processed, and for {since:.0f} s it "
-        "got no nearer. What to do: look for what slows it down in its lag, commits and state on this page; give the "
-        "topic more partitions or the function less to do."
+        f"{_capital(TITLES['lagging'])}: at least {lag.records:,} records wait, and the lag has not shrunk for "
+        f"{since:.0f} s. What to do: compare lag, commits and state size on this page; then give the topic more "
+        "partitions or make the function cheaper."
     )
     return Answer(False, "lagging", text, only_warns=True)
 
@@ -160,7 +160,7 @@ def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incid
     said = " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items() if not isinstance(each, Healthy))
     if incident is None:
         kind = gravest.kind
-        doing = Wait(kind).sentence if kind == "broker-away" else "An incident is opened."
+        doing = Wait(kind).sentence if kind == "broker-away" else "The recovery sensor opens an incident."
         return Answer(False, kind, f"{_capital(TITLES[kind])}. {said} {doing}")
     kind = kind_of(incident.kind) if gravest.kind in ("starting", "dead", "failed") else gravest.kind
     if incident.is_open:
@@ -181,9 +181,9 @@ def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incid
 def _doing(incident: Incident, attempts: int) -> str:
     if incident.remedy == Wait.name:
         return Wait(kind_of(incident.kind)).sentence
-    done = {"rebuild": "Its local state is set aside and restored", "restart": "It is restarted"}
+    done = {"rebuild": "Recovery sets its local state aside and restores it", "restart": "Recovery restarts it"}
     number = f", attempt {incident.attempts} of {attempts}" if incident.attempts else ""
-    return f"{done.get(incident.remedy, 'Recovery is on its way')}{number}."
+    return f"{done.get(incident.remedy, 'Recovery is starting')}{number}."
 
 
 def _capital(text: str) -> str:

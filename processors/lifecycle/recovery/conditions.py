@@ -1,7 +1,7 @@
-"""Whether what recovery waits for is there: a broker that answers, room on the disk.
+"""Tests of the conditions that recovery waits for: a broker answers, the disk has room.
 
 Invariants:
-    - A look takes seconds at most, and changes nothing.
+    - A test takes seconds at most and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.faults import PASSING
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
-#: So much has to be writable before a worker is started again, bytes.
+#: Free space needed before recovery starts a worker again, bytes.
 ROOM_BYTES = 4 << 20
 
 
@@ -24,7 +24,7 @@ def _answers() -> bool:
 
 
 def once(ping: Callable[[], object]) -> Callable[[], object]:
-    """The same question, asked at most once: the answer, or the failure, is given again."""
+    """A ping that runs at most once; later calls repeat its answer or its failure."""
     known: list[HoldfastError | None] = []
 
     def asked() -> object:
@@ -46,15 +46,15 @@ class Conditions:
     """How it is looked at.
 
     Args:
-        ping: Asks the brokers, raising HoldfastError when none answers.
-        state_dir: Where there has to be room, where the failure names no folder.
+        ping: Asks the brokers; raises HoldfastError when none answers.
+        state_dir: The folder that needs room when the failure names none.
     """
 
     ping: Callable[[], object] = _answers
     state_dir: Path | None = None
 
     def lasts(self, wait: Wait) -> str:
-        """Why there is still to be waited, as a sentence; empty when the cause is gone."""
+        """Why recovery still waits, as a sentence; empty when the cause is over."""
         if wait.kind == "disk-full":
             folder = Path(wait.path) if wait.path else self.state_dir
             return "" if folder is None else no_room(folder)
@@ -68,7 +68,7 @@ class Conditions:
 
 
 def no_room(folder: Path, size: int = ROOM_BYTES) -> str:
-    """Why nothing can be written below a folder, as a sentence; empty when it can."""
+    """Why the folder cannot be written, as a sentence; empty when it can."""
     there = next((each for each in (folder, *folder.parents) if each.is_dir()), Path("/"))
     probe = there / f".room-{os.getpid()}"
     try:

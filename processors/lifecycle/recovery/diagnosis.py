@@ -1,9 +1,9 @@
-"""What is wrong with a processor instance, if anything: a pure decision over what was seen.
+"""The diagnosis of one processor instance: a pure decision over observed facts.
 
 Invariants:
     - The same facts give the same diagnosis; nothing here reads a clock, a process or a database.
-    - The union is closed: every case is one of ``Diagnosis``, and each says itself in one sentence.
-    - An instance that is meant to be down, or that is being deployed, never needs recovery.
+    - ``Diagnosis`` is a closed union; each case has one sentence for people.
+    - An instance that is stopped on request or being deployed never needs recovery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.processors.lifecycle.ports import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
 
 _EXIT_MEANINGS = {
-    0: "it stopped cleanly, though nobody here asked it to",
+    0: "it stopped cleanly without a request",
     1: "processing failed",
     EXIT_BAD_CONFIGURATION: "bad configuration",
     EXIT_BROKER_UNAVAILABLE: "the broker could not be reached",
@@ -30,25 +30,25 @@ _EXIT_MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long what may last before it counts as a failure, seconds."""
+    """Limits after which an observation counts as a failure; seconds unless a comment says otherwise."""
 
-    #: Silence of the processing loop.
+    #: Time without a heartbeat of the processing loop.
     stuck_after_s: float = 30.0
     #: From the start of the process to its first answer.
     start_s: float = 60.0
     #: From a requested stop to the start that follows it.
     stop_s: float = 60.0
-    #: A deployment; one that is older was interrupted.
+    #: A deployment; an older one was interrupted.
     deploy_s: float = 600.0
-    #: After a failed incident, until the next is opened for the same processor without a new deployment.
+    #: Pause after a failed incident before a new one is opened for the same processor without a new deployment.
     retry_s: float = 900.0
-    #: At most so many incidents of one processor within ``retry_s``.
+    #: Maximum number of incidents of one processor within ``retry_s``.
     incidents: int = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Healthy:
-    """It works."""
+    """The instance processes input."""
 
     phase: str
     kind: ClassVar[Kind] = "healthy"
@@ -62,9 +62,9 @@ class Healthy:
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """It is not meant to be up."""
+    """The instance should not run."""
 
-    #: It has a process all the same.
+    #: Whether it has a process nevertheless.
     alive: bool = False
     kind: ClassVar[Kind] = "not-deployed"
     needs_recovery: ClassVar[bool] = False
@@ -72,12 +72,12 @@ class NotDeployed:
     @property
     def sentence(self) -> str:
         """For people."""
-        return "It is not meant to run" + (", but it does." if self.alive else ".")
+        return "It should not run" + (", but it does." if self.alive else ".")
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """It is on its way, and has time left."""
+    """The instance is starting, within its time limit."""
 
     what: str
     kind: ClassVar[Kind] = "starting"
@@ -91,7 +91,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """It lives, and waits for its broker; it goes on by itself."""
+    """The process is alive and waits for its broker; it continues without an action."""
 
     kind: ClassVar[Kind] = "broker-away"
     needs_recovery: ClassVar[bool] = False
@@ -104,7 +104,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It has no process, though it is meant to."""
+    """The instance should run but has no process."""
 
     exit_status: int | None
     signal: str | None
@@ -112,7 +112,7 @@ class Dead:
 
     @property
     def kind(self) -> Kind:
-        """What the end alone tells."""
+        """The kind of fault by exit status."""
         return kind_of_end(self.exit_status)
 
     @property
@@ -128,7 +128,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """It has a process that doesn't get on."""
+    """The process is alive but makes no progress."""
 
     silent_s: float
     kind: ClassVar[Kind] = "stuck"
@@ -137,26 +137,26 @@ class Stuck:
     @property
     def sentence(self) -> str:
         """For people."""
-        return f"Its process gave no sign of life for {self.silent_s:.0f} s."
+        return f"Its process has sent no heartbeat for {self.silent_s:.0f} s."
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It gave up, and says why; its process may be there still."""
+    """The instance stopped with an error; its process may still be alive."""
 
     error: Mapping[str, Any] = field(default_factory=dict)
     needs_recovery: ClassVar[bool] = True
 
     @property
     def kind(self) -> Kind:
-        """What the error's cause tells."""
+        """The kind of fault by the error's cause."""
         return kind_of_error(self.error)
 
     @property
     def sentence(self) -> str:
         """For people."""
-        said = self.error.get("message", "it doesn't say why")
-        return f"It gave up: {self.error.get('type', 'error')}: {said}"
+        said = self.error.get("message", "no message")
+        return f"It stopped with {self.error.get('type', 'an error')}: {said}"
 
 
 Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed
@@ -171,29 +171,28 @@ def diagnose(
     *,
     answered_at: datetime | None = None,
 ) -> Diagnosis:
-    """What is wrong with one instance.
+    """The diagnosis of one instance.
 
     Args:
-        program: What the supervisor says; None when it doesn't know the program.
-        status: What the process says, or said when it ended with an error; None when it doesn't answer.
-        desired: What the processor is meant to be.
+        program: The supervisor's view; None when it does not know the program.
+        status: The answer of the process, or its last one when it ended with an error; None without an answer.
+        desired: The recorded deployment.
         now: The moment of the facts.
-        limits: What may last how long.
-        answered_at: When the process last gave a sign of life: answered the caller, or wrote one down itself. A
-            process that doesn't answer now is stuck only when that is long ago. None: it never gave one, and is stuck
-            only when it had time to start.
+        limits: Time limits.
+        answered_at: Time of the last sign of life: an answer, or the modification time of its file. A silent process
+            is stuck only when this is long ago. None: it never answered, and is stuck once its time to start is over.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
         return NotDeployed(alive=alive)
     if desired.desired == "deploying" and _age(desired.updated_at, now) < limits.deploy_s:
-        return Starting(f"being deployed since {_age(desired.updated_at, now):.0f} s")
+        return Starting(f"being deployed for {_age(desired.updated_at, now):.0f} s")
     if program is None:
         return Dead(exit_status=None, signal=None)
     if not program.alive:
         stopped = program.state == "STOPPED" and program.since is not None
         if stopped and _age(program.since, now) < limits.stop_s:
-            return Starting(f"stopped on request since {_age(program.since, now):.0f} s")
+            return Starting(f"stopped on request for {_age(program.since, now):.0f} s")
         if status is not None and status.error:
             return Failed(error=dict(status.error))
         return Dead(exit_status=program.exit_status, signal=program.signal)
@@ -214,16 +213,16 @@ def admits_incident(
 ) -> bool:
     """Whether a new failure of a processor deserves an incident of its own.
 
-    A failed incident means that restarts don't help: the next one is opened only after a new deployment or
-    after ``limits.retry_s``. One that asks a person is not followed by another that says the same. A processor that
-    comes up and dies again and again gets a bounded number.
+    Restarts did not help in a failed incident: the next one is opened only after a new deployment or after
+    ``limits.retry_s``. After an incident that asks a person, the same fault opens no second one. A processor that
+    crashes after each restart gets a bounded number of incidents.
 
     Args:
         recent: The processor's newest incidents, newest first (``limits.incidents`` of them are enough).
-        desired: What the processor is meant to be.
+        desired: The recorded deployment.
         now: The present moment.
         limits: The bounds.
-        said: What is wrong now, in the gravest sentence.
+        said: The gravest present sentence.
     """
     if not recent or recent[0].closed_at is None:
         return True
@@ -238,16 +237,14 @@ def admits_incident(
 
 
 def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> bool:
-    """Whether a processor that failed again came up and died so often that trying goes on no longer; for the arguments
-    see ``admits_incident``.
-    """
+    """Whether to stop restarting: too many incidents within ``retry_s``. Arguments as of ``admits_incident``."""
     if not recent or recent[0].is_open or recent[0].outcome == "failed":
         return False
     return _within(recent, desired, now, limits) >= limits.incidents
 
 
 def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> int:
-    """How many incidents there were in the last while, of the deployment that is."""
+    """Number of incidents of the present deployment within ``retry_s``."""
     window = now - timedelta(seconds=limits.retry_s)
     since = window if desired is None else max(window, desired.updated_at)
     return sum(incident.opened_at > since for incident in recent)
@@ -258,11 +255,11 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
     if answered_at is None or answered_at < since:
         running_s = _age(since, now)
         if running_s < limits.start_s:
-            return Starting(f"starting since {running_s:.0f} s")
+            return Starting(f"starting for {running_s:.0f} s")
         return Stuck(silent_s=running_s)
     silent_s = _age(answered_at, now)
     if silent_s < limits.stuck_after_s:
-        return Starting(f"not answering since {silent_s:.0f} s")
+        return Starting(f"not answering for {silent_s:.0f} s")
     return Stuck(silent_s=silent_s)
 
 

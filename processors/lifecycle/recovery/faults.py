@@ -1,8 +1,8 @@
-"""The kinds of faults that a processor can have, in words that never change: errors carry them, recovery reads them.
+"""The kinds of faults of a processor: fixed words that errors carry and recovery reads.
 
 Invariants:
-    - A kind is a word of this list; what an error of unknown cause says counts as ``failed``.
-    - Nothing here reads prose: an error is known by its ``cause``, an end without words by its exit code.
+    - A kind is a word of this list and never changes. An error with an unknown cause is ``failed``.
+    - Nothing here parses messages: the ``cause`` of an error decides, or the exit code of a process without an error.
 """
 
 from __future__ import annotations
@@ -37,57 +37,57 @@ Kind = Literal[
     "changelog-held",
     "restore-unfinished",
     "apply-broken-off",
-    # the world around it
+    # its environment
     "disk-full",
     "disk-failed",
     "broker-away",
     "bad-configuration",
     "bad-deploy",
-    # it works, or is not meant to
+    # no fault
     "healthy",
     "starting",
     "not-deployed",
 ]
 
-#: What each kind is, in few words: the heading of its incident.
+#: Kind -> heading of its incident.
 TITLES: Final[Mapping[Kind, str]] = {
     "dead": "its process is gone",
-    "stuck": "its process does not get on",
-    "failed": "it gave up",
-    "crash-loop": "it comes up and dies again and again",
-    "lagging": "it works, and falls behind",
-    "fenced": "another one took its place",
+    "stuck": "its process makes no progress",
+    "failed": "it stopped with an error",
+    "crash-loop": "it crashes again after each restart",
+    "lagging": "it works but falls behind",
+    "fenced": "another worker took its place",
     "poison-message": "a message can't be processed",
     "offsets-reset": "the group's offsets were reset behind its state",
-    "source-missing": "a source topic is not there",
-    "source-truncated": "its source lost records that were not processed yet",
-    "source-recreated": "its source is another topic than the state was built from",
-    "source-repartitioned": "its source has another number of partitions than its changelogs",
+    "source-missing": "a source topic is missing",
+    "source-truncated": "its source lost unprocessed records",
+    "source-recreated": "its source topic was deleted and created again",
+    "source-repartitioned": "its source and its changelogs have different partition counts",
     "store-corrupt": "its local state is damaged",
-    "state-missing": "its local state is gone",
-    "changelog-missing": "a changelog is not there",
-    "changelog-recreated": "a changelog was deleted and made again",
+    "state-missing": "its local state is missing",
+    "changelog-missing": "a changelog is missing",
+    "changelog-recreated": "a changelog was deleted and created again",
     "changelog-truncated": "a changelog lost records",
-    "changelog-altered": "a changelog would delete state",
-    "changelog-held": "an open transaction holds a changelog back",
-    "restore-unfinished": "a restore from the warehouse was broken off",
-    "apply-broken-off": "an apply was broken off",
+    "changelog-altered": "a changelog's configuration deletes state",
+    "changelog-held": "an open transaction blocks a changelog",
+    "restore-unfinished": "a restore from the warehouse was interrupted",
+    "apply-broken-off": "an apply was interrupted",
     "disk-full": "the disk is full",
-    "disk-failed": "the disk refuses",
+    "disk-failed": "the disk returns errors",
     "broker-away": "no broker answers",
     "bad-configuration": "its configuration is wrong",
-    "bad-deploy": "the version that was deployed does not start",
+    "bad-deploy": "the deployed version does not start",
     "healthy": "it works",
-    "starting": "it is on its way",
+    "starting": "it is starting",
     "not-deployed": "it is not meant to run",
 }
 
-#: What passes by itself: it is waited for, and uses no attempts up.
+#: Faults that end without an action: recovery waits for them and uses no attempt.
 PASSING: Final[frozenset[Kind]] = frozenset({"broker-away", "disk-full"})
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of that name; ``failed`` for one that isn't known (a newer worker's, say)."""
+    """The kind of this name; ``failed`` for an unknown name, such as one of a newer worker."""
     for kind in get_args(Kind):
         if kind == name:
             found: Kind = kind
@@ -96,13 +96,13 @@ def kind_of(name: str) -> Kind:
 
 
 def kind_of_error(error: Mapping[str, Any]) -> Kind:
-    """The kind of fault that an error is, as it was written down (``HoldfastError.as_dict``)."""
+    """The kind of fault of an error, as ``HoldfastError.as_dict`` recorded it."""
     return kind_of(str(error.get("cause") or "failed"))
 
 
 def kind_of_end(exit_status: int | None) -> Kind:
-    """The kind of fault that an end without words is."""
+    """The kind of fault of a process that ended without an error."""
     if exit_status == EXIT_DISK_FAILURE:
-        return "disk-full"  # a full disk takes no last words
+        return "disk-full"  # a full disk cannot store the error
     cause = None if exit_status is None else CAUSE_OF_EXIT.get(exit_status)
     return "dead" if cause is None else kind_of(cause)

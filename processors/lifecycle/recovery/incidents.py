@@ -1,8 +1,8 @@
-"""Notice: look at a processor, say what is wrong with it, and file an incident if it needs one: the sensor's part.
+"""The sensor's part of recovery: observe a processor, diagnose it, and open an incident when it needs recovery.
 
 Invariants:
-    - Looking changes nothing but the registry.
-    - A processor has one open incident at most; one that comes up and dies again and again gets a last one, that asks.
+    - An observation changes nothing but the registry.
+    - A processor has at most one open incident. A crash loop gets one last incident, which asks a person.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, rem
 
 log = structlog.get_logger(__name__)
 
-#: Which diagnosis names the incident when instances differ.
+#: Gravest diagnosis first; it names the incident when instances differ.
 _GRAVITY: tuple[type[Diagnosis], ...] = (Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
-#: An incident that ended longer ago than this tells nothing of the next, seconds.
+#: An incident that ended longer ago has no bearing on the next one, seconds.
 BEFORE_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One instance: what was seen, and what it means."""
+    """One instance: the observed facts and their diagnosis."""
 
     program: ProgramStatus | None
     status: ProcessorStatus | None
@@ -56,20 +56,20 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a look at a processor led to."""
+    """Result of one observation of a processor."""
 
     #: By slot.
     observations: Mapping[str, Observation]
-    #: The open incident, if the processor needs recovery and deserves one.
+    #: The open incident, when the processor needs recovery.
     incident: Incident | None
-    #: Whether this look opened it.
+    #: Whether this observation opened it.
     opened: bool
-    #: When each slot last answered: to be passed to the next look.
+    #: Time of each slot's last answer, for the next observation.
     answered_at: Mapping[str, datetime]
 
     @property
     def diagnoses(self) -> dict[str, Diagnosis]:
-        """By slot, what is wrong with it."""
+        """Diagnosis by slot."""
         return {slot: seen.diagnosis for slot, seen in self.observations.items()}
 
     @property
@@ -86,14 +86,14 @@ def observe(
     patience_s: float = 0.0,
     answered_at: Mapping[str, datetime] | None = None,
 ) -> dict[str, Observation]:
-    """Look at every slot that the processor is meant to run in; empty when it was never deployed.
+    """The observation of each slot of the deployment; empty when the processor was never deployed.
 
     Args:
         processor: Its name.
-        world: Where it runs. A supervisor that doesn't run has no programs.
-        limits: What may last how long.
-        patience_s: How long to ask an instance again that has a process but doesn't answer.
-        answered_at: When each slot last answered, as far as the caller remembers (see ``diagnose``).
+        world: The world that it runs in. A stopped supervisor has no programs.
+        limits: Time limits.
+        patience_s: How long to ask a silent instance with a process again, seconds.
+        answered_at: Time of each slot's last answer, as the caller remembers it (``diagnose``).
     """
     desired = world.registry.deployment(processor)
     if desired is None:
@@ -114,12 +114,12 @@ def observe(
 def notice(
     processor: str, world: World, limits: Limits, *, answered_at: Mapping[str, datetime] | None = None
 ) -> Notice:
-    """Look at a processor and file an incident if it needs recovery: the body of a recovery sensor.
+    """Observe a processor and open an incident when it needs recovery: the body of the recovery sensor.
 
-    While an incident is open, or when another isn't admitted (see ``admits_incident``), none is opened; nor while an
-    apply is under way, or one that starts and stops workers itself was broken off and has to go on with its plan: a
-    worker that is started in between would work on what is half changed. One that counts on workers that work, and
-    never starts any, could not go on without recovery.
+    No incident is opened while another one is open or not admitted (``admits_incident``), nor while an apply runs. The
+    same holds for an interrupted apply that starts and stops workers itself and must resume its plan: a worker started
+    in between would process half-changed state. An interrupted apply that needs running workers, but never starts any,
+    gets its recovery.
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
@@ -142,14 +142,14 @@ def notice(
 
 
 def _stop_trying(processor: str, world: World, detail: Mapping[str, str], limits: Limits) -> Incident:
-    """File the incident of a processor that comes up and dies again and again; it is closed at once, and asks."""
+    """Open and close the incident of a crash loop; it asks a person."""
     now = world.clock()
     incident, _ = world.registry.open_incident(processor, "crash-loop", detail, now)
     reason = (
-        f"It came up and died again {limits.incidents} times within {limits.retry_s:.0f} s: restarts don't help. The "
-        f"last time: {' '.join(detail.values())}"
+        f"It crashed {limits.incidents} times within {limits.retry_s:.0f} s: restarts don't help. Last time: "
+        f"{' '.join(detail.values())}"
     )
-    action = f"see `holdfast logs {processor}`, mend the cause, then: holdfast incidents retry {incident.id}"
+    action = f"read `holdfast logs {processor}`, repair the cause, then: holdfast incidents retry {incident.id}"
     world.registry.decide_incident(incident.id, "crash-loop", Ask.name, action)
     world.registry.note_incident(incident.id, "ask", f"{reason} What to do: {action}", now)
     world.registry.close_incident(incident.id, "failed", now, reason=reason)
@@ -158,12 +158,12 @@ def _stop_trying(processor: str, world: World, detail: Mapping[str, str], limits
 
 
 def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> str:
-    """Why no run is asked for yet, as a sentence; empty when one is due.
+    """Why the sensor launches no run yet, as a sentence; empty when a run is due.
 
     Args:
         incident: The processor's open incident.
-        found: What is wrong with it now.
-        conditions: Whether what is waited for is there.
+        found: The present diagnosis.
+        conditions: Tests whether the cause is over.
     """
     if isinstance(found, Waiting) or (incident.remedy == Wait.name and isinstance(found, Starting)):
         return found.sentence
@@ -174,13 +174,13 @@ def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> s
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Have it on the record, once, that an incident waits.
+    """Record once that an incident waits.
 
     Args:
-        incident: The incident, as it was read just now.
-        found: What is wrong with its processor.
-        why: Why there is to be waited.
-        world: Where the registry is.
+        incident: The incident, as just read.
+        found: The diagnosis of its processor.
+        why: Why it waits, as a sentence.
+        world: The world with the registry.
     """
     kind = found.kind if found.kind in PASSING else kind_of(incident.kind)
     if (incident.remedy, incident.kind) == (Wait.name, kind):
@@ -190,10 +190,10 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:
-    """What was wrong before restarts that did not mend it, in the sentences of then.
+    """The sentences of faults that earlier restarts did not repair.
 
     Args:
-        incident: The incident that is worked on.
+        incident: The incident of this recovery.
         recent: The processor's newest incidents, newest first.
     """
     if incident.retried_at is not None:
@@ -209,7 +209,7 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
 
 
 def is_applied(processor: str, world: World, now: datetime) -> bool:
-    """Whether a plan is carried out on this processor, or was broken off and has to go on."""
+    """Whether an apply runs on this processor, or was interrupted and must be resumed."""
     for begun in world.registry.journal.applies(1, processor=processor, open_only=True):
         if begun.holder is not None and (now - begun.beat_at).total_seconds() < SILENT_S:
             return True
@@ -224,5 +224,5 @@ def _lives(program: ProgramStatus | None) -> bool:
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The gravest of several instances' diagnoses; of none at all, that nothing is deployed."""
+    """The gravest diagnosis of the instances; ``NotDeployed`` without any."""
     return min(diagnoses.values(), key=lambda each: _GRAVITY.index(type(each)), default=NotDeployed())

@@ -1,11 +1,11 @@
-"""What people are told outside of Dagster (incidents, failed runs), and what of it was told already.
+"""Texts of the webhook's messages (incidents, failed runs), and the record of what was sent.
 
 Invariants:
-    - Everything is decided from facts that are kept elsewhere, the registry's incidents and Dagster's failed runs: a
-      message that could not be sent is no state that could be lost, and whoever recovers never waits for one.
-    - A message has one id for good. It is sent until it is accepted (at least once); one that is at fault itself is
-      given up after some tries, and one that is a day old is not news any more.
-    - While the webhook does not answer, one message is tried after another pause, each longer than the last.
+    - Messages derive from facts kept elsewhere: the registry's incidents and Dagster's failed runs. An unsent
+      message loses nothing, and recovery never waits for one.
+    - A message keeps its id. It is sent until the webhook accepts it (at least once). A message that the webhook
+      refuses is dropped after ``REFUSALS_MAX`` tries; a message older than ``NEWS_FOR`` is not sent.
+    - While the webhook does not answer, one message is tried at a time, with growing pauses.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from holdfast.infra.webhook import Answer
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed"]
 
-#: Before the second try of a webhook that is away, seconds; doubled for each further one, up to the longest.
+#: Pause before the second try of an unreachable webhook, seconds; it doubles up to the maximum.
 PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
-#: How often a message is sent that the webhook says is wrong.
+#: Maximum number of tries for a message that the webhook refuses.
 REFUSALS_MAX = 3
-#: What is older is not told any more.
+#: Older messages are not sent.
 NEWS_FOR = timedelta(days=1)
-#: One sending of what waits ends after so long, seconds: it is part of a tick.
+#: Time limit of one delivery, seconds; it is part of a sensor tick.
 SENDING_S = 20.0
-_TEXT_MAX = 1500  # Slack takes 3000 of a section; its escapes make some characters five
+_TEXT_MAX = 1500  # Slack allows 3000 per section; escaping turns some characters into five
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One message for people."""
+    """One message of the webhook."""
 
     id: str
     event: Event
     processor: str | None
     title: str
     text: str
-    #: What to do, as a sentence.
+    #: The next action, as a sentence.
     action: str
     at: datetime
     incident: int | None = None
@@ -50,29 +50,29 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """What was told, and when the next try is due."""
+    """Ids of the sent messages, and the time of the next try."""
 
     told: frozenset[str] = frozenset()
-    #: Tries since a message was accepted last.
+    #: Failed tries since the last accepted message.
     failures: int = 0
     not_before: datetime | None = None
-    #: How often each message was refused for its own sake.
+    #: Number of refusals by message id.
     refusals: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What one sending came to."""
+    """Result of one delivery."""
 
     outbox: Outbox
     accepted: tuple[str, ...] = ()
     given_up: tuple[str, ...] = ()
-    #: Why the last message was not accepted; empty when all were.
+    #: Why the last message was not accepted; empty when all were accepted.
     failure: str = ""
 
 
 def of_incident(incident: Incident) -> tuple[Notification, ...]:
-    """What there is to tell of an incident so far: that it was opened, and how it ended."""
+    """The messages of an incident so far: its opening, and its end."""
     name, number = incident.processor, incident.id
     seen = " ".join(str(each) for each in incident.detail.values() if isinstance(each, str))
     opened = Notification(
@@ -81,7 +81,7 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
         processor=name,
         title=f"{name} is {incident.kind}: incident {number}",
         text=_cut(seen) or f"It is {incident.kind}.",
-        action="Nothing yet: recovery was asked for, and its end is told here.",
+        action="Nothing yet: recovery is running. Its result follows as a message.",
         at=incident.opened_at,
         incident=number,
     )
@@ -90,13 +90,13 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
     resolved = incident.outcome == "resolved"
     seconds = (incident.closed_at - incident.opened_at).total_seconds()
     closed = Notification(
-        # An incident that is tried again ends again, and that is another message.
+        # A retried incident ends again, with a message of its own.
         id=f"incident-{number}-{incident.outcome}-{incident.closed_at:%Y%m%dT%H%M%S}",
         event="incident.resolved" if resolved else "incident.failed",
         processor=name,
         title=f"{name} works again: incident {number}" if resolved else f"{name} needs you: incident {number} failed",
         text=_cut(f"{incident.reason} ({incident.attempts} attempt(s), {seconds:.0f} s)"),
-        action="Nothing." if resolved else "Do what the reason asks for; nothing is tried any more until then.",
+        action="Nothing." if resolved else "Follow the action in the reason; recovery stays stopped until then.",
         at=incident.closed_at,
         incident=number,
     )
@@ -104,21 +104,21 @@ def of_incident(incident: Incident) -> tuple[Notification, ...]:
 
 
 def of_failed_run(run: str, job: str, cause: str, at: datetime, *, processor: str | None) -> Notification:
-    """What there is to tell of a run that failed."""
+    """The message of a failed run."""
     return Notification(
         id=f"run-{run}-failed",
         event="run.failed",
         processor=processor,
         title=f"{job} failed" if processor is None else f"{job} of {processor} failed",
         text=_cut(cause),
-        action="Open the run in Dagster; its failed step says what to do.",
+        action="Open the run in Dagster; its failed step names the next action.",
         at=at,
         run=run,
     )
 
 
 def waiting(outbox: Outbox, notifications: Iterable[Notification], now: datetime) -> tuple[Notification, ...]:
-    """What is to be told still, in order."""
+    """The messages to send, in order."""
     return tuple(each for each in notifications if each.id not in outbox.told and now - each.at <= NEWS_FOR)
 
 
@@ -128,17 +128,17 @@ def deliver(
     send: Callable[[Notification], Answer],
     clock: Callable[[], datetime],
 ) -> Sending:
-    """Send what waits, until the webhook fails or the time is up; nothing before the next try is due."""
+    """Send waiting messages until the webhook fails or the time limit ends; send none before the next try is due."""
     began = clock()
     if outbox.not_before is not None and began < outbox.not_before:
         due = (outbox.not_before - began).total_seconds()
-        return Sending(outbox, failure=f"the webhook is tried again in {due:.0f} s" if messages else "")
+        return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
     given_up: list[str] = []
     failure = ""
     for message in messages:
         if (clock() - began).total_seconds() > SENDING_S:
-            failure = "the webhook is slow: the rest is sent next time"
+            failure = "the webhook is slow; the rest is sent at the next tick"
             break
         answer = send(message)
         outbox = _after(outbox, message, answer, clock())
@@ -154,7 +154,7 @@ def deliver(
 
 
 def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime) -> Outbox:
-    """What is known once a message was sent."""
+    """The outbox after one try."""
     refusals = {name: count for name, count in outbox.refusals.items() if name != message.id}
     if answer.accepted:
         return Outbox(outbox.told | {message.id}, refusals=refusals)
@@ -168,7 +168,7 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
-    """Remember only what could come up again."""
+    """Drop the ids of messages that cannot occur again."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
     return replace(outbox, told=outbox.told & ids, refusals=refusals)
@@ -186,7 +186,7 @@ def as_data(outbox: Outbox) -> dict[str, Any]:
 
 
 def from_data(data: dict[str, Any]) -> Outbox:
-    """The opposite of ``as_data``."""
+    """An outbox from JSON-ready data; inverse of ``as_data``."""
     not_before = data["not_before"]
     return Outbox(
         told=frozenset(data["told"]),
@@ -213,7 +213,7 @@ def generic(message: Notification, link: str | None) -> dict[str, Any]:
 
 
 def slack(message: Notification, link: str | None) -> dict[str, Any]:
-    """A message as Slack, and chats that take the same, want it: ``text`` for the list, ``blocks`` for the page."""
+    """A message in Slack's format: ``text`` for the list, ``blocks`` for the page."""
     sign = {"incident.resolved": ":white_check_mark:", "incident.opened": ":warning:"}.get(message.event, ":x:")
     title = f"{sign} *{_escaped(message.title)}*"
     body = f"{title}\n{_escaped(message.text)}\n*What to do*: {_escaped(message.action)}"

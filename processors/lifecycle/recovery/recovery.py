@@ -1,12 +1,12 @@
-"""Recover: diagnose → decide → fence → act → restart → verify, once per incident, each step on its timeline.
+"""Recovery of one incident: diagnose → decide → fence → act → restart → verify, each step on its timeline.
 
 Invariants:
     - Nothing is started in a slot before its old process is gone.
     - Only sick instances are touched.
-    - One run works on an incident; the attempts at it are counted in the registry, so that a run that died in
-      the middle used one up, and a run that takes over can't go on for ever. What passes by itself uses none up.
-    - What no restart mends is not tried again: recovery stops and asks, with the one action that mends it.
-    - Running it again does no harm: a closed incident is left alone, a processor that came back is only verified.
+    - One run works on an incident. The registry counts its attempts, so a killed run has used one attempt, and runs
+      that take over are bounded. A fault that ends without an action uses no attempt.
+    - A fault that no restart repairs is not tried again: recovery stops and names the one action that repairs it.
+    - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.
 """
 
 from __future__ import annotations
@@ -88,31 +88,31 @@ T = TypeVar("T")
 
 
 class IncidentUnknown(HoldfastError):
-    """There is no incident of that id."""
+    """No incident has this id."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPolicy:
-    """How hard to try."""
+    """Limits of one recovery: attempts, time limits, pauses."""
 
     limits: Limits = field(default_factory=Limits)
-    #: Attempts an incident.
+    #: Maximum number of attempts for one incident.
     attempts: int = 3
-    #: How long a restarted processor may take until it works on every partition, seconds.
+    #: Time limit for a restarted processor to process every partition, seconds.
     ready_s: float = 120.0
-    #: Before the second attempt, seconds; doubled before each further one.
+    #: Pause before the second attempt, seconds; it doubles before each further one.
     pause_s: float = 2.0
-    #: How it is looked whether what is waited for is there.
+    #: How to test whether a cause that recovery waits for is over.
     conditions: Conditions = field(default_factory=Conditions)
-    #: Whether every store has a changelog: local state that is set aside is restored then.
+    #: Whether every store has a changelog, so that state that is set aside can be restored.
     restorable: bool = True
-    #: The names of the stores, for what a person is told.
+    #: Names of the stores, for the texts of actions.
     stores: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """How a recovery ended; ``elsewhere``: another run has it; ``waiting``: it stays open until its cause passed."""
+    """How a recovery ended. ``elsewhere``: another run has it; ``waiting``: it is open until its cause is over."""
 
     outcome: Outcome | Literal["elsewhere", "waiting"]
     reason: str
@@ -131,18 +131,18 @@ def recover(
 ) -> RecoveryResult:
     """Bring the processor of an open incident back and close the incident, resolved or failed.
 
-    It stays open, and waits for another run, when its cause is one that passes by itself.
+    It stays open for a later run when its cause ends without an action.
 
     Args:
         incident_id: The incident.
-        rollout: How the processor is meant to run.
+        rollout: The wanted deployment of the processor.
         world: What to act through.
-        run_id: Who works on it; the same run may call again after an interruption.
-        policy: How hard to try.
-        progress: Called at each look while it is waited for.
+        run_id: The run that works on it; the same run may call again after an interruption.
+        policy: Attempts and time limits.
+        progress: Called at each poll while the processor starts.
 
     Raises:
-        IncidentUnknown: There is no such incident.
+        IncidentUnknown: No incident has this id.
     """
     began = time.monotonic()
     incident = world.registry.incident(incident_id)
@@ -164,16 +164,16 @@ def recover(
 
 
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
-    """What a run leaves that met no broker before it could begin: the incident is open, and waits for one.
+    """The result of a run that reached no broker: the incident stays open and waits for one.
 
     Args:
         incident_id: The incident.
-        world: Where it is.
+        world: The world of the incident.
         run_id: The run.
-        away: What the run met.
+        away: The error of the unreachable broker.
 
     Raises:
-        IncidentUnknown: There is no such incident.
+        IncidentUnknown: No incident has this id.
     """
     began, wait = time.monotonic(), Wait("broker-away")
     incident = world.registry.incident(incident_id)
@@ -187,13 +187,12 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident that a recovery works on which a person asked for: the open one, the last one if it failed, or a new
-    one of what is seen.
+    """The incident for a recovery that a person asked for: the open one, else the last failed one, else a new one.
 
     Args:
         processor: The processor.
-        world: Where it runs.
-        run_id: The run that was launched, for the timeline.
+        world: The world that it runs in.
+        run_id: The launched run, for the timeline.
     """
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
@@ -210,14 +209,14 @@ def file_by_hand(processor: str, world: World, run_id: str) -> int:
 
 def _unknown(incident_id: int) -> IncidentUnknown:
     return IncidentUnknown(
-        f"There is no incident {incident_id}.",
-        action="Name one that `holdfast incidents list` shows.",
+        f"No incident has the number {incident_id}.",
+        action="Choose a number from `holdfast incidents list`.",
         incident=incident_id,
     )
 
 
 def _note_wait(incident: Incident, said: str, world: World) -> None:
-    """Put it on the timeline that is waited, once."""
+    """Record the wait on the timeline once."""
     told = [note for note in incident.timeline if note.step != "diagnose"]
     if not told or (told[-1].step, told[-1].text) != ("wait", said):
         world.registry.note_incident(incident.id, "wait", said, world.clock())
@@ -240,18 +239,18 @@ class _Recovery:
         self._policy = policy
         self._progress = progress
         self._registry = world.registry
-        #: What was wrong before attempts of this run, and in the processor's incident before this one.
+        #: Faults seen before attempts of this run and in the processor's incident before this one.
         self._said = said_before(incident, self._registry.incidents(2, processor=incident.processor))
         self.attempts = incident.attempts
 
     def run(self) -> tuple[Literal["resolved", "failed", "waiting"], str]:
-        """Try until it works, a person is needed, or the attempts are used up."""
-        made, reason = 0, f"all {self._policy.attempts} attempts were used up"
+        """Try until the processor works, a person must decide, or no attempts are left."""
+        made, reason = 0, f"all {self._policy.attempts} attempts are used"
         while self.attempts < self._policy.attempts:
             found = self._step("diagnose", self._diagnose, _said)
             gravest = worst(found)
             if isinstance(gravest, NotDeployed):
-                return "resolved", "it is not meant to run any more"
+                return "resolved", "it was stopped on request meanwhile"
             if isinstance(gravest, Waiting):
                 return self._wait(Wait("broker-away"), gravest.sentence)
             sick = {slot: each for slot, each in found.items() if each.needs_recovery}
@@ -263,7 +262,7 @@ class _Recovery:
                 self._registry.decide_incident(self._incident.id, kind, remedy.name, _action_of(remedy))
             if isinstance(remedy, Ask):
                 self._note("ask", remedy.sentence, 0.0)
-                return "failed", f"a restart can't mend this: {remedy.sentence}"
+                return "failed", f"a restart cannot repair this: {remedy.sentence}"
             lasting = self._policy.conditions.lasts(remedy) if isinstance(remedy, Wait) else ""
             if isinstance(remedy, Wait) and lasting:
                 return self._wait(remedy, lasting)
@@ -277,12 +276,12 @@ class _Recovery:
                 self._said |= _sentences(found)
                 self._forgive(failed)
                 continue
-            return "resolved", _said(found) if sick else "it came back by itself"
+            return "resolved", _said(found) if sick else "it recovered without an action"
         self._give_up(reason)
         return "failed", reason
 
     def _forgive(self, failed: HoldfastError) -> None:
-        """An attempt that met with what is waited for uses nothing up."""
+        """Give an attempt back when it failed by a fault that recovery waits for."""
         error = failed.fields.get("error") or {}
         kind = kind_of_error(error)
         if kind in PASSING and self._policy.conditions.lasts(
@@ -292,7 +291,7 @@ class _Recovery:
             self.attempts -= 1
 
     def _attempt(self, sick: Mapping[str, Diagnosis], remedy: Remedy | None) -> None:
-        """One attempt at what was found."""
+        """One attempt to repair the sick instances."""
         if sick:
             self._step("fence", lambda: self._fence(sick), str)
             if isinstance(remedy, Rebuild):
@@ -301,14 +300,14 @@ class _Recovery:
         self._step("verify", self._verify, str)
 
     def _wait(self, wait: Wait, why: str) -> tuple[Literal["waiting"], str]:
-        """Leave the incident open; whoever looks at it next asks for a run when the cause is gone."""
+        """Leave the incident open; the sensor launches a run when the cause is gone."""
         self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "")
         said = f"{why} {wait.sentence}"
         _note_wait(self._incident, said, self._world)
         return "waiting", said
 
     def _give_up(self, reason: str) -> None:
-        """The last word on an incident whose attempts are used up: what is wrong by now, and what a person can do."""
+        """The end of an incident without attempts left: the present fault and the action for a person."""
         found = self._diagnose()
         gravest = worst(found)
         name = self._rollout.processor
@@ -336,11 +335,11 @@ class _Recovery:
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
     def _fence(self, sick: Mapping[str, Diagnosis]) -> str:
-        """Make sure that no old process works in the sick slots."""
+        """Kill the old processes of the sick slots."""
         deployer, said = self._world.deployer, []
         if not deployer.running():
             deployer.start()
-            said.append("the supervisor did not run and was started")
+            said.append("the supervisor was not running and was started")
         for slot in sick:
             name = self._world.paths.program(self._rollout.processor, slot)
             program = deployer.programs().get(name)
@@ -348,11 +347,11 @@ class _Recovery:
                 said.append(f"slot {slot} has no process")
                 continue
             deployer.kill_program(name)
-            said.append(f"slot {slot}: process {program.pid} was killed and is gone")
+            said.append(f"slot {slot}: process {program.pid} was killed")
         return "; ".join(said)
 
     def _set_aside(self, sick: Mapping[str, Diagnosis]) -> str:
-        """Set the state aside of each slot that needs it."""
+        """Set the local state of each slot aside whose remedy is a rebuild."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
         for slot, each in sick.items():
@@ -371,7 +370,7 @@ class _Recovery:
     def _verify(self) -> str:
         statuses = wait_ready(self._rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
         partitions = sum(self._rollout.inputs.values())
-        return f"{len(statuses)} instance(s) running, all {partitions} input partitions are worked on"
+        return f"{len(statuses)} instance(s) running; all {partitions} input partitions are processed"
 
     def _step(self, name: str, act: Callable[[], T], say: Callable[[T], str]) -> T:
         """Do one step and put it on the timeline with its duration, whichever way it ends."""

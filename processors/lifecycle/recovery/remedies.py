@@ -1,13 +1,13 @@
-"""What is done about a fault: a pure decision over the diagnosis and what is known of the case.
+"""The remedy for a fault: a pure decision over the diagnosis and the facts of the case.
 
     Restart   fence the old process, start a new one
-    Rebuild   the same, with the broken local state set aside in between: it is restored from checkpoint and changelog
-    Wait      the cause passes by itself (the broker is away, the disk is full): no attempts are used up
-    Ask       recovery stops at once, and says which one action mends it
+    Rebuild   the same, and set broken local state aside in between: it is restored from checkpoint and changelog
+    Wait      the cause ends without an action (broker away, disk full): no attempt is used
+    Ask       recovery stops at once and names the one action that repairs the processor
 
 Invariants:
     - The same diagnosis and case give the same remedy.
-    - Nothing is ever deleted by a remedy, and no input offsets are moved: what could lose or double anything is asked.
+    - A remedy deletes nothing and moves no input offsets. A person decides whatever could lose or double data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Restart:
     @property
     def sentence(self) -> str:
         """For people."""
-        return "It is restarted."
+        return "Recovery restarts it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Rebuild:
     @property
     def sentence(self) -> str:
         """For people."""
-        return "Its local state is set aside, and restored from checkpoint and changelog."
+        return "Recovery sets its local state aside and restores it from checkpoint and changelog."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,17 @@ class Wait:
     @property
     def sentence(self) -> str:
         """For people."""
-        until = {"disk-full": "there is room on the disk", "starting": "it has restored its state"}
-        return f"It goes on by itself as soon as {until.get(self.kind, 'a broker answers')}."
+        until = {"disk-full": "the disk has room", "starting": "its state is restored"}
+        return f"It resumes without an action as soon as {until.get(self.kind, 'a broker answers')}."
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A person decides; ``action`` is the one thing to do."""
+    """A person decides; ``action`` is the one command or edit."""
 
     why: str
     action: str
-    #: What it is by that, where the diagnosis alone says less.
+    #: The kind of fault, where the case tells more than the diagnosis alone.
     kind: Kind | None = None
     name: ClassVar[str] = "ask"
 
@@ -83,27 +83,27 @@ Remedy = Restart | Rebuild | Wait | Ask
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is known beside the diagnosis."""
+    """Facts beside the diagnosis."""
 
     processor: str
-    #: The same failure, in the same words, came back after a restart.
+    #: The same failure, with the same message, occurred again after a restart.
     repeated: bool = False
-    #: Every store has a changelog: what is set aside is restored.
+    #: Every store has a changelog, so state that is set aside can be restored.
     restorable: bool = True
-    #: The version that is deployed never worked, and this is the one that did last.
+    #: The last version that worked, when the deployed version never did.
     former: str | None = None
-    #: A person asked to have it tried again: what was asked for is mended, and a restart shows whether it is.
+    #: A person asked for a retry after a repair; a restart shows whether the repair helped.
     mended: bool = False
     #: Names of the stores, for commands that need one.
     stores: tuple[str, ...] = field(default=())
 
 
 def remedy_for(found: Diagnosis, case: Case) -> Remedy:
-    """What is done about a diagnosis that needs recovery.
+    """The remedy for a diagnosis that needs recovery.
 
     Args:
         found: The diagnosis.
-        case: What is known beside it.
+        case: Facts beside it.
     """
     remedy = _decided(found, case)
     return Restart() if case.mended and isinstance(remedy, Ask) else remedy
@@ -117,25 +117,25 @@ def _decided(found: Diagnosis, case: Case) -> Remedy:
     if case.former is not None and isinstance(found, Dead | Failed) and (case.repeated or kind == "bad-configuration"):
         return Ask(
             f"{found.sentence} This version never worked; {case.former} did.",
-            f"take the definition back to {case.former} and deploy it: holdfast apply deploy {case.processor}",
+            f"go back to version {case.former} of the definition and deploy it: holdfast apply deploy {case.processor}",
             "bad-deploy",
         )
     if kind in ("store-corrupt", "state-missing"):
         if case.restorable:
             return Rebuild(str(fields.get("path", "")))
         return Ask(
-            f"{found.sentence} Its stores keep no changelogs: nothing else has this state.",
-            "restore the state folder from a backup, or build the state anew: "
+            f"{found.sentence} Its stores have no changelogs, so no other copy of this state exists.",
+            "restore the state folder from a backup, or build the state again from the input: "
             f"holdfast apply clear {case.processor} --all --rewind earliest --yes",
         )
     if kind == "poison-message" and not case.repeated:
-        return Restart()  # what a function asks elsewhere may be there again
+        return Restart()  # an outside system that the function calls may be available again
     action = action_for(kind, case, error)
     return Restart() if action is None else Ask(found.sentence, action)
 
 
 def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:
-    """The one action that mends a fault that no restart mends; None for one that a restart may mend."""
+    """The one action that repairs a fault which no restart repairs; None when a restart may help."""
     name, fields = case.processor, error.get("fields") or {}
     store = fields.get("store") or (case.stores[0] if len(case.stores) == 1 else "STORE")
     match kind:
@@ -143,15 +143,15 @@ def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:
             return f"holdfast apply backfill {name} --store {store} --from local --yes"
         case "changelog-truncated":
             return (
-                f"holdfast apply backfill {name} --store {store} --from local --yes; if it says that local state is "
-                f"not whole: holdfast apply clear {name} --all --rewind earliest --yes"
+                f"holdfast apply backfill {name} --store {store} --from local --yes; if it reports that local state "
+                f"is incomplete: holdfast apply clear {name} --all --rewind earliest --yes"
             )
         case "changelog-altered":
             return f"holdfast apply provision {name}"
         case "changelog-held":
             return f"holdfast apply compact {name}"
         case "restore-unfinished":
-            return f"holdfast apply resume, with the number that holdfast apply list {name} shows"
+            return f"holdfast apply resume, with the number from holdfast apply list {name}"
         case "offsets-reset" | "source-truncated":
             return f"holdfast apply reposition {name} --yes"
         case "source-recreated" | "source-repartitioned":
@@ -160,11 +160,11 @@ def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:
             return str(error.get("action") or "create the topic, or correct its name")
         case "poison-message":
             return (
-                f"mend the function, or set dead_letter_topic, then: holdfast apply deploy {name}; processing goes on "
+                f"fix the function, or set dead_letter_topic, then: holdfast apply deploy {name}; processing continues "
                 "at this message"
             )
         case "bad-configuration":
-            said = str(error.get("action") or f"see what `holdfast logs {name}` says")
+            said = str(error.get("action") or f"read `holdfast logs {name}`")
             return f"{said.rstrip('.')}. Then: holdfast apply deploy {name}"
         case _:
             return None

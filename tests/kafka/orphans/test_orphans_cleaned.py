@@ -36,7 +36,7 @@ def test_archived_then_kept_then_deleted_and_the_topic_comes_back_as_it_was(left
     assert left.cleaning.apply(plan.hash) == ()
     assert left.kinds() == ALL
     assert {said_of(each) for each in left.cleaning.survey().listed} == {
-        "archived 2026-11-22 06:00 UTC, may be deleted from 2026-11-29 06:00 UTC on"
+        "archived 2026-11-22 06:00 UTC, can be deleted from 2026-11-29 06:00 UTC"
     }
 
     left.now += timedelta(hours=1)

@@ -138,6 +138,6 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
 
     within = left.settings.model_copy(update={"archive": left.settings.paths.state / "archive"})
     inside = open_cleaning(within, left.registry, left.topics, "a test")
-    with pytest.raises(ArchiveFailed, match="where orphans are looked for"):
+    with pytest.raises(ArchiveFailed, match="which is searched for orphans"):
         inside.apply(inside.plan().hash)
     assert not within.archive_folder.exists()

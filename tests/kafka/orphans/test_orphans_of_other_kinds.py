@@ -38,7 +38,7 @@ def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkey
 
     left.now += timedelta(days=8)
     plan = left.cleaning.plan(only)
-    assert "its rows can't be had again" in plan.steps[0].says
+    assert "its rows are lost" in plan.steps[0].says
 
     def killed(*_: Any) -> None:
         raise Killed

@@ -87,7 +87,7 @@ def test_functions_find_the_row_of_each_message_s_key_however_its_writer_spreads
     assert next(stage for stage in plan.stages if isinstance(stage, LoadTable)).partitioner == named
     assert 'state.get("row")' in operated.verbs.explain(plan)
     done = operated.verbs.apply(plan, confirmed=plan.hash)
-    assert f"{KEYS} entries differed or were missing and are set, 0 were too many" in done.text
+    assert f"{KEYS} entries differed or were missing and are set, 0 extra entries are deleted" in done.text
     feed(operated, partitioner)
     operated.processed(2 * KEYS)
     expected = {
@@ -111,7 +111,7 @@ def test_filled_again_it_has_what_the_table_has_now_and_kills_on_the_way_do_no_h
     planes(operated, 20, year=[2000 + number for number in range(20)])
     plan = operated.verbs.plan(fill(operated))
     done = operated.do_although_killed(plan, killing_at_stages(set()))
-    assert "20 entries differed or were missing and are set, 5 were too many and are deleted" in done.text
+    assert "20 entries differed or were missing and are set, 5 extra entries are deleted" in done.text
     feed(operated)
     operated.processed(2 * KEYS)
     operated.wait_for(lambda: sum(value == b'{"plane":null}' for value in seen(operated).values()) == 5, "5 are gone")
@@ -140,7 +140,7 @@ def test_what_can_t_be_a_store_s_content_is_refused_and_changes_nothing(operated
     with pytest.raises(TableUnfit, match="two rows with tailnum 'twice'"):
         operated.do(fill(operated))
     planes(operated, tailnum=[None, *(f"key-{number}" for number in range(1, KEYS))])
-    assert "1 rows have no tailnum, and are left out" in operated.do(fill(operated)).text
+    assert "1 rows without tailnum are left out" in operated.do(fill(operated)).text
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
     for number in range(KEYS):
         producer.produce(f"{operated.group}-in", b"1", f"key-{number}".encode(), number % 2)

@@ -94,7 +94,7 @@ def test_a_running_processor_goes_back_to_a_point_in_time_and_counts_on_from_the
     again = f"{KEYS * 5} of them were processed before, and what they give is sent again to {operated.group}-out"
     assert again in said
     done = operated.verbs.apply(plan, confirmed=plan.hash)
-    assert "are as their manifests say" in done.text
+    assert "match their manifests" in done.text
     counts_on(operated)
 
 
@@ -233,7 +233,7 @@ def test_damage_is_found_before_anything_is_changed(operated: Operated) -> None:
         return replace(manifest, partitions=(replace(first, fingerprint=replace(first.fingerprint, xor=1)), *rest))
 
     damaged = snapshot(operated, changed=other_print)
-    with pytest.raises(TableDamaged, match=r"holds other rows of partition 0 than its manifest says"):
+    with pytest.raises(TableDamaged, match=r"differs from its manifest in partition 0"):
         restored(operated, at=damaged.snapshot_id)
     snapshot(operated, raw='{"version": 1, "snapshot_id"')
     assert "there is no snapshot" in refusal(operated, at="no-such-tag").sentence

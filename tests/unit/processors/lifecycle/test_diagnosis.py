@@ -52,18 +52,18 @@ CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment |
     ("never deployed", None, None, None, NotDeployed()),
     ("meant to be down", program("STOPPED"), None, wish("stopped"), NotDeployed()),
     ("down but up", program("RUNNING"), told(), wish("stopped"), NotDeployed(alive=True)),
-    ("dead in a deployment", program("EXITED"), None, wish("deploying", 9), Starting("being deployed since 9 s")),
+    ("dead in a deployment", program("EXITED"), None, wish("deploying", 9), Starting("being deployed for 9 s")),
     ("deployment was interrupted", program("EXITED", status=1), None, wish("deploying", 601), Dead(1, None)),
     ("unknown to the supervisor", None, None, wish(), Dead(None, None)),
     ("killed", program("EXITED", signal="SIGKILL"), None, wish(), Dead(None, "SIGKILL")),
     ("ended with last words", program("EXITED", status=1), told(phase="failed", error=ERROR), wish(), Failed(ERROR)),
     ("bad configuration", program("FATAL", status=64), None, wish(), Dead(64, None)),
-    ("stopped just now", program("STOPPED", 5), None, wish(), Starting("stopped on request since 5 s")),
+    ("stopped just now", program("STOPPED", 5), None, wish(), Starting("stopped on request for 5 s")),
     ("stopped and forgotten", program("STOPPED", 61), None, wish(), Dead(None, None)),
     ("never started", program("STOPPED", None), None, wish(), Dead(None, None)),
     ("stopping", program("STOPPING"), told(), wish(), Starting("stopping on request")),
-    ("first seconds", program("STARTING", 0), None, wish(), Starting("starting since 0 s")),
-    ("no answer yet", program("RUNNING", 59), None, wish(), Starting("starting since 59 s")),
+    ("first seconds", program("STARTING", 0), None, wish(), Starting("starting for 0 s")),
+    ("no answer yet", program("RUNNING", 59), None, wish(), Starting("starting for 59 s")),
     ("never answered", program("RUNNING", 61), None, wish(), Stuck(61)),
     ("another process answers", program("RUNNING", 61), told(pid=8), wish(), Stuck(61)),
     ("running", program("RUNNING"), told(), wish(), Healthy("running")),
@@ -91,7 +91,7 @@ def test_facts_and_their_diagnosis(
 
 @pytest.mark.parametrize(
     ("answered_s", "expected"),
-    [(5, Starting("not answering since 5 s")), (30, Stuck(30)), (2000, Stuck(1000))],
+    [(5, Starting("not answering for 5 s")), (30, Stuck(30)), (2000, Stuck(1000))],
     ids=["one question went unanswered", "silent for long", "the answer was of the process before"],
 )
 def test_a_silence_counts_from_the_last_answer(answered_s: float, expected: Diagnosis) -> None:
@@ -114,15 +114,15 @@ def test_each_diagnosis_says_itself() -> None:
     ]
     assert [(each.kind, each.needs_recovery, each.sentence) for each in every] == [
         ("healthy", False, "It is running."),
-        ("not-deployed", False, "It is not meant to run."),
-        ("not-deployed", False, "It is not meant to run, but it does."),
+        ("not-deployed", False, "It should not run."),
+        ("not-deployed", False, "It should not run, but it does."),
         ("starting", False, "It is restoring."),
         ("broker-away", False, "It is waiting for its broker."),
         ("dead", True, "Its process was killed by SIGKILL."),
         ("bad-configuration", True, "Its process ended with status 64 (bad configuration)."),
         ("dead", True, "It has no process."),
-        ("stuck", True, "Its process gave no sign of life for 31 s."),
-        ("failed", True, "It gave up: StateLost: truncated"),
+        ("stuck", True, "Its process has sent no heartbeat for 31 s."),
+        ("failed", True, "It stopped with StateLost: truncated"),
     ]
 
 
@@ -136,7 +136,7 @@ def incident(
     opened_s: float, closed_s: float | None = None, outcome: Outcome | None = None, remedy: str = ""
 ) -> Incident:
     closed_at = None if closed_s is None else ago(closed_s)
-    detail = {"0": "It gave up: no"}
+    detail = {"0": "It stopped with no"}
     return Incident(1, "fleet", "dead", detail, ago(opened_s), None, None, 0, closed_at, outcome, "", (), remedy)
 
 
@@ -160,7 +160,7 @@ def incident(
         "restarts do not help",
         "deployed again since",
         "time to try again",
-        "comes up and dies again and again",
+        "crashes again after each restart",
         "so it did before this deployment",
         "not that often",
     ],
@@ -171,9 +171,9 @@ def test_which_failures_get_an_incident(recent: list[Incident], deployed_s: floa
 
 def test_who_was_asked_is_not_asked_again_for_the_same() -> None:
     asked = incident(5000, 4000, "failed", "ask")
-    said = frozenset({"It gave up: no"})
+    said = frozenset({"It stopped with no"})
     assert not admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=said)
-    assert admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=frozenset({"It gave up: another"}))
+    assert admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=frozenset({"It stopped with another"}))
     assert admits_incident([asked], wish(seconds=10), NOW, Limits(), said=said)
     assert admits_incident([incident(5000, 4000, "failed", "restart")], wish(seconds=9000), NOW, Limits(), said=said)
 

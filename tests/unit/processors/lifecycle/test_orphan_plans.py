@@ -83,7 +83,7 @@ def test_what_changed_is_archived_again_and_what_waits_says_until_when() -> None
     again = decide(subject(OTHER, copied()), NOW, GRACE)
     assert isinstance(again, Archive)
     assert (again.again, again.facts) == (True, OTHER)
-    assert "its grace begins anew" in again.says
+    assert "its grace period starts again" in again.says
     assert decide(subject(archived=copied(YESTERDAY)), NOW, GRACE) == Wait(YESTERDAY + GRACE)
 
 
@@ -135,7 +135,7 @@ def test_a_plan_deletes_before_it_archives_and_groups_before_their_topics() -> N
     assert plan.destructive
     assert len(plan.waiting) == len(plan.blocked) == 1
     text = explain(plan)
-    for said in ("later is archived, and may be deleted from 2026-11-28", "busy is left alone: it is in use."):
+    for said in ("later is archived, and can be deleted from 2026-11-28", "busy is not touched: it is in use."):
         assert said in text
 
 

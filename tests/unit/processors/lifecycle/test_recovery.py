@@ -76,7 +76,7 @@ def test_a_killed_instance_is_brought_back_and_the_other_is_left_alone(stage: An
     assert (incident.outcome, incident.claimed_by, incident.attempts) == ("resolved", "run-1", 1)
     assert steps(stage, incident_id) == ["diagnose", "fence", "restart", "verify"]
     assert all(note.seconds is not None for note in incident.timeline)
-    assert incident.timeline[-1].text == "2 instance(s) running, all 4 input partitions are worked on"
+    assert incident.timeline[-1].text == "2 instance(s) running; all 4 input partitions are processed"
 
     again = recover(incident_id, stage.rollout, stage.world, run_id="run-2", policy=POLICY)
     assert (again.outcome, again.reason) == ("resolved", result.reason)
@@ -91,7 +91,7 @@ def test_a_stuck_instance_is_killed_before_it_is_started_again(stage: Any, event
     incident_id = file_incident(stage)
     assert recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY).outcome == "resolved"
     fence = stage.registry.incident(incident_id).timeline[1]
-    assert f"slot 0: process {stuck} was killed and is gone" in fence.text
+    assert f"slot 0: process {stuck} was killed" in fence.text
 
 
 def test_an_instance_that_gave_up_is_replaced(stage: Any) -> None:
@@ -133,7 +133,7 @@ def test_bad_configuration_is_not_tried_thrice(stage: Any) -> None:
     os.kill(stage.pid("0"), signal.SIGKILL)
     result = recover(file_incident(stage), stage.rollout, stage.world, run_id="run-1", policy=POLICY)
     assert (result.outcome, result.attempts) == ("failed", 1)
-    assert "a restart can't mend this" in result.reason
+    assert "a restart cannot repair this" in result.reason
     incident = stage.registry.incidents(1)[0]
     assert (incident.kind, incident.remedy) == ("bad-configuration", "ask")
     assert incident.action.endswith("Then: holdfast apply deploy fleet")
@@ -160,7 +160,7 @@ def test_one_run_works_on_an_incident(stage: Any) -> None:
     assert steps(stage, incident_id) == []
 
     same = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
-    assert (same.outcome, same.reason) == ("resolved", "it came back by itself")
+    assert (same.outcome, same.reason) == ("resolved", "it recovered without an action")
     assert steps(stage, incident_id) == ["diagnose", "verify"]
     with pytest.raises(IncidentUnknown):
         recover(999, stage.rollout, stage.world, run_id="run-1")
@@ -171,7 +171,7 @@ def test_what_was_stopped_on_purpose_stays_down(stage: Any) -> None:
     incident_id = file_incident(stage)
     stop("fleet", stage.world)
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
-    assert (result.outcome, result.reason) == ("resolved", "it is not meant to run any more")
+    assert (result.outcome, result.reason) == ("resolved", "it was stopped on request meanwhile")
     assert {status.state for status in stage.supervisor.programs().values()} == {"STOPPED"}
 
 
@@ -183,7 +183,7 @@ def test_a_dead_supervisor_is_brought_back_with_all_its_programs(stage: Any, eve
     assert set(diagnoses(stage).values()) == {Dead(None, None)}
     incident_id = file_incident(stage)
     assert recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY).outcome == "resolved"
-    assert "the supervisor did not run and was started" in stage.registry.incident(incident_id).timeline[1].text
+    assert "the supervisor was not running and was started" in stage.registry.incident(incident_id).timeline[1].text
     assert stage.supervisor.pid() != pid
 
 
@@ -312,7 +312,7 @@ def test_state_that_nothing_else_has_is_left_where_it_is(stage: Any, eventually:
     policy = replace(POLICY, restorable=False)
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=policy)
     assert (result.outcome, result.attempts) == ("failed", 0)
-    assert "nothing else has this state" in result.reason
+    assert "no other copy of this state exists" in result.reason
 
 
 def test_a_folder_of_somebody_else_is_never_set_aside(stage: Any, eventually: Wait, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_processor_that_flaps_gets_a_last_incident_that_asks(stage: Any, event
     eventually(lambda: notice("fleet", stage.world, limits).worst.needs_recovery)
     last = stage.registry.incidents(1)[0]
     assert (last.kind, last.outcome, last.remedy) == ("crash-loop", "failed", "ask")
-    assert "came up and died again 3 times" in last.reason
+    assert "It crashed 3 times" in last.reason
     assert last.action.endswith(f"holdfast incidents retry {last.id}")
     assert notice("fleet", stage.world, limits).incident is None
     assert len(stage.registry.incidents()) == 4

@@ -54,7 +54,7 @@ def test_every_partition_has_its_turn() -> None:
 def test_a_copy_that_differs_is_told_with_the_way_to_the_keys() -> None:
     passed, text = judge(rehearsal(equal=False), 300.0)
     assert not passed
-    assert "counts differ from what the owner has" in text
+    assert "counts differ from the owner's state" in text
     assert "`holdfast audit fleet`" in text
 
 
@@ -68,7 +68,7 @@ def test_what_is_in_order_is_compared_with_the_last_time() -> None:
     assert judge(rehearsal(), 300.0, 1.5) == (
         True,
         "Partition 1 of fleet was restored from its changelogs in 2.00 s: 5,000 records, 3 keys, all equal to the "
-        "owner's. The one before took 1.50 s.",
+        "owner's. The rehearsal before took 1.50 s.",
     )
 
 

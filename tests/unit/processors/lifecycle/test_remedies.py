@@ -110,7 +110,7 @@ def test_a_version_that_never_worked_is_taken_back(found: Any) -> None:
 def test_state_without_changelogs_is_not_set_aside() -> None:
     remedy = remedy_for(failed("store-corrupt"), Case("fleet", restorable=False))
     assert isinstance(remedy, Ask)
-    assert "nothing else has this state" in remedy.why
+    assert "no other copy of this state exists" in remedy.why
 
 
 @pytest.mark.parametrize(

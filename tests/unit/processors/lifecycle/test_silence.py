@@ -47,7 +47,7 @@ def test_one_question_without_an_answer_is_not_stuck(frozen: Any) -> None:
     beat(frozen, 0)
     found = look(frozen, Limits(stuck_after_s=600, start_s=0))
     assert isinstance(found, Starting)
-    assert "not answering since" in found.sentence
+    assert "not answering for" in found.sentence
 
 
 def test_a_silence_that_lasted_is_stuck(frozen: Any, eventually: Callable[[Callable[[], bool]], None]) -> None:

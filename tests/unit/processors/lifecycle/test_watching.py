@@ -126,7 +126,7 @@ def test_a_changelog_that_was_made_again_is_told_until_its_owners_say_that_it_is
     watch.at(look())
     again = topics(log=facts(LOG, "second"))
     assert suspects([FLEET], look(1030.0, topics=again), watch.memory) == ("fleet",)
-    assert "deleted and made again" in watch.failing(look(1030.0, topics=again))["config_matches_spec"]
+    assert "deleted and created again" in watch.failing(look(1030.0, topics=again))["config_matches_spec"]
     assert watch.failing(look(1060.0, topics=again), owners={LOG: {"first"}})
     assert watch.failing(look(1090.0, topics=again), owners={LOG: {"second", RESEEDING}}) == {}
     assert suspects([FLEET], look(1120.0, topics=again), watch.memory) == ()
@@ -177,9 +177,9 @@ def test_a_last_stable_offset_that_moves_is_held_by_nobody() -> None:
 @pytest.mark.parametrize(
     ("transaction", "words"),
     [
-        (None, "A transaction is open. Look whose it is"),
-        (hanging(since_write_s=100.0), "too young to be given up"),
-        (hanging(transactional_id="other", timeout_s=600.0, age_s=100.0), "its coordinator after 600 s"),
+        (None, "A transaction is open. Find its producer"),
+        (hanging(since_write_s=100.0), "it may still end by its timeout"),
+        (hanging(transactional_id="other", timeout_s=600.0, age_s=100.0), "after its timeout of 600 s"),
     ],
 )
 def test_what_holds_a_changelog_is_told_as_far_as_it_is_known(transaction: OpenTransaction | None, words: str) -> None:
@@ -191,7 +191,10 @@ def test_what_holds_a_changelog_is_told_as_far_as_it_is_known(transaction: OpenT
 
 def test_input_that_is_gone_unread_is_counted() -> None:
     said = Watch().failing(look(starts={SOURCE: {0: 45, 1: 50}}))["offsets_within_log"]
-    assert "begins at offset 45, but fleet has processed only up to 40: 5 records are gone unread" in said
+    assert (
+        "begins at offset 45, but fleet has processed only up to 40: 5 records were deleted before they were read"
+        in said
+    )
     assert "`holdfast apply reposition fleet`" in said
 
 

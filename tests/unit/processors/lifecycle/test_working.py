@@ -50,8 +50,8 @@ def test_what_works_says_so() -> None:
     assert text(judge_working(WELL, incident(), NOW)) == "It works. Incident 7 is verified."
     old = incident(outcome="failed", closed_at=NOW)
     assert judge_working(WELL, old, NOW) == Answer(True, "healthy", "It works.")
-    assert judge_working({"0": NotDeployed()}, None, NOW) == Answer(True, "not-deployed", "It is not meant to run.")
-    assert judge_working({}, None, NOW) == Answer(True, "not-deployed", "It is not meant to run.")
+    assert judge_working({"0": NotDeployed()}, None, NOW) == Answer(True, "not-deployed", "It should not run.")
+    assert judge_working({}, None, NOW) == Answer(True, "not-deployed", "It should not run.")
 
 
 def test_a_first_start_is_no_answer_yet_and_one_that_mends_is() -> None:
@@ -67,14 +67,18 @@ def test_a_first_start_is_no_answer_yet_and_one_that_mends_is() -> None:
 @pytest.mark.parametrize(
     ("found", "told", "expected"),
     [
-        (GONE, None, "Its process is gone. Slot 0: Its process was killed by SIGKILL. An incident is opened."),
-        (GONE, incident(), "Recovery is on its way."),
-        (GONE, incident(remedy="restart", attempts=2), "It is restarted, attempt 2 of 3."),
-        (GONE, incident(remedy="wait", kind="disk-full"), "It goes on by itself as soon as there is room on the disk."),
+        (
+            GONE,
+            None,
+            "Its process is gone. Slot 0: Its process was killed by SIGKILL. The recovery sensor opens an incident.",
+        ),
+        (GONE, incident(), "Recovery is starting."),
+        (GONE, incident(remedy="restart", attempts=2), "Recovery restarts it, attempt 2 of 3."),
+        (GONE, incident(remedy="wait", kind="disk-full"), "It resumes without an action as soon as the disk has room."),
         (GONE, incident(outcome="failed", closed_at=NOW, action="do it"), "Recovery stopped. What to do: do it"),
         (GONE, incident(outcome="failed", closed_at=NOW), "Recovery stopped. What to do: holdfast incidents show 7"),
-        ({"0": Waiting()}, None, "It goes on by itself as soon as a broker answers."),
-        ({"0": Stuck(31)}, incident(kind="stuck"), "Recovery is on its way."),
+        ({"0": Waiting()}, None, "It resumes without an action as soon as a broker answers."),
+        ({"0": Stuck(31)}, incident(kind="stuck"), "Recovery is starting."),
     ],
 )
 def test_a_failing_answer_ends_with_what_is_done_or_the_one_action(found: Any, told: Any, expected: str) -> None:
@@ -119,4 +123,4 @@ def test_a_lag_that_does_not_shrink_is_a_warning(make_status: Any) -> None:
     answer = judge_working(WELL, None, later, lag=first)
     assert answer is not None
     assert (answer.passed, answer.only_warns, answer.kind) == (False, True, "lagging")
-    assert answer.text.startswith("It works, and falls behind: 200,000 records or more")
+    assert answer.text.startswith("It works but falls behind: at least 200,000 records wait")
