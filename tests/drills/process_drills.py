@@ -79,7 +79,7 @@ def daemon_dies(it: Exercise) -> None:
     kill_daemon(it)
     # whoever runs the daemon (systemd, Kubernetes) starts it again; what was under way is told by Dagster itself
     it.home.cli("up", "--json")
-    it.says(it.processor_asset, WORKING, "broken off", "apply resume")
+    it.says(it.processor_asset, WORKING, "An apply was interrupted", "apply resume")
     assert it.home.dagster.ended(run) == "FAILURE", "a run whose process is gone holds nothing up"
     it.act("apply", "resume", str(it.open_apply().id))
     it.mended()
