@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
     from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
-    from holdfast.processors.engine.state.store import State
+    from holdfast.processors.engine.state.interface import State
     from holdfast.processors.engine.topology import Topology
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
 _HOMES = {
     "Application": "holdfast.processors.application",
     "HoldfastError": "holdfast.infra.errors",
-    "State": "holdfast.processors.engine.state.store",
+    "State": "holdfast.processors.engine.state.interface",
     "StreamingDataFrame": "holdfast.processors.engine.dataframe.dataframe",
     "Topic": "holdfast.processors.engine.dataframe.topic",
     "TopicConfig": "holdfast.processors.engine.dataframe.topic",

@@ -150,7 +150,7 @@ def test_a_full_disk_stops_with_its_own_exit_code_and_loses_nothing(stream, work
     stream.feed([(b"k%d" % number, b"1") for number in range(20_000)])
     limited = worker(limit_file_bytes=200_000).start()
     assert limited.wait() == 74, limited.tail()
-    assert "Make room on the disk" in limited.tail()
+    assert "Free space on the disk" in limited.tail()
     free = worker().start().wait_running()
     waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 20_000, "all to be committed")
     assert free.terminate() == 0

@@ -23,7 +23,7 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.processors.engine.changelog.format import FormatUnknown
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.store import State
+    from holdfast.processors.engine.state.interface import State
 
 #: The state key under which an aggregation keeps its one value for each message key.
 STATE_KEY = "aggregate"

@@ -106,10 +106,10 @@ def test_topology_groups_topics_by_shared_stores_and_hashes_the_code():
 @pytest.mark.parametrize(
     ("brokers", "copies", "insync", "why"),
     [
-        (1, 1, 1, "no place for a second copy"),
-        (2, 2, 1, "commits go on while one of them is away"),
-        (3, 3, 2, "any one may be lost"),
-        (9, 3, 2, "any one may be lost"),
+        (1, 1, 1, "no second copy is possible"),
+        (2, 2, 1, "commits continue while one broker is away"),
+        (3, 3, 2, "one broker may fail"),
+        (9, 3, 2, "one broker may fail"),
     ],
 )
 def test_brokers_decide_the_copies_of_a_new_changelog_and_the_plan_says_why(brokers, copies, insync, why):
@@ -152,7 +152,7 @@ def test_more_copies_than_there_are_can_not_be_waited_for():
     ("entries", "said"),
     [
         ({"cleanup.policy": "delete"}, "cleanup.policy=delete, expected compact"),
-        ({"cleanup.policy": "compact,delete"}, "keys that still live"),
+        ({"cleanup.policy": "compact,delete"}, "any other policy deletes live keys"),
         ({"delete.retention.ms": 60_000}, "expected 3600000 or more"),
         ({"delete.retention.ms": "soon"}, "expected a whole number"),
         ({"min.compaction.lag.ms": 10**12}, "at most max.compaction.lag.ms"),
