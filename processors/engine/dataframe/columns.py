@@ -1,7 +1,7 @@
-"""What a columnar aggregation holds for its rows: one object for each column, arrays over the rows inside.
+"""The columns of a columnar aggregation: each holds arrays over the rows.
 
-A column takes a run of messages in two steps: ``run`` computes and changes nothing, ``keep`` makes it so. What can't be
-computed to the bit raises ``Unfit``, and is left to the plain path.
+A column processes a run of messages in two steps: ``run`` computes without a change, ``keep`` stores the result. A run
+that can't be computed to the bit raises ``Unfit``; then the plain path takes it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """A run of messages is for the plain path."""
+    """The plain path has to take this run of messages."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
-    """Messages' items as numbers.
+    """The items of messages as numbers.
 
     Raises:
-        Unfit: Some are no numbers, not finite, or too large to be exact.
+        Unfit: An item is no number, is not finite, or is too large to be exact as a float.
     """
     kinds = set(map(type, items))
     if kinds == {float}:
@@ -57,10 +57,10 @@ def numbers_of(items: Sequence[Any]) -> Numbers:
 
 
 def check_scalars(items: Sequence[Any]) -> int:
-    """See that JSON gives these back as they are; return how long the longest text is.
+    """The length of the longest text among items that JSON returns unchanged.
 
     Raises:
-        Unfit: Some are neither text, number of 64 bits, truth value nor null.
+        Unfit: An item is neither a text, a 64-bit integer, a finite float, a boolean nor null.
     """
     kinds = set(map(type, items))
     if not kinds <= _SCALARS:
@@ -77,24 +77,27 @@ def check_scalars(items: Sequence[Any]) -> int:
 
 
 class Lines:
-    """Numbers and texts as JSON, many at once; what was asked for before is not made again."""
+    """Encodes many numbers and texts as JSON in one call.
+
+    Columns often hold the same numbers (a count and the count of a mean): equal arrays are encoded once.
+    """
 
     def __init__(self) -> None:
         self._encode = msgspec.json.Encoder().encode_lines
         self._made: dict[bytes, list[bytes]] = {}
 
     def of_items(self, items: list[Any]) -> list[bytes]:
-        """Of what JSON has in one line; it has no line break of its own."""
+        """Each item as JSON; JSON has no line break inside."""
         lines = self._encode(items).split(b"\n")
         del lines[-1]
         return lines
 
     def of_counts(self, counts: Places) -> list[bytes]:
-        """Of counts."""
+        """Each count as JSON."""
         return self._once(b"count" + counts.tobytes(), counts.tolist)
 
     def of_numbers(self, numbers: Numbers) -> list[bytes]:
-        """Of whole numbers and others."""
+        """Each number as JSON, an integer or a float."""
         marks = b"" if numbers.whole is None else numbers.whole.tobytes()
         return self._once(b"number" + numbers.values.tobytes() + marks, numbers.as_python)
 
@@ -109,39 +112,39 @@ class Column(Protocol):
     """One column over all rows."""
 
     def grow(self, capacity: int) -> None:
-        """Have place for so many rows."""
+        """Enlarges the arrays to this number of rows."""
         ...
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See whether stored values fit into rows; raises Unfit."""
+        """Raises Unfit if a stored value can't be held in a row."""
         ...
 
     def clear(self, rows: Places) -> None:
-        """Have nothing in rows yet."""
+        """Empties rows."""
         ...
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """Put stored values into rows; None is nothing yet."""
+        """Puts stored values into rows; None leaves a row empty."""
         ...
 
     def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
-        """What ``keep`` needs, and the outputs in the order of the messages."""
+        """Computes a run: the argument of ``keep``, and the outputs in the order of the messages."""
         ...
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """The run is done."""
+        """Stores the result of ``run`` in the rows."""
         ...
 
-    #: The JSON of what is stored, with a place for each of its parts.
+    #: The template of the stored JSON, with ``%b`` for each part.
     form: bytes
 
     def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """What is stored of rows: for each part, the JSON of every row."""
+        """The stored JSON of rows: one list over the rows for each part of ``form``."""
         ...
 
 
 class CountColumn:
-    """Counts."""
+    """The column of ``Count``."""
 
     form = b"%b"
 
@@ -176,7 +179,7 @@ class CountColumn:
         return counts, segments.unsorted(counts).tolist()
 
     def counts(self, segments: Segments) -> Places:
-        """The counts at each message, sorted."""
+        """The counts at each message, in the order of ``segments``."""
         return running_count(self._counts[segments.rows], segments)
 
     def keep(self, segments: Segments, ran: Any) -> None:
@@ -189,7 +192,7 @@ class CountColumn:
 
 
 class NumberColumn:
-    """Totals, or extremes."""
+    """The column of ``Sum``, ``Min`` or ``Max``."""
 
     form = b"%b"
 
@@ -232,7 +235,7 @@ class NumberColumn:
         return ran, Numbers(segments.unsorted(ran.values), marks).as_python()
 
     def numbers(self, items: Numbers, segments: Segments) -> Numbers:
-        """The numbers at each message, sorted."""
+        """The totals or extremes at each message, in the order of ``segments``."""
         rows = segments.rows
         whole = self._whole[rows]
         held = Held(Numbers(self._values[rows], whole if whole.any() else None), self._there[rows])
@@ -256,7 +259,7 @@ class NumberColumn:
 
 
 class MeanColumn:
-    """Totals with counts."""
+    """The column of ``Mean``."""
 
     form = b'{"sum":%b,"count":%b}'
 
@@ -291,7 +294,7 @@ class MeanColumn:
     def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
         """See ``Column``."""
         totals, counts = self._totals.numbers(items, segments), self._counts.counts(segments)
-        # Both are exact as floats, so that the quotient is rounded once, as Python does it.
+        # Total and count are exact as floats, so the quotient is rounded once, as in Python.
         return (totals, counts), segments.unsorted(totals.values / counts).tolist()
 
     def keep(self, segments: Segments, ran: Any) -> None:
@@ -305,7 +308,7 @@ class MeanColumn:
 
 
 class LastColumn:
-    """Newest values, as they came."""
+    """The column of ``Last``."""
 
     form = b"%b"
 
@@ -317,10 +320,10 @@ class LastColumn:
         self._values = _grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``; it is not looked at before it is overwritten."""
+        """Does nothing: the value is overwritten before it is read."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``; it is not looked at before it is overwritten."""
+        """Does nothing: the value is overwritten before it is read."""
 
     def clear(self, rows: Places) -> None:
         """See ``Column``."""
@@ -340,14 +343,14 @@ class LastColumn:
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A mean as it is stored."""
+    """A stored mean."""
 
     sum: Any
     count: Any
 
 
 def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
-    """Totals and counts."""
+    """Means as a list of totals and a list of counts."""
     if None not in means:
         return [mean.sum for mean in means], [mean.count for mean in means]  # type: ignore[union-attr]
     parts = [(None, None) if mean is None else (mean.sum, mean.count) for mean in means]

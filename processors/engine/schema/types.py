@@ -178,7 +178,7 @@ def checked(schema: StoreSchema) -> StoreSchema:
             if twin is not name:
                 raise SchemaInvalid(
                     f"{where} has two columns with the same name: {twin} and {name}.",
-                    action="Rename one of these fields. Names are compared without case; every sign but letters, digits "
+                    action="Rename one of these fields. Names are compared without case; any sign but letters, digits "
                     "and _ becomes _.",
                     name=name,
                 )
