@@ -1,12 +1,12 @@
-"""A checkpoint's manifest, and every name in a checkpoint store.
+"""The manifest of a checkpoint, and all object names of a checkpoint store.
 
-    <processor>/<task>/manifests/<generation>-<upload>.json     written last: a checkpoint without one is none
-    <processor>/<task>/files/<upload>/<file of the database>    never written twice, shared by later manifests
-    <processor>/<task>/uploads/<holder>.<upload>                 there while an upload is under way
+    <processor>/<task>/manifests/<generation>-<upload>.json     written last; it completes the checkpoint
+    <processor>/<task>/files/<upload>/<file of the database>    written once, shared by later manifests
+    <processor>/<task>/uploads/<holder>.<upload>                 a mark, present while an upload runs
 
 Invariants:
-    - Names are unique to an upload: nobody ever replaces an object that another one wrote.
-    - A manifest names only objects that were there, whole, before it was written.
+    - Names are unique to an upload: no upload replaces an object of another one.
+    - A manifest names only objects that were complete before it was written.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSI
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
 
 MANIFEST_VERSION = 1
-#: The formats of everything inside of the database; another one can't be read here.
+#: The format versions inside of the database: changelog key, value and offsets.
 STATE_FORMAT = f"{KEY_VERSION}.{VALUE_VERSION}.{META_VERSION}"
 _GENERATION_DIGITS = 12
 
 
 class ManifestDamaged(Exception):
-    """This is no manifest at all."""
+    """The bytes are no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file of the database: the object that holds it, its size in bytes, its SHA-256 as hex."""
+    """One file of the database: its object, its size in bytes, and its SHA-256 as hex."""
 
     name: str
     object: str
@@ -41,11 +41,10 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint holds and what it belongs to.
+    """The content of a checkpoint.
 
-    ``inputs`` are the next input offsets, ``stores`` the next changelog offsets and topic ids by store, ``sources``
-    the inputs' topic ids, ``complete_at`` when the state was last known to be whole (see ``TaskMeta``), all as in the
-    database itself; ``created_at`` is when the checkpoint was taken (both wall-clock seconds since 1970).
+    ``meta`` holds the same offsets as the database itself. ``created_at`` is the time of the checkpoint, in wall-clock
+    seconds since 1970.
     """
 
     checkpoint_id: str
@@ -61,11 +60,11 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        """As JSON bytes."""
+        """The manifest as JSON."""
         meta = self.meta
         return json.dumps(
             {
@@ -101,11 +100,11 @@ class Manifest:
 
     @staticmethod
     def decode(raw: bytes) -> Manifest:
-        """From JSON bytes.
+        """The manifest of these JSON bytes.
 
         Raises:
-            FormatUnknown: A later version wrote it.
-            ManifestDamaged: It is no manifest.
+            FormatUnknown: A newer version wrote it.
+            ManifestDamaged: The bytes are no manifest.
         """
         try:
             fields = json.loads(raw)
@@ -115,7 +114,7 @@ class Manifest:
         if version != MANIFEST_VERSION:
             raise FormatUnknown(
                 f"A checkpoint's manifest has version {version}, expected {MANIFEST_VERSION}.",
-                action="Nothing: the state is restored from its changelog.",
+                action="Nothing: the changelog restores the state.",
                 version=version,
             )
         try:
@@ -165,14 +164,14 @@ def _manifest(fields: Mapping[str, object]) -> Manifest:
 
 
 def _plain(name: str) -> str:
-    """A name that can only ever be that of a file inside of the database's own folder."""
+    """A file name that can't lead outside of the database's folder."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError(f"a file is named {name!r}")
     return name
 
 
 def _below(name: str) -> str:
-    """An object's name that can only ever be that of one inside of the checkpoint store."""
+    """An object name that can't lead outside of the checkpoint store."""
     if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
         raise ValueError(f"an object is named {name!r}")
     return name
@@ -190,52 +189,52 @@ def _offsets(value: object) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one task's checkpoints lie."""
+    """The folders and names of one task's checkpoints in the store."""
 
     processor: str
     task: str
 
     @property
     def folder(self) -> str:
-        """All of it."""
+        """The task's folder."""
         return f"{_word(self.processor)}/{_word(self.task)}/"
 
     @property
     def manifests(self) -> str:
-        """The manifests."""
+        """The folder of manifests."""
         return f"{self.folder}manifests/"
 
     @property
     def files(self) -> str:
-        """The files of databases."""
+        """The folder of database files."""
         return f"{self.folder}files/"
 
     @property
     def uploads(self) -> str:
-        """Marks of uploads under way."""
+        """The folder of marks of running uploads."""
         return f"{self.folder}uploads/"
 
     def manifest(self, generation: int, upload: str) -> str:
-        """The name of a manifest: names sort as generations do."""
+        """The name of a manifest; names sort by generation."""
         return f"{self.manifests}{generation:0{_GENERATION_DIGITS}d}-{upload}.json"
 
     def file(self, upload: str, name: str) -> str:
-        """The name of a file that an upload writes."""
+        """The name of a file of an upload."""
         return f"{self.files}{upload}/{name}"
 
     def mark(self, holder: str, upload: str) -> str:
-        """The name of the mark of an upload."""
+        """The name of an upload's mark."""
         return f"{self.uploads}{holder}.{upload}"
 
 
 def generation_of(manifest: str) -> int:
-    """The generation in a manifest's name; 0 for a name that is none of ours."""
+    """The generation in a manifest's name; 0 for any other name."""
     found = re.fullmatch(r"(\d+)-.*\.json", manifest.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 
 
 def id_of(manifest: str) -> str:
-    """The checkpoint's id: its manifest's name without the folders."""
+    """The checkpoint's id: the manifest's name without folders and suffix."""
     return manifest.rpartition("/")[2].removesuffix(".json")
 
 

@@ -4,6 +4,7 @@ import copy
 import math
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,18 @@ def test_inlined_code_does_what_the_calls_do(steps):
         assert inlined.writes() == called.writes(), step
         assert inlined.dirty_bytes() == called.dirty_bytes(), step
         assert inlined.cached_bytes() == called.cached_bytes(), step
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"xx", "xx", "", None, [None], "null", math.nan, [math.inf], {"a": math.nan}, {1: 2}, {1, 2}, object(), 1 << 70],
+    ids=repr,
+)
+def test_values_with_a_rule_of_their_own(value):
+    (inlined, first), (called, second) = store_of(StoreState), store_of(Called)
+    for step in (("set", "n", value), ("get", "n")):
+        assert same(done(inlined, first, step), done(called, second, step)), step
+    assert inlined.writes() == called.writes()
 
 
 def test_a_default_is_copied_for_each_message():
