@@ -1,8 +1,8 @@
-"""An object store in memory for simulated processes, with everything that such a store can do wrong; and work in steps.
+"""An object store in memory for simulated processes, with all faults of such a store; and jobs that run in steps.
 
 Invariants:
-    - An object is there whole or not at all, also when its writer dies.
-    - Work beside the worker's turns advances by one step in each turn: the same seed gives the same steps.
+    - An object is complete or absent, even if its writer dies.
+    - A job advances by one step in each turn of the worker: the same seed gives the same steps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.processors.testing.process import Process
 
 
 class SimulatedObjects:
-    """The object store of a simulated world; ``attach`` gives one process its view of it.
+    """The object store of a simulated world.
 
     Attributes:
-        refuses: Why it refuses everything; None while it does not.
-        full: Whether it refuses writes.
-        step_s: Virtual seconds from one step of an upload or download to the next.
-        lost_answers: So many of the next changes are done, and their answers are lost.
-        damaged: The names of objects that were damaged from outside.
-        on_written: Told the name of each object once it is there.
+        refuses: The reason with which the store refuses all requests; None if it works.
+        full: Whether the store refuses writes.
+        step_s: Virtual seconds between the steps of an upload or download.
+        lost_answers: The number of next changes that are made but not answered.
+        damaged: The names of objects that a test damaged.
+        on_written: Called with the name of each new object.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -41,13 +41,13 @@ class SimulatedObjects:
         self._numbers = itertools.count(1)
 
     def attach(self, process: Process) -> Storage:
-        """The store and the work of one life of one process."""
+        """The store and a runner of jobs for one process."""
         work = SteppedWork(process, self._clock, lambda: self.step_s)
         return Storage(ObjectsOfProcess(self, process), work, lambda: f"u{next(self._numbers):06d}")
 
 
 class ObjectsOfProcess:
-    """The store as one process sees it; see ``processors.engine.checkpoints.ports.Objects``."""
+    """One process's view of the store, with the interface ``Objects``."""
 
     shown = "in-memory"
 
@@ -101,12 +101,12 @@ class ObjectsOfProcess:
 
 
 class SteppedWork:
-    """See ``Work``: one step of each job in each turn, and none before its time.
+    """Runs jobs in steps, with the interface ``Work``: one step of each due job in each turn.
 
     Args:
-        process: Whose work it is; it dies with it.
+        process: The process; its death ends the jobs.
         clock: Virtual time.
-        step_s: Virtual seconds from one step of a job to the next.
+        step_s: Returns the virtual seconds between the steps of a job.
     """
 
     def __init__(self, process: Process, clock: VirtualClock, step_s: Callable[[], float]) -> None:
