@@ -32,19 +32,15 @@ class TopicWorld(Protocol):
 
     def ping(self) -> int:
         """The number of brokers."""
-        ...
 
     def describe(self, names: list[str]) -> dict[str, TopicFacts]:
         """The facts of those of the named topics that exist."""
-        ...
 
     def create(self, spec: TopicSpec) -> bool:
         """Creates a topic; False if it exists already."""
-        ...
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
         """Sets configuration entries of a topic."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,14 @@ from enum import Enum
 from pathlib import Path
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.state.database import Change, DatabaseCorrupt, LocalFile
+from holdfast.processors.engine.state.database import (
+    Change,
+    Database,
+    DatabaseCorrupt,
+    DatabaseFiles,
+    Databases,
+    LocalFile,
+)
 from holdfast.processors.testing.process import Process
 
 #: The keys in one file of a database.
@@ -125,7 +132,7 @@ class SimulatedDisk:
                 stored.holder = None
 
 
-class DiskOfProcess:
+class DiskOfProcess(Databases, DatabaseFiles):
     """One process's view of the disk. At every access the scheduler may switch or kill the process."""
 
     def __init__(self, disk: SimulatedDisk, process: Process) -> None:
@@ -158,17 +165,14 @@ class DiskOfProcess:
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:
-        """See ``Databases.exists``."""
         return path in self._disk._stored
 
     def move(self, path: Path, to: Path) -> None:
-        """See ``Databases.move``."""
         self._process.point("disk:move")
         self._closed(path)
         self._disk._stored[to] = self._disk._stored.pop(path)
 
     def delete(self, path: Path) -> None:
-        """See ``Databases.delete``."""
         self._process.point("disk:delete")
         self._closed(path)
         self._disk._stored.pop(path, None)
@@ -178,16 +182,14 @@ class DiskOfProcess:
     kind = "simulated"
 
     def files(self, path: Path) -> list[LocalFile]:
-        """See ``DatabaseFiles.files``."""
         files = files_of(self._disk._stored[path].content)
         return [LocalFile(name, len(raw), hashlib.sha256(raw).hexdigest()) for name, raw in files.items()]
 
     def read_file(self, path: Path, name: str) -> Iterator[bytes]:
-        """See ``DatabaseFiles.read_file``."""
         yield files_of(self._disk._stored[path].content)[name]
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
-        """See ``DatabaseFiles.write_file``.
+        """Writes one file of a database.
 
         Raises:
             OSError: The disk is full.
@@ -201,7 +203,6 @@ class DiskOfProcess:
         stored.files[name] = raw
 
     def clear(self, path: Path) -> None:
-        """See ``DatabaseFiles.clear``."""
         self._process.point("disk:clear")
         for below in [known for known in self._disk._stored if known == path or path in known.parents]:
             del self._disk._stored[below]
@@ -212,7 +213,7 @@ class DiskOfProcess:
             raise _refused(errno.EBUSY, path)
 
 
-class SimulatedDatabase:
+class SimulatedDatabase(Database):
     """One open database, with the interface ``Database``."""
 
     def __init__(self, disk: SimulatedDisk, stored: _Stored, path: Path, process: Process) -> None:
@@ -224,11 +225,9 @@ class SimulatedDatabase:
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        """See ``Database.get``."""
         return self._readable().get(key)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See ``Database.get_many``."""
         content = self._readable()
         return [content.get(key) for key in keys]
 
@@ -250,16 +249,13 @@ class SimulatedDatabase:
         self._process.point("disk:write:after")
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """See ``Database.load``."""
         self.write(list(zip(keys, values, strict=True)))
 
     def begin_bulk(self, records: int) -> None:
-        """See ``Database.begin_bulk``."""
         self.flush()
         self._stored.bulk = True
 
     def end_bulk(self) -> None:
-        """See ``Database.end_bulk``."""
         self.flush()
         self._stored.bulk = False
 
@@ -283,13 +279,11 @@ class SimulatedDatabase:
         self._process.point("disk:flush:after")
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Database.items``."""
         for key, value in sorted(self._readable().items()):
             if key >= first:
                 yield key, value
 
     def checkpoint(self, path: Path) -> None:
-        """See ``Database.checkpoint``."""
         self._process.point("disk:checkpoint")
         if self._disk.full:
             raise _refused(errno.ENOSPC, path)
@@ -309,7 +303,6 @@ class SimulatedDatabase:
         return len(self._stored.content), self.size_bytes()
 
     def size_bytes(self) -> int:
-        """See ``Database.size_bytes``."""
         return sum(len(key) + len(value) for key, value in self._stored.content.items())
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed
-from holdfast.processors.engine.checkpoints.ports import Job, Storage
+from holdfast.processors.engine.checkpoints.ports import Job, Objects, Storage, Work
 from holdfast.processors.engine.checkpoints.threads import step
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import Process
@@ -46,7 +46,7 @@ class SimulatedObjects:
         return Storage(ObjectsOfProcess(self, process), work, lambda: f"u{next(self._numbers):06d}")
 
 
-class ObjectsOfProcess:
+class ObjectsOfProcess(Objects):
     """One process's view of the store, with the interface ``Objects``."""
 
     shown = "in-memory"
@@ -56,23 +56,19 @@ class ObjectsOfProcess:
         self._process = process
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """See ``Objects.sizes``."""
         self._ask("list")
         return {name: len(raw) for name, raw in sorted(self._store.objects.items()) if name.startswith(prefix)}
 
     def read(self, name: str) -> bytes:
-        """See ``Objects.read``."""
         self._ask("read")
         if name not in self._store.objects:
             raise ObjectMissing(f"There is no {name}.", action="Nothing.")
         return self._store.objects[name]
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See ``Objects.chunks``."""
         yield self.read(name)
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """See ``Objects.write``."""
         raw = b"".join(chunks)
         self._ask("write")
         if self._store.full:
@@ -82,7 +78,6 @@ class ObjectsOfProcess:
         self._answer("write")
 
     def delete(self, names: Sequence[str]) -> None:
-        """See ``Objects.delete``."""
         for name in names:
             self._ask("delete")
             self._store.objects.pop(name, None)
@@ -100,7 +95,7 @@ class ObjectsOfProcess:
             raise StorageFailed("The store's answer is lost.", action="Wait.")
 
 
-class SteppedWork:
+class SteppedWork(Work):
     """Runs jobs in steps, with the interface ``Work``: one step of each due job in each turn.
 
     Args:
@@ -117,14 +112,12 @@ class SteppedWork:
         self._due: dict[int, float] = {}
 
     def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
-        """See ``Work.start``."""
         job = Job()
         self._jobs.append((work(job), job))
         self._due[id(job)] = self._clock.monotonic()
         return job
 
     def turn(self) -> None:
-        """See ``Work.turn``."""
         for steps, job in self._jobs:
             if self._clock.monotonic() >= self._due[id(job)]:
                 step(steps, job)
@@ -135,13 +128,11 @@ class SteppedWork:
         self._jobs = [(steps, job) for steps, job in self._jobs if not job.done]
 
     def wait(self, seconds: float) -> None:
-        """See ``Work.wait``."""
         now = self._clock.monotonic()
         if all(due > now for due in self._due.values()):
             self._process.sleep(max(seconds, 0.001))
 
     def close(self) -> None:
-        """See ``Work.close``."""
         jobs, self._jobs = self._jobs, []
         for steps, _ in jobs:
             assert isinstance(steps, Generator)

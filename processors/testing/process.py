@@ -13,23 +13,19 @@ class Process(Protocol):
     @property
     def name(self) -> str:
         """The process's name in traces and in ``Network.fate``."""
-        ...
 
     def point(self, name: str) -> None:
         """A point at which the process can be switched, frozen or killed.
 
         Clients call it before and after every effect.
         """
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Lets virtual time pass."""
-        ...
 
     @property
     def frozen(self) -> bool:
         """Whether the process does nothing, and sends no heartbeats."""
-        ...
 
 
 class InlineProcess:

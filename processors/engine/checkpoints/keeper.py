@@ -60,12 +60,10 @@ class CheckpointedTask(Protocol):
     @property
     def meta(self) -> TaskMeta:
         """The offsets of the committed state."""
-        ...
 
     @property
     def running(self) -> bool:
         """Whether the task is restored and processes input."""
-        ...
 
 
 class CheckpointKeeper:

@@ -11,10 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
+
+import msgspec
 
 from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, FormatUnknown
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
@@ -66,37 +67,17 @@ class Manifest:
     def encode(self) -> bytes:
         """The manifest as JSON."""
         meta = self.meta
-        return json.dumps(
-            {
-                "version": MANIFEST_VERSION,
-                "checkpoint_id": self.checkpoint_id,
-                "processor": self.processor,
-                "task": self.task,
-                "partition": self.partition,
-                "code_version": self.code_version,
-                "database": self.database,
-                "state_format": self.state_format,
-                "created_at": self.created_at,
-                "complete_at": meta.complete_at,
-                "inputs": dict(meta.inputs),
-                "sources": dict(meta.sources),
-                "transaction": meta.transaction,
-                "stores": {
-                    name: {
-                        "changelog": at.topic,
-                        "topic_id": at.topic_id,
-                        "offset": at.offset,
-                        "inputs": dict(at.inputs),
-                    }
-                    for name, at in meta.stores.items()
-                },
-                "files": [
-                    {"name": file.name, "object": file.object, "size": file.size, "sha256": file.sha256}
-                    for file in self.files
-                ],
-            },
-            indent=1,
-        ).encode()
+        stores = {name: _Store(at.topic, at.topic_id, at.offset, dict(at.inputs)) for name, at in meta.stores.items()}
+        document = _Document(
+            version=MANIFEST_VERSION,
+            complete_at=meta.complete_at,
+            inputs=dict(meta.inputs),
+            sources=dict(meta.sources),
+            transaction=meta.transaction,
+            stores=stores,
+            **{name: getattr(self, name) for name in _OWN_FIELDS},
+        )
+        return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
     @staticmethod
     def decode(raw: bytes) -> Manifest:
@@ -107,9 +88,8 @@ class Manifest:
             ManifestDamaged: The bytes are no manifest.
         """
         try:
-            fields = json.loads(raw)
-            version = int(fields["version"])
-        except (ValueError, KeyError, TypeError) as failure:
+            version = msgspec.json.decode(raw, type=_Version).version
+        except ValueError as failure:
             raise ManifestDamaged(f"it is no manifest ({len(raw)} bytes)") from failure
         if version != MANIFEST_VERSION:
             raise FormatUnknown(
@@ -118,73 +98,63 @@ class Manifest:
                 version=version,
             )
         try:
-            return _manifest(fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as failure:
-            raise ManifestDamaged(f"a field is missing or of another kind: {failure!r}") from failure
+            read = msgspec.json.decode(raw, type=_Document)
+        except ValueError as failure:
+            raise ManifestDamaged(f"a field is missing or of another kind: {failure}") from failure
+        _check_names(read.files)
+        meta = TaskMeta(
+            inputs=read.inputs,
+            stores={
+                name: StoreOffset(at.changelog, at.topic_id, at.offset, at.inputs) for name, at in read.stores.items()
+            },
+            transaction=read.transaction,
+            complete_at=read.complete_at,
+            sources=read.sources,
+        )
+        return Manifest(meta=meta, **{name: getattr(read, name) for name in _OWN_FIELDS})
 
 
-def _manifest(fields: Mapping[str, object]) -> Manifest:
-    known: Mapping[str, object] = fields
-    stores = _mapping(known["stores"])
-    files = known["files"]
-    if not isinstance(files, list):
-        raise TypeError("files")
-    meta = TaskMeta(
-        inputs=_offsets(known["inputs"]),
-        stores={
-            name: StoreOffset(
-                str(_mapping(at)["changelog"]),
-                str(_mapping(at)["topic_id"]),
-                int(str(_mapping(at)["offset"])),
-                _offsets(_mapping(at)["inputs"]),
-            )
-            for name, at in stores.items()
-        },
-        transaction=int(str(known["transaction"])),
-        complete_at=float(str(known["complete_at"])),
-        sources={name: str(value) for name, value in _mapping(known["sources"]).items()},
-    )
-    return Manifest(
-        checkpoint_id=str(known["checkpoint_id"]),
-        processor=str(known["processor"]),
-        task=str(known["task"]),
-        partition=int(str(known["partition"])),
-        code_version=str(known["code_version"]),
-        database=str(known["database"]),
-        state_format=str(known["state_format"]),
-        created_at=float(str(known["created_at"])),
-        meta=meta,
-        files=tuple(
-            CheckpointFile(
-                _plain(str(file["name"])), _below(str(file["object"])), int(str(file["size"])), str(file["sha256"])
-            )
-            for file in files
-        ),
-    )
+class _Version(msgspec.Struct, frozen=True):
+    version: int
 
 
-def _plain(name: str) -> str:
-    """A file name that can't lead outside of the database's folder."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"a file is named {name!r}")
-    return name
+class _Store(msgspec.Struct, frozen=True):
+    changelog: str
+    topic_id: str
+    offset: int
+    inputs: dict[str, int]
 
 
-def _below(name: str) -> str:
-    """An object name that can't lead outside of the checkpoint store."""
-    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
-        raise ValueError(f"an object is named {name!r}")
-    return name
+class _Document(_Version, frozen=True, kw_only=True):
+    """The JSON of a manifest."""
+
+    checkpoint_id: str
+    processor: str
+    task: str
+    partition: int
+    code_version: str
+    database: str
+    state_format: str
+    created_at: float
+    complete_at: float
+    inputs: dict[str, int]
+    sources: dict[str, str]
+    transaction: int
+    stores: dict[str, _Store]
+    files: tuple[CheckpointFile, ...]
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise TypeError("an object was expected")
-    return value
+#: The fields that a manifest and its JSON have in common.
+_OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Manifest) if field.name != "meta")
 
 
-def _offsets(value: object) -> dict[str, int]:
-    return {name: int(str(offset)) for name, offset in _mapping(value).items()}
+def _check_names(files: tuple[CheckpointFile, ...]) -> None:
+    """Raises ManifestDamaged if a name could lead outside of the database's folder or of the checkpoint store."""
+    for file in files:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", file.name):
+            raise ManifestDamaged(f"a file is named {file.name!r}")
+        if {"", ".", ".."} & set(file.object.split("/")) or "\\" in file.object or "\0" in file.object:
+            raise ManifestDamaged(f"an object is named {file.object!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,27 +13,21 @@ class Objects(Protocol):
     @property
     def shown(self) -> str:
         """The store's address without secrets."""
-        ...
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Names and sizes (bytes) of all objects below a folder; its name ends with ``/``."""
-        ...
 
     def read(self, name: str) -> bytes:
         """The content of a small object; raises ObjectMissing if it is absent."""
-        ...
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of an object in pieces; raises ObjectMissing if it is absent."""
-        ...
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         """Creates or replaces an object atomically."""
-        ...
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes objects; absent names are ignored."""
-        ...
 
 
 @dataclass(slots=True)
@@ -57,19 +51,15 @@ class Work(Protocol):
 
     def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
         """Starts a job. Each step reads or writes one piece; the generator's return value is the job's result."""
-        ...
 
     def turn(self) -> None:
         """Called in each turn of the worker."""
-        ...
 
     def wait(self, seconds: float) -> None:
         """Waits up to ``seconds`` for the end of a job."""
-        ...
 
     def close(self) -> None:
         """Cancels all jobs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -179,8 +180,11 @@ class Mean(_OfNumbers):
             raise self.failed(column, "is an integer whose mean no float can hold", "int") from failure
 
 
-class _Ordered(Aggregator):
+class _Extreme(Aggregator):
+    """The first of the items that no other item beats."""
+
     __slots__ = ()
+    beats: ClassVar[Callable[[Any, Any], bool]]
 
     def read(self, value: Any, column: str) -> int | float | str:
         item = Aggregator.read(self, value, column)
@@ -189,39 +193,29 @@ class _Ordered(Aggregator):
         seen = str(item) if type(item) is float else type(item).__name__
         raise self.failed(column, f"is {seen}, expected a number or a text", type(item).__name__)
 
-    def comparable(self, held: Any, item: Any, column: str) -> None:
-        """Raises AggregationFailed if one value is a text and the other one a number."""
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        if held is None:
+            return item
         if (type(held) is str) is not (type(item) is str):
             seen = f"is {type(item).__name__}, but the stored value is {type(held).__name__}: they can't be compared"
             raise self.failed(column, seen, type(item).__name__)
+        return item if type(self).beats(item, held) else held
 
 
 @dataclass(frozen=True, slots=True)
-class Min(_Ordered):
+class Min(_Extreme):
     """The least value of a field of numbers, or of texts; the first one of equal values."""
 
     kind: ClassVar[str] = "min"
-
-    def add(self, held: Any, item: Any, column: str) -> Any:
-        """The least value with one more item."""
-        if held is None:
-            return item
-        self.comparable(held, item, column)
-        return item if item < held else held
+    beats: ClassVar[Callable[[Any, Any], bool]] = operator.lt
 
 
 @dataclass(frozen=True, slots=True)
-class Max(_Ordered):
+class Max(_Extreme):
     """The greatest value of a field of numbers, or of texts; the first one of equal values."""
 
     kind: ClassVar[str] = "max"
-
-    def add(self, held: Any, item: Any, column: str) -> Any:
-        """The greatest value with one more item."""
-        if held is None:
-            return item
-        self.comparable(held, item, column)
-        return item if item > held else held
+    beats: ClassVar[Callable[[Any, Any], bool]] = operator.gt
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,11 +70,9 @@ class RowStore(Protocol):
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
         """Stored values, uncommitted ones included; None for a key without a value."""
-        ...
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
         """Puts stored values into the overlay."""
-        ...
 
 
 class ColumnarAggregation:

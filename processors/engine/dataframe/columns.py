@@ -113,37 +113,30 @@ class Column(Protocol):
 
     def grow(self, capacity: int) -> None:
         """Enlarges the arrays to this number of rows."""
-        ...
 
     def check(self, stored: Sequence[Any]) -> None:
         """Raises Unfit if a stored value can't be held in a row."""
-        ...
 
     def clear(self, rows: Places) -> None:
         """Empties rows."""
-        ...
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         """Puts stored values into rows; None leaves a row empty."""
-        ...
 
     def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
         """Computes a run: the argument of ``keep``, and the outputs in the order of the messages."""
-        ...
 
     def keep(self, segments: Segments, ran: Any) -> None:
         """Stores the result of ``run`` in the rows."""
-        ...
 
     #: The template of the stored JSON, with ``%b`` for each part.
     form: bytes
 
     def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
         """The stored JSON of rows: one list over the rows for each part of ``form``."""
-        ...
 
 
-class CountColumn:
+class CountColumn(Column):
     """The column of ``Count``."""
 
     form = b"%b"
@@ -152,11 +145,9 @@ class CountColumn:
         self._counts = np.zeros(0, np.int64)
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._counts = _grown(self._counts, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         kinds = set(map(type, stored))
         if not kinds <= {int, type(None)}:
             raise Unfit
@@ -166,15 +157,12 @@ class CountColumn:
                 raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         self._counts[rows] = [held or 0 for held in stored]
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
         self._counts[rows] = 0
 
     def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         counts = self.counts(segments)
         return counts, segments.unsorted(counts).tolist()
 
@@ -183,15 +171,13 @@ class CountColumn:
         return running_count(self._counts[segments.rows], segments)
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """See ``Column``."""
         self._counts[segments.rows] = ran[segments.lasts]
 
     def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
         return [lines.of_counts(self._counts[rows])]
 
 
-class NumberColumn:
+class NumberColumn(Column):
     """The column of ``Sum``, ``Min`` or ``Max``."""
 
     form = b"%b"
@@ -203,12 +189,10 @@ class NumberColumn:
         self._there = np.zeros(0, bool)
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._values = _grown(self._values, capacity)
         self._whole, self._there = _grown(self._whole, capacity), _grown(self._there, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         kinds = set(map(type, stored))
         if not kinds <= {float, int, type(None)}:
             raise Unfit
@@ -216,7 +200,6 @@ class NumberColumn:
             raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         if set(map(type, stored)) == {float}:
             self._values[rows], self._whole[rows], self._there[rows] = stored, False, True
             return
@@ -225,11 +208,9 @@ class NumberColumn:
         self._there[rows] = [held is not None for held in stored]
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
         self._there[rows] = self._whole[rows] = False
 
     def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         ran = self.numbers(items, segments)
         marks = None if ran.whole is None else segments.unsorted(ran.whole)
         return ran, Numbers(segments.unsorted(ran.values), marks).as_python()
@@ -247,18 +228,16 @@ class NumberColumn:
         return ran
 
     def keep(self, segments: Segments, ran: Numbers) -> None:
-        """See ``Column``."""
         rows, last = segments.rows, ran.take(segments.lasts)
         self._values[rows] = last.values
         self._whole[rows] = False if last.whole is None else last.whole
         self._there[rows] = True
 
     def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
         return [lines.of_numbers(Numbers(self._values[rows], self._whole[rows]))]
 
 
-class MeanColumn:
+class MeanColumn(Column):
     """The column of ``Mean``."""
 
     form = b'{"sum":%b,"count":%b}'
@@ -268,12 +247,10 @@ class MeanColumn:
         self._counts = CountColumn()
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._totals.grow(capacity)
         self._counts.grow(capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         totals, counts = _parted(stored)
         self._totals.check(totals)
         self._counts.check(counts)
@@ -281,33 +258,28 @@ class MeanColumn:
             raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         totals, counts = _parted(stored)
         self._totals.load(rows, totals)
         self._counts.load(rows, counts)
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
         self._totals.clear(rows)
         self._counts.clear(rows)
 
     def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         totals, counts = self._totals.numbers(items, segments), self._counts.counts(segments)
         # Total and count are exact as floats, so the quotient is rounded once, as in Python.
         return (totals, counts), segments.unsorted(totals.values / counts).tolist()
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """See ``Column``."""
         self._totals.keep(segments, ran[0])
         self._counts.keep(segments, ran[1])
 
     def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
         return [*self._totals.stored(rows, lines), *self._counts.stored(rows, lines)]
 
 
-class LastColumn:
+class LastColumn(Column):
     """The column of ``Last``."""
 
     form = b"%b"
@@ -316,7 +288,6 @@ class LastColumn:
         self._values: Any = np.zeros(0, object)
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._values = _grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
@@ -326,19 +297,16 @@ class LastColumn:
         """Does nothing: the value is overwritten before it is read."""
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
+        """Does nothing: the value is overwritten before it is read."""
 
     def run(self, items: list[Any], segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         return items, items
 
     def keep(self, segments: Segments, ran: list[Any]) -> None:
-        """See ``Column``."""
         items = np.fromiter(ran, object, len(ran))
         self._values[segments.rows] = items[segments.order[segments.lasts]]
 
     def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
         return [lines.of_items(self._values[rows].tolist())]
 
 

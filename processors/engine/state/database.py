@@ -19,63 +19,49 @@ class Database(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of one key; None if absent."""
-        ...
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order of the keys; None for an absent key."""
-        ...
 
     def write(self, changes: Sequence[Change]) -> None:
         """Writes all changes atomically, in their order. They survive the death of the process, not of the machine."""
-        ...
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """``write`` with parallel lists of keys and values."""
-        ...
 
     def begin_bulk(self, records: int) -> None:
         """Prepares for about ``records`` writes; reads may be slow until ``end_bulk``.
 
         A process that dies before the end loses the newest writes since the last flush, and never an older one alone.
         """
-        ...
 
     def end_bulk(self) -> None:
         """Flushes, and ends the bulk mode."""
-        ...
 
     @property
     def flushing(self) -> bool:
         """Whether a flush without ``wait`` is still running."""
-        ...
 
     def flush(self, *, wait: bool = True) -> None:
         """Flushes all writes, so that they survive the machine; without ``wait`` in the background."""
-        ...
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order, from the key ``first``."""
-        ...
 
     def checkpoint(self, path: Path) -> None:
         """Makes a consistent copy at ``path``."""
-        ...
 
     def compact(self) -> None:
         """Rewrites the database without deleted and overwritten values."""
-        ...
 
     def estimates(self) -> tuple[int, int]:
         """Estimates of the number of keys and of the live bytes on disk."""
-        ...
 
     def size_bytes(self) -> int:
         """Bytes on disk, without the write-ahead log."""
-        ...
 
     def close(self) -> None:
         """Closes the database. Writes stay; of writes in bulk mode, only flushed ones."""
-        ...
 
 
 class Databases(Protocol):
@@ -83,19 +69,15 @@ class Databases(Protocol):
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
         """Opens a database, and creates it if absent; with ``bulk_records`` in bulk mode."""
-        ...
 
     def exists(self, path: Path) -> bool:
         """Whether a database is at this path."""
-        ...
 
     def move(self, path: Path, to: Path) -> None:
         """Moves a closed database."""
-        ...
 
     def delete(self, path: Path) -> None:
         """Deletes a closed database."""
-        ...
 
 
 class LocalFile(NamedTuple):
@@ -113,20 +95,15 @@ class DatabaseFiles(Protocol):
     @property
     def kind(self) -> str:
         """The name of the file format; a checkpoint is restored only by a backend with the same kind."""
-        ...
 
     def files(self, path: Path) -> list[LocalFile]:
         """The files of a closed database or of a checkpoint, sorted by name."""
-        ...
 
     def read_file(self, path: Path, name: str) -> Iterator[bytes]:
         """The content of one file, in pieces."""
-        ...
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
         """Writes one file of a database, which is opened after all its files are written."""
-        ...
 
     def clear(self, path: Path) -> None:
         """Deletes a folder and everything below it; does nothing if the folder is absent."""
-        ...

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from holdfast.processors.engine.state.database import Change, Database
+from holdfast.processors.engine.state.database import Change, Database, Databases
 
 #: Writes keys and values, in key order, as a new RocksDB at a path.
 Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
 
 
-class MemoryDatabase:
+class MemoryDatabase(Database):
     """One database in memory.
 
     Args:
@@ -25,15 +25,12 @@ class MemoryDatabase:
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        """See ``Database.get``."""
         return self._open().get(key)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See ``Database.get_many``."""
         return list(map(self._open().get, keys))
 
     def write(self, changes: Sequence[Change]) -> None:
-        """See ``Database.write``."""
         content = self._open()
         for key, value in changes:
             former = content.pop(key, None) if value is None else content.get(key)
@@ -44,7 +41,6 @@ class MemoryDatabase:
                 self._bytes += len(key) + len(value)
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """See ``Database.load``."""
         self.write(list(zip(keys, values, strict=True)))
 
     def begin_bulk(self, records: int) -> None:
@@ -97,7 +93,7 @@ class MemoryDatabase:
         return self._content
 
 
-class MemoryDatabases:
+class MemoryDatabases(Databases):
     """The databases of a process with state in memory. A closed database is gone; opened again, it is empty.
 
     Args:

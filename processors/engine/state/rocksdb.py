@@ -12,7 +12,14 @@ from pathlib import Path
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.state.database import Change, Database, DatabaseCorrupt, LocalFile
+from holdfast.processors.engine.state.database import (
+    Change,
+    Database,
+    DatabaseCorrupt,
+    DatabaseFiles,
+    Databases,
+    LocalFile,
+)
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb_options import RocksMemory, database_options
@@ -41,7 +48,7 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
     return rdict
 
 
-class RocksDatabase:
+class RocksDatabase(Database):
     """One RocksDB.
 
     A database that is not on the disk is created by its first write. So a new task whose replay follows in bulk mode
@@ -66,7 +73,6 @@ class RocksDatabase:
         return self._made
 
     def get(self, key: bytes) -> bytes | None:
-        """See ``Database.get``."""
         if self._made is None:
             return None
         try:
@@ -76,7 +82,6 @@ class RocksDatabase:
         return value
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See ``Database.get_many``."""
         if self._made is None:
             return [None] * len(keys)
         try:
@@ -85,7 +90,6 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def write(self, changes: Sequence[Change]) -> None:
-        """See ``Database.write``."""
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
         if None in map(itemgetter(1), changes):
@@ -102,7 +106,6 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """See ``Database.load``."""
         if None in values:
             self.write(list(zip(keys, values, strict=True)))
             return
@@ -114,11 +117,9 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def begin_bulk(self, records: int) -> None:
-        """See ``Database.begin_bulk``."""
         self._reopen(records)
 
     def end_bulk(self) -> None:
-        """See ``Database.end_bulk``."""
         self._reopen(None)
 
     def _reopen(self, bulk_records: int | None) -> None:
@@ -139,7 +140,6 @@ class RocksDatabase:
         return bool(pending or self._rdict.property_int_value("rocksdb.num-running-flushes"))
 
     def flush(self, *, wait: bool = True) -> None:
-        """See ``Database.flush``."""
         if self._made is None:
             return
         try:
@@ -148,7 +148,6 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Database.items``."""
         if self._made is None:
             return
         try:
@@ -157,7 +156,6 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def checkpoint(self, path: Path) -> None:
-        """See ``Database.checkpoint``."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._rdict.flush()
@@ -168,7 +166,6 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def compact(self) -> None:
-        """See ``Database.compact``."""
         try:
             self._rdict.flush()
             self._rdict.compact_range(None, None)
@@ -176,25 +173,22 @@ class RocksDatabase:
             raise _named(failure) from failure
 
     def estimates(self) -> tuple[int, int]:
-        """See ``Database.estimates``."""
         if self._made is None:
             return 0, 0
         keys = int(self._rdict.property_int_value("rocksdb.estimate-num-keys") or 0)
         return keys, int(self._rdict.property_int_value("rocksdb.estimate-live-data-size") or 0)
 
     def size_bytes(self) -> int:
-        """See ``Database.size_bytes``."""
         if self._made is None:
             return 0
         return int(self._made.property_int_value("rocksdb.total-sst-files-size") or 0)
 
     def close(self) -> None:
-        """See ``Database.close``."""
         if self._made is not None:
             self._made.close()
 
 
-class RocksDatabases:
+class RocksDatabases(Databases, DatabaseFiles):
     """RocksDB folders on the disks of this machine.
 
     Args:
@@ -205,7 +199,6 @@ class RocksDatabases:
         self._memory = memory or RocksMemory()
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
-        """See ``Databases.open``."""
         path.parent.mkdir(parents=True, exist_ok=True)
         # A folder without the file CURRENT is no database yet.
         there = (path / "CURRENT").exists()
@@ -213,15 +206,12 @@ class RocksDatabases:
         return RocksDatabase(opened, path, self._memory)
 
     def exists(self, path: Path) -> bool:
-        """See ``Databases.exists``."""
         return path.exists()
 
     def move(self, path: Path, to: Path) -> None:
-        """See ``Databases.move``."""
         path.rename(to)
 
     def delete(self, path: Path) -> None:
-        """See ``Databases.delete``."""
         shutil.rmtree(path)
 
     # -- the files of closed databases (``DatabaseFiles``) --------------------------------------------------------
@@ -237,20 +227,17 @@ class RocksDatabases:
         return found
 
     def read_file(self, path: Path, name: str) -> Iterator[bytes]:
-        """See ``DatabaseFiles.read_file``."""
         with (path / name).open("rb") as file:
             while piece := file.read(CHUNK_BYTES):
                 yield piece
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
-        """See ``DatabaseFiles.write_file``."""
         path.mkdir(parents=True, exist_ok=True)
         with (path / name).open("wb") as file:
             for piece in chunks:
                 file.write(piece)
 
     def clear(self, path: Path) -> None:
-        """See ``DatabaseFiles.clear``."""
         shutil.rmtree(path, ignore_errors=True)
 
 

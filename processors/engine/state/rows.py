@@ -13,20 +13,15 @@ class Rows(Protocol):
 
     def write_back(self) -> None:
         """Writes all uncommitted rows into the overlay."""
-        ...
 
     def committed(self) -> None:
         """Called after a commit: the overlay is in the database."""
-        ...
 
     def drop(self) -> None:
         """Forgets all uncommitted rows."""
-        ...
 
     def dirty_bytes(self) -> int:
         """An estimate of the memory that the uncommitted rows will take in the overlay."""
-        ...
 
     def rows_bytes(self) -> int:
         """An estimate of the memory of all rows."""
-        ...
