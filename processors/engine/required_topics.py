@@ -1,6 +1,6 @@
 """The topics that a processor needs, compared with the topics of the cluster.
 
-``read_facts`` reads, ``plan`` decides as a pure function, ``explain`` and ``apply`` use the same stages.
+``read_facts`` reads, ``plan`` decides as a pure function, ``apply`` carries out its stages.
 
 Invariants:
     - Nothing is deleted or shrunk: a wrong partition count is refused, a longer retention is left as it is.
@@ -178,16 +178,6 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
                 stages.append(RepairConfig(name, former, repaired, _why(repaired)))
             kept.extend(_kept(spec, seen))
     return ProvisionPlan(tuple(stages), tuple(refusals), tuple(kept))
-
-
-def explain(decided: ProvisionPlan) -> str:
-    """The plan as lines of text; ``nothing to do`` for an empty plan."""
-    lines: list[str] = []
-    for stage in decided.stages:
-        lines += [f"- {stage.sentence()}", *(f"  - {reason}" for reason in stage.reasons)]
-    lines += [f"- left as it is: {sentence}" for sentence in decided.kept]
-    lines += [f"- REFUSED: {refusal.sentence} {refusal.action}" for refusal in decided.refusals]
-    return "\n".join(lines) or "nothing to do"
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
