@@ -39,6 +39,8 @@ UNFINISHED = -1
 _LENGTH = struct.Struct(">BI")
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
+#: The first byte of a text in JSON.
+_QUOTE = 0x22
 pack_head = _JSON_HEAD.pack
 
 encode_json = msgspec.json.Encoder().encode
@@ -87,7 +89,8 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     """
     try:
         payload = encode_json(value)
-        if isinstance(value, (bytes, bytearray, memoryview)):
+        # The first test of each line is quick, and false for nearly all values: each stateful message comes here.
+        if payload[0] == _QUOTE and isinstance(value, (bytes, bytearray, memoryview)):
             raise TypeError("bytes would come back as text")
         if b"null" in payload and not _is_finite(value):
             raise ValueError("NaN and infinity would come back as null")

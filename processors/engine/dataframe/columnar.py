@@ -15,7 +15,6 @@ The tricks, and the tests that fail if one is wrong (``tests/unit/processors/tes
 
 - ``_reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped rest can't be invalid.
 - ``_state_form`` is a bytes template with ``%b`` places; filling it is faster than encoding objects.
-- ``_encode`` encodes all outputs as lines in one call.
 - ``kernels`` sorts small row numbers as 16-bit integers, which numpy does by radix sort.
 
 Invariants:
@@ -39,11 +38,11 @@ from holdfast.processors.engine.dataframe.columns import (
     Column,
     CountColumn,
     LastColumn,
-    Lines,
     MeanColumn,
     NumberColumn,
     StoredMean,
     Unfit,
+    as_json,
     check_scalars,
     numbers_of,
 )
@@ -112,7 +111,6 @@ class ColumnarAggregation:
             for name, made in aggregation.columns.items()
         ]
         self._state_form = _state_form(self._kinds, dict(zip(names, self._columns, strict=True)))
-        self._encode_lines = msgspec.json.Encoder().encode_lines
         self.rows_bytes_max = rows_bytes_max
         self._row_bytes = ROW_BYTES + COLUMN_BYTES * len(names)
         fixed = sum(len(msgspec.json.encode(name)) + NUMBER_CHARACTERS * 2 + 24 for name in (*names, *self._kinds))
@@ -178,7 +176,7 @@ class ColumnarAggregation:
             kept, shown = column.run(item, segments)
             ran.append(kept)
             outputs.append(shown)
-        raws = self._encode(map(self._make_output, *outputs))
+        raws = as_json(map(self._make_output, *outputs))
         if max(map(len, raws)) + longest_key > self._output_bytes_max:
             raise Unfit
         for column, kept in zip(self._columns, ran, strict=True):
@@ -262,22 +260,15 @@ class ColumnarAggregation:
             self._write_piece(rows[first : first + PIECE_ROWS])
 
     def _write_piece(self, rows: Places) -> None:
-        lines, keys = Lines(), self._keys
+        keys = self._keys
         by_name = {
-            name: column.stored(rows, lines)
-            for name, column in zip(self._aggregation.columns, self._columns, strict=True)
+            name: column.stored(rows) for name, column in zip(self._aggregation.columns, self._columns, strict=True)
         }
         heads = map(pack_head, repeat(VALUE_VERSION), repeat(CODEC_JSON), self._times[rows].tolist())
         parts = [part for names in self._kinds.values() for name in names for part in by_name[name]]
         raws = list(map(self._state_form.__mod__, zip(heads, *parts, strict=True)))
         self._store.write_many(STATE_KEY, [keys[row] for row in rows.tolist()], raws)
         self._dirty[rows] = False
-
-    def _encode(self, made: Iterable[Any]) -> list[bytes]:
-        """Each object as JSON. One call encodes all objects as lines; JSON has no line break inside."""
-        lines = self._encode_lines(list(made)).split(b"\n")
-        del lines[-1]
-        return lines
 
     def _forget_all(self) -> None:
         self._index: dict[bytes, int] = {}

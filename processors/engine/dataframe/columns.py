@@ -6,7 +6,7 @@ that can't be computed to the bit raises ``Unfit``; then the plain path takes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any, Protocol
 
@@ -76,36 +76,12 @@ def check_scalars(items: Sequence[Any]) -> int:
     return max(map(len, items if len(kinds) == 1 else [item for item in items if type(item) is str]))
 
 
-class Lines:
-    """Encodes many numbers and texts as JSON in one call.
+_encode = msgspec.json.Encoder().encode
 
-    Columns often hold the same numbers (a count and the count of a mean): equal arrays are encoded once.
-    """
 
-    def __init__(self) -> None:
-        self._encode = msgspec.json.Encoder().encode_lines
-        self._made: dict[bytes, list[bytes]] = {}
-
-    def of_items(self, items: list[Any]) -> list[bytes]:
-        """Each item as JSON; JSON has no line break inside."""
-        lines = self._encode(items).split(b"\n")
-        del lines[-1]
-        return lines
-
-    def of_counts(self, counts: Places) -> list[bytes]:
-        """Each count as JSON."""
-        return self._once(b"count" + counts.tobytes(), counts.tolist)
-
-    def of_numbers(self, numbers: Numbers) -> list[bytes]:
-        """Each number as JSON, an integer or a float."""
-        marks = b"" if numbers.whole is None else numbers.whole.tobytes()
-        return self._once(b"number" + numbers.values.tobytes() + marks, numbers.as_python)
-
-    def _once(self, bits: bytes, items: Callable[[], list[Any]]) -> list[bytes]:
-        made = self._made.get(bits)
-        if made is None:
-            made = self._made[bits] = self.of_items(items())
-        return made
+def as_json(items: Iterable[Any]) -> list[bytes]:
+    """Each item as JSON."""
+    return list(map(_encode, items))
 
 
 class Column(Protocol):
@@ -132,7 +108,7 @@ class Column(Protocol):
     #: The template of the stored JSON, with ``%b`` for each part.
     form: bytes
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
+    def stored(self, rows: Places) -> list[list[bytes]]:
         """The stored JSON of rows: one list over the rows for each part of ``form``."""
 
 
@@ -173,8 +149,8 @@ class CountColumn(Column):
     def keep(self, segments: Segments, ran: Any) -> None:
         self._counts[segments.rows] = ran[segments.lasts]
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        return [lines.of_counts(self._counts[rows])]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(self._counts[rows].tolist())]
 
 
 class NumberColumn(Column):
@@ -233,8 +209,8 @@ class NumberColumn(Column):
         self._whole[rows] = False if last.whole is None else last.whole
         self._there[rows] = True
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        return [lines.of_numbers(Numbers(self._values[rows], self._whole[rows]))]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(Numbers(self._values[rows], self._whole[rows]).as_python())]
 
 
 class MeanColumn(Column):
@@ -275,8 +251,8 @@ class MeanColumn(Column):
         self._totals.keep(segments, ran[0])
         self._counts.keep(segments, ran[1])
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        return [*self._totals.stored(rows, lines), *self._counts.stored(rows, lines)]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [*self._totals.stored(rows), *self._counts.stored(rows)]
 
 
 class LastColumn(Column):
@@ -306,8 +282,8 @@ class LastColumn(Column):
         items = np.fromiter(ran, object, len(ran))
         self._values[segments.rows] = items[segments.order[segments.lasts]]
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        return [lines.of_items(self._values[rows].tolist())]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(self._values[rows].tolist())]
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):

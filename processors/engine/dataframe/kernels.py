@@ -115,7 +115,7 @@ class Segments:
             long = tuple(zip(starts[many].tolist(), (starts + counts)[many].tolist(), strict=True))
             few = np.where(np.repeat(many, counts), 0, ranks)
         highest = int(few.max())
-        by_rank = np.argsort(few.astype(np.uint8), kind="stable")
+        by_rank = np.argsort(few, kind="stable")
         ends = np.cumsum(np.bincount(few, minlength=highest + 1))
         later = tuple(by_rank[ends[rank - 1] : ends[rank]] for rank in range(1, highest + 1))
         return Segments(order, ordered[starts], starts, starts + counts - 1, ranks, later, long)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import starmap
-from operator import itemgetter
 from pathlib import Path
 
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -89,32 +86,20 @@ class RocksDatabase(Database):
         except Exception as failure:
             raise _named(failure) from failure
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def write(self, changes: Iterable[Change]) -> None:
         batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        if None in map(itemgetter(1), changes):
-            for key, value in changes:
-                if value is None:
-                    delete(key)
-                else:
-                    put(key, value)
-        else:
-            deque(starmap(put, changes), maxlen=0)
+        for key, value in changes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
         try:
             self._rdict.write(batch)
         except Exception as failure:
             raise _named(failure) from failure
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        if None in values:
-            self.write(list(zip(keys, values, strict=True)))
-            return
-        batch = WriteBatch(raw_mode=True)
-        deque(map(batch.put, keys, values), maxlen=0)
-        try:
-            self._rdict.write(batch)
-        except Exception as failure:
-            raise _named(failure) from failure
+        self.write(zip(keys, values, strict=True))
 
     def begin_bulk(self, records: int) -> None:
         self._reopen(records)

@@ -48,7 +48,7 @@ def test_everything_missing_is_created_with_the_counts_of_the_source():
 
 def test_what_is_there_and_right_needs_nothing():
     decided = plan(topology(), all_there())
-        assert decided == ProvisionPlan((), ())
+    assert decided == ProvisionPlan((), ())
 
 
 def test_an_existing_source_decides_the_changelogs_count():
@@ -182,7 +182,9 @@ def test_configuration_of_a_store_that_is_not_there_is_refused():
 
 def test_what_keeps_more_is_left_and_said():
     decided = plan(topology(), all_there(**{"delete.retention.ms": "999999999", "segment.ms": "1000"}))
-    
+    assert decided.stages == ()
+    assert "delete.retention.ms of orders-balances-changelog is 999999999" in decided.kept[0]
+
 
 def test_what_keeps_less_is_repaired():
     (stage,) = plan(topology(), all_there(**{"delete.retention.ms": "1000", "segment.ms": "604800000"})).stages
