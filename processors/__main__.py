@@ -20,8 +20,7 @@ from holdfast.processors.engine.serving.last_words import leave_last_words
 from holdfast.processors.registration import find_processor
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Runs one worker until it stops, and returns its exit code."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast.processors", description="Run one worker of a processor.")
     parser.add_argument("--processor", required=True, help="the processor's name")
     parser.add_argument("--slot", default="0", help="the worker's slot (default 0)")
@@ -52,7 +51,12 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="STORE",
         help="rewrite the store's changelog from local state if the changelog was recreated or cut (repeatable)",
     )
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one worker until it stops, and returns its exit code."""
+    given = _parser().parse_args(arguments)
     if given.release is not None:
         sys.path.insert(0, given.release)
     log = structlog.get_logger("worker")

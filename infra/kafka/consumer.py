@@ -113,15 +113,11 @@ def _member_of(metadata: GroupMetadata) -> str | None:
 
 
 def _metadata(metadata: GroupMetadata) -> bytes:
-    """The bytes of group metadata after the magic; confluent-kafka has no accessor for their fields.
+    """The bytes of group metadata behind the magic; librdkafka's ``rd_kafka_consumer_group_metadata_write`` writes::
 
-    librdkafka's ``rd_kafka_consumer_group_metadata_write`` writes::
+        CGMDv2: | generation, int32 in the machine's byte order | group_id \\0 | member_id \\0 | group_instance_id \\0
 
-        C G M D v 2 :   generation   group_id \\0   member_id \\0   group_instance_id \\0
-        └─ the magic ┘  └ int32 in the machine's byte order
-
-    ``tests/unit/infra/test_group_metadata.py`` compares this with the metadata of the installed library.
-    """
+    ``tests/unit/infra/test_group_metadata.py`` compares this with the installed library."""
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(
             "This version of confluent-kafka hands out group metadata in a form that Holdfast does not know.",
