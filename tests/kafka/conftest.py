@@ -197,7 +197,7 @@ class Worker:
         command = [
             sys.executable,
             "-m",
-            "processors",
+            "holdfast.processors",
             "--processor",
             self.stream.group,
             "--slot",
