@@ -1,16 +1,26 @@
 """Holdfast: stateful Kafka processors in Python, and the whole life of their state.
 
-Every name in ``__all__`` is public. Every other name of the package is private and may change without notice::
+The names in ``__all__`` are the public API. Every other name is private and may change without notice::
 
     from holdfast import Application, State
 
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
+- Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Topic``, ``TopicConfig``, ``Topology``.
+- Built-in aggregates: ``Collect``, ``Count``, ``Last``, ``Max``, ``Mean``, ``Min``, ``Sum``.
+- Errors: ``HoldfastError`` is the base class; its ``action`` is the one thing to do.
+- Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
+  ``Partition``.
+- Verbs: ``open_verbs``, the requests (``Clear``, ``Deploy``, …) and the selections of keys (``Everything``, ``Keys``,
+  ``Prefix``).
+- Warehouse: ``read_table`` without a JVM; ``key_at`` and ``state_at`` with Spark.
+- Settings: ``Settings`` and ``load_settings``.
+
 Invariants:
-    - A name is imported when it is first used. ``import holdfast`` loads neither Kafka nor RocksDB, so set-up and
+    - A name is imported at its first use. ``import holdfast`` loads neither Kafka nor RocksDB, so set-up and
       ``holdfast --help`` stay quick.
     - In the repository the four folders of this package are links to the folders at the top. Each module has one
-      name, ``holdfast.…``; the folders refuse to be imported under another one.
+      name, ``holdfast.…``; the folders refuse an import under another name.
 """
 
 from __future__ import annotations
@@ -19,50 +29,123 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.assets.spark.past import key_at, state_at
     from holdfast.infra.errors import HoldfastError
+    from holdfast.infra.kafka.errors import KafkaFailed
+    from holdfast.infra.kafka.records import Partition
+    from holdfast.infra.settings import Settings, load_settings
+    from holdfast.infra.warehouse.catalog import read_table
+    from holdfast.orchestration.verbs import open_verbs
     from holdfast.processors.application import Application
+    from holdfast.processors.arguments import ApplicationInvalid
+    from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
     from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
-    from holdfast.processors.engine.state.store import State
+    from holdfast.processors.engine.record_size import RecordTooLarge
+    from holdfast.processors.engine.runtime.failures import ProcessingFailed
+    from holdfast.processors.engine.state.errors import StateFailed
+    from holdfast.processors.engine.state.interface import State
     from holdfast.processors.engine.topology import Topology
+    from holdfast.processors.lifecycle.plans.requests import (
+        Backfill,
+        Clear,
+        Compact,
+        Deploy,
+        Everything,
+        Keys,
+        Prefix,
+        Provision,
+        Reposition,
+        Restore,
+        Stop,
+    )
+    from holdfast.processors.testing.clock import VirtualClock
+    from holdfast.processors.testing.cluster import InMemoryCluster
+    from holdfast.processors.testing.network import Fate, Network
+    from holdfast.processors.testing.process import InlineProcess
 
 __all__ = [
     "Application",
+    "ApplicationInvalid",
+    "Backfill",
+    "Clear",
     "Collect",
+    "Compact",
     "Count",
+    "Deploy",
+    "Everything",
+    "Fate",
     "HoldfastError",
+    "InMemoryCluster",
+    "InlineProcess",
+    "KafkaFailed",
+    "Keys",
     "Last",
     "Max",
     "Mean",
     "Min",
+    "Network",
+    "Partition",
+    "Prefix",
+    "ProcessingFailed",
+    "Provision",
+    "RecordTooLarge",
+    "Reposition",
+    "Restore",
+    "Settings",
     "State",
+    "StateFailed",
+    "Stop",
     "StreamingDataFrame",
     "Sum",
     "Topic",
     "TopicConfig",
     "Topology",
+    "ValueNotStorable",
+    "VirtualClock",
+    "key_at",
+    "load_settings",
+    "open_verbs",
+    "read_table",
+    "state_at",
 ]
 
-_HOMES = {
-    "Application": "holdfast.processors.application",
-    "HoldfastError": "holdfast.infra.errors",
-    "State": "holdfast.processors.engine.state.store",
-    "StreamingDataFrame": "holdfast.processors.engine.dataframe.dataframe",
-    "Topic": "holdfast.processors.engine.dataframe.topic",
-    "TopicConfig": "holdfast.processors.engine.dataframe.topic",
-    "Topology": "holdfast.processors.engine.topology",
-    **dict.fromkeys(
-        ("Collect", "Count", "Last", "Max", "Mean", "Min", "Sum"), "holdfast.processors.engine.dataframe.aggregation"
-    ),
+#: The public names of each module.
+_NAMES = {
+    "assets.spark.past": "key_at state_at",
+    "infra.errors": "HoldfastError",
+    "infra.kafka.errors": "KafkaFailed",
+    "infra.kafka.records": "Partition",
+    "infra.settings": "Settings load_settings",
+    "infra.warehouse.catalog": "read_table",
+    "orchestration.verbs": "open_verbs",
+    "processors.application": "Application",
+    "processors.arguments": "ApplicationInvalid",
+    "processors.engine.changelog.format": "ValueNotStorable",
+    "processors.engine.dataframe.aggregation": "Collect Count Last Max Mean Min Sum",
+    "processors.engine.dataframe.dataframe": "StreamingDataFrame",
+    "processors.engine.dataframe.topic": "Topic TopicConfig",
+    "processors.engine.record_size": "RecordTooLarge",
+    "processors.engine.runtime.failures": "ProcessingFailed",
+    "processors.engine.state.errors": "StateFailed",
+    "processors.engine.state.interface": "State",
+    "processors.engine.topology": "Topology",
+    "processors.lifecycle.plans.requests": "Backfill Clear Compact Deploy Everything Keys Prefix Provision Reposition "
+    "Restore Stop",
+    "processors.testing.clock": "VirtualClock",
+    "processors.testing.cluster": "InMemoryCluster",
+    "processors.testing.network": "Fate Network",
+    "processors.testing.process": "InlineProcess",
 }
+_HOMES = {name: f"holdfast.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported from its module at first use.
+    """The public name, imported from its module at its first use.
 
     Raises:
-        AttributeError: The package has no such name.
+        AttributeError: The package has no such public name.
     """
     home = _HOMES.get(name)
     if home is None:

@@ -1,4 +1,4 @@
-"""One deployed worker: ``python -m holdfast.processors --processor NAME --slot 0``. Imports neither Dagster nor Spark.
+"""Runs one deployed worker: ``python -m holdfast.processors --processor NAME --slot 0``. Loads no Dagster, no Spark.
 
 Exit codes: 0 stopped as asked, 1 processing failed, 64 bad configuration, 69 no broker, 74 disk failure.
 """
@@ -20,33 +20,43 @@ from holdfast.processors.engine.serving.last_words import leave_last_words
 from holdfast.processors.registration import find_processor
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run one worker; returns the exit code."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m holdfast.processors", description="Run one worker of a processor.")
     parser.add_argument("--processor", required=True, help="the processor's name")
     parser.add_argument("--slot", default="0", help="the worker's slot (default 0)")
-    parser.add_argument("--paused", action="store_true", help="read no input before it is told to resume")
+    parser.add_argument("--paused", action="store_true", help="start paused: read no input before `POST /resume`")
     parser.add_argument(
         "--restore-from",
         choices=["anything", "changelog"],
         default="anything",
-        help="what lost state is restored from: checkpoints and changelogs (default), or changelogs only",
+        help="source of lost local state: checkpoints and changelogs (anything, the default), or changelogs only",
     )
-    parser.add_argument("--release", help="the folder that its code was copied to; imported from first")
+    parser.add_argument("--release", help="folder with a copy of the processor's code; comes first on the import path")
     parser.add_argument(
-        "--begin-empty", action="append", default=[], metavar="STORE", help="a new store, at the present input offsets"
+        "--begin-empty",
+        action="append",
+        default=[],
+        metavar="STORE",
+        help="start this new store empty at the committed input offsets (repeatable)",
     )
     parser.add_argument(
-        "--shadow", metavar="STORE", help="build this store anew beside the processor, as far as it is told to"
+        "--shadow",
+        metavar="STORE",
+        help="rebuild this store beside the running processor, up to the offsets of `POST /inputs/until`",
     )
     parser.add_argument(
         "--reseed",
         action="append",
         default=[],
         metavar="STORE",
-        help="make the store's changelog anew from local state, where it does not belong to it (repeatable)",
+        help="rewrite the store's changelog from local state if the changelog was recreated or cut (repeatable)",
     )
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one worker until it stops, and returns its exit code."""
+    given = _parser().parse_args(arguments)
     if given.release is not None:
         sys.path.insert(0, given.release)
     log = structlog.get_logger("worker")
@@ -74,23 +84,27 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:
         log.exception("worker broke", processor=given.processor)
-        _leave(settings, given, _described(error), began)
+        unexpected = {
+            "type": type(error).__name__,
+            "cause": "",
+            "message": str(error)[:2000],
+            "action": f"Read the traceback in the worker's log, then `holdfast apply deploy {given.processor}`.",
+            "fields": {},
+        }
+        _leave(settings, given, unexpected, began)
         return EXIT_PROCESSING_FAILED
     log.info("worker stopped as asked", processor=given.processor)
     return 0
 
 
 def _leave(settings: Settings | None, given: argparse.Namespace, error: dict[str, Any], began: float) -> None:
-    """Say why it ends to whoever recovers it, where not even the settings told who that is: to the log alone."""
+    """Writes the error to the worker's endpoint file, which recovery reads.
+
+    Without settings the place of that file is unknown: the error is in the log only. A shadow is not recovered.
+    """
     if settings is not None and given.shadow is None:
         endpoint = settings.paths.endpoint(given.processor, given.slot)
         leave_last_words(endpoint, given.processor, given.slot, error, began)
-
-
-def _described(error: Exception) -> dict[str, Any]:
-    """An error that nobody raised on purpose, as those that were tell themselves."""
-    action = "Read the traceback in the worker's log; mend the code, then deploy."
-    return {"type": type(error).__name__, "cause": "", "message": str(error)[:2000], "action": action, "fields": {}}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Application: what users declare, and how it is run.
+"""The Application: the class with which users declare a processor and run it.
 
-Declaring touches neither Kafka nor the disk; ``topology()`` is the frozen description, ``run()`` the worker. What only
-running needs is imported by running: whoever reads descriptions (the Dagster code server) loads no RocksDB.
+A declaration touches neither Kafka nor the disk. ``topology()`` is its frozen description; ``run()`` starts a worker.
+Modules that only a worker needs are imported in ``run``: the Dagster code server reads descriptions without RocksDB.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from holdfast.processors.arguments import (
     check_state,
     check_stores_named,
     check_strategy,
-    commit_bounds,
     of_type,
     one_of,
     whole_number,
 )
+from holdfast.processors.commit_interval import commit_bounds
 from holdfast.processors.engine import required_topics
+from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame, described_stores
@@ -69,34 +70,35 @@ class Application:
     Args:
         broker_address: Kafka's bootstrap servers; None takes the settings, or the embedded broker.
         consumer_group: The consumer group; also the processor's name.
-        auto_offset_reset: Where a partition begins that has no committed offset: ``earliest`` or ``latest``.
-        commit_interval: Seconds between commits; None lets it adapt from 0.1, while the worker keeps up, to 1.
-        commit_interval_min: With it, ``commit_interval`` is for a worker that is behind; one that keeps up commits so
-            soon.
-        commit_every: Commit after so many messages; 0 for by time only.
+        auto_offset_reset: First offset of a partition without a committed offset: ``earliest`` or ``latest``.
+        commit_interval: Seconds between commits. None adapts the interval: 0.1 s while the worker keeps up, 1 s while
+            it catches up.
+        commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` then holds while it
+            catches up.
+        commit_every: Commit after this many messages; 0 commits by time only.
         processing_guarantee: ``exactly-once`` or ``at-least-once``.
         state_dir: The root of local state; None takes the settings.
-        use_changelog_topics: Keep a changelog of each store. Without one, state is lost with the disk.
-        renamed_stores: By a store's name here, the one that it had before: its state goes on, kept under that.
-        changelog_config: Topic configuration by store, over what changelogs have anyway; not what would lose state.
+        use_changelog_topics: Keep a changelog of each store. Without changelogs, state is lost with the disk.
+        renamed_stores: New store name to former store name. The store keeps its state, stored under the former name.
+        changelog_config: Topic configuration by store, in addition to the standard one; an entry that could lose state
+            is refused.
         auto_create_topics: Create missing topics at the start.
         consumer_extra_config: librdkafka settings for the consumer.
         producer_extra_config: librdkafka settings for the producer.
         on_processing_error: Called with (error, message, logger); True skips the message.
-        dead_letter_topic: Where messages go that can't be processed; None stops at the first.
+        dead_letter_topic: Topic for messages that fail; None stops the worker at the first failure.
         loglevel: Log level as text; None leaves logging to the caller.
         broker_availability_timeout: Seconds without any broker before the worker gives up.
         slot: The worker's slot on this machine; None takes the first free one.
         standby_replicas: How many other processes follow each task's changelogs, so that a failover replays only
-            their tail; None takes the settings.
-        state_backend: Where state is: RocksDB, or the memory of the process, restored whole from the changelogs at each
-            start; its checkpoints are RocksDB's.
-        memory_max_bytes: Memory that the process is to stay within; None takes the setting's.
-        description: One sentence for people.
-        owners: Who to ask, as Dagster has it: ``team:<name>`` or an address.
+            the tail; None takes the settings.
+        state_backend: ``rocksdb``, or ``memory``: state in the process, restored from the changelogs at each start.
+        memory_max_bytes: Memory limit of the process; None takes the settings.
+        description: One sentence for readers of the catalog.
+        owners: Owners as Dagster names them: ``team:<name>`` or a mail address.
     """
 
-    def __init__(  # tidy: allow-wide because users of the Python peer move by changing the import.
+    def __init__(  # tidy: allow-wide because users of Quix Streams move by changing the import.
         self,
         broker_address: str | None = None,
         *,
@@ -119,7 +121,7 @@ class Application:
         broker_availability_timeout: float = 120.0,
         slot: str | None = None,
         standby_replicas: int | None = None,
-        state_backend: Literal["rocksdb", "memory"] = "rocksdb",
+        state_backend: StateBackend = "rocksdb",
         memory_max_bytes: int | None = None,
         description: str = "",
         owners: tuple[str, ...] = (),
@@ -166,7 +168,7 @@ class Application:
 
     # -- declaring -------------------------------------------------------------------------------------------------
 
-    def topic(  # tidy: allow-wide because users of the Python peer move by changing the import: the names are theirs.
+    def topic(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
         name: str,
         *,
@@ -176,7 +178,7 @@ class Application:
         key_serializer: str | Serializer = "bytes",
         config: TopicConfig | None = None,
     ) -> Topic:
-        """Declare a topic; see ``Topic``."""
+        """Declares a topic. A (de)serializer is a name (``json``, ``bytes``, ``str``) or a function."""
         return Topic(
             name,
             key_deserializer=key_deserializer,
@@ -187,15 +189,15 @@ class Application:
         )
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
-        """The stream of a topic; one for each topic.
+        """The stream of a topic.
 
         Raises:
-            ApplicationInvalid: The topic has a stream already.
+            ApplicationInvalid: The topic already has a stream.
         """
         if topic.name in self._frames:
             raise ApplicationInvalid(
-                f"Topic {topic.name} has a stream already in application {self.consumer_group}.",
-                action="Keep the first stream in a variable and branch from it.",
+                f"Topic {topic.name} already has a stream in application {self.consumer_group}; expected one.",
+                action="Keep the first `app.dataframe(topic)` in a variable and branch from it.",
                 topic=topic.name,
             )
         frame = self._frames[topic.name] = StreamingDataFrame(topic, renamed=self._renamed_stores)
@@ -244,15 +246,15 @@ class Application:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, dataframe: StreamingDataFrame | None = None, *, count: int = 0, timeout: float = 0.0) -> None:
-        """Work until SIGTERM, SIGINT or ``stop``.
+        """Processes messages until SIGTERM, SIGINT or ``stop``.
 
         Args:
-            dataframe: Accepted for the peers' users; all declared streams run in any case.
-            count: Stop after so many messages; 0 for no bound.
-            timeout: Stop when no message came for so many seconds; 0 for never.
+            dataframe: Ignored, as all declared streams run; accepted for code that was written for Quix Streams.
+            count: Stop after this many messages; 0 for no limit.
+            timeout: Stop after this many seconds without a message; 0 for never.
 
         Raises:
-            HoldfastError: What stopped the worker; everything before it is committed.
+            HoldfastError: The error that stopped the worker; all messages before it are committed.
         """
         settings = load_settings()
         if self._log_level is not None:
@@ -260,7 +262,7 @@ class Application:
         self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
 
     def cluster(self, settings: Settings) -> KafkaCluster:
-        """The Kafka cluster that this application works on, with its own client settings."""
+        """The application's Kafka cluster, with the application's client settings."""
         from holdfast.infra.kafka.cluster import KafkaCluster
 
         memory = self._memory(settings)
@@ -284,18 +286,17 @@ class Application:
         databases: Databases | None = None,
         storage: Storage | None = None,
     ) -> None:
-        """Work on a given cluster; with ``serve``, status and control over HTTP. See ``run``.
+        """Like ``run``, on a given cluster.
 
         Args:
             cluster: Kafka, real or in memory.
-            settings: For paths.
-            count: See ``run``.
-            timeout: See ``run``.
-            serve: Whether to answer over HTTP.
-            databases: Where state lives; None for RocksDB in the state folder.
-            storage: Where checkpoints go; None for what the settings say.
+            settings: Paths, checkpoints, standbys and memory.
+            count: Stop after this many messages; 0 for no limit.
+            timeout: Stop after this many seconds without a message; 0 for never.
+            serve: Whether to serve status and control over HTTP.
+            databases: Databases of the local state; None opens those of ``state_backend``.
+            storage: The checkpoint store; None takes the settings.
         """
-        from holdfast.processors.engine.backends import databases_of
         from holdfast.processors.engine.checkpoints.opening import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.state.folder import StateFolder
@@ -303,20 +304,22 @@ class Application:
         topology = self.topology()
         if not topology.inputs:
             raise ApplicationInvalid(
-                f"Application {self.consumer_group} reads no topic.", action="Declare one with app.dataframe(topic)."
+                f"Application {self.consumer_group} has no input topic; expected at least one.",
+                action="Declare one with `app.dataframe(topic)`.",
             )
         check_strategy(self._consumer_config, topology)
         state_dir = self.state_dir or settings.paths.state
         chosen = settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
-        if self._state_backend == "memory" or (self._start is not None and self._start.reseed):
-            chosen = 0  # nothing of it outlives the change of hands; or it might be what is to be re-seeded from
+        if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
+            # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
+            chosen = 0
         memory = self._memory(settings)
         options = self._within(self._prepare_topics(topology, cluster), standby_replicas=chosen, memory=memory)
         exports, start = settings.paths.exports(self.consumer_group), self._start or options.start
         options = replace(options, exports=exports, start=start)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
-            databases = databases or databases_of(self._state_backend, memory)
+            databases = databases or BACKENDS[self._state_backend].open(memory)
             keeper = None
             if not start.shadow:
                 keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
@@ -334,18 +337,18 @@ class Application:
         return plan_memory(self._memory_max_bytes or settings.memory_max_mb << 20)
 
     def stop(self) -> None:
-        """Ask a running worker to finish; safe from other threads."""
+        """Asks the running worker to finish its batch, commit and stop; any thread may call it."""
         self._stop_asked = True
         if self._worker is not None:
             self._worker.stop()
 
     def clear_state(self) -> None:
-        """Delete the local state of this application's slots on this machine.
+        """Deletes the local state of this application's slots on this machine.
 
-        The changelogs stay: the next start restores from them.
+        The changelogs stay; the next start restores the state from them.
 
         Raises:
-            StateFolderTaken: A live process uses the state.
+            StateFolderTaken: A live process holds a slot.
         """
         from holdfast.processors.engine.state.folder import StateFolder
 
@@ -359,7 +362,7 @@ class Application:
     def _within(
         self, record_bytes_max: Mapping[str, int], *, standby_replicas: int, memory: MemoryPlan
     ) -> RuntimeOptions:
-        """How to run, with topics that take so large records, and within so much memory."""
+        """The worker's options under the record limits of its topics (bytes) and its memory plan."""
         batch = min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in record_bytes_max.values())])
         return replace(
             self._options(),
@@ -393,7 +396,7 @@ class Application:
         )
         name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
         worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)
-        if isinstance(cluster.clock, SystemClock):  # where time is simulated, nothing is done beside a worker's turns
+        if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
             worker.same_changelogs = SameChangelogs(topology, cluster)
         return worker
 
@@ -445,7 +448,7 @@ class Application:
         )
 
     def _prepare_topics(self, topology: Topology, cluster: Cluster) -> dict[str, int]:
-        """Have all topics ready; returns how large a record each of those written to takes, in bytes."""
+        """Creates missing topics if allowed; returns the record limit of each written topic, in bytes."""
         topics = cluster.topics()
         facts = required_topics.read_facts(topics, topology)
         _log.info(f"topics required by application {self.consumer_group!r}:")
@@ -465,10 +468,10 @@ class Application:
         return record_limits(topology.written(), facts, cluster.record_bytes_max)
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
-        """How a deployed worker differs from the same application run by hand.
+        """Sets what a deployed worker gets from its command line.
 
         Raises:
-            ApplicationInvalid: A changelog is to be re-seeded that there is not.
+            ApplicationInvalid: ``start`` re-seeds a store without a changelog.
         """
         self._slot = None if slot is None else check_name(slot, "slot")
         self._may_create = auto_create_topics
@@ -477,8 +480,13 @@ class Application:
         self._start = start
 
     def shadow(self, store: str) -> Application:
-        """The same functions on the inputs of one store, from their beginning, in a group of their own; it is run
-        with ``Start(shadow=True)``. Raises ApplicationInvalid where there is no such store."""
+        """The application that rebuilds one store from the beginning of its inputs, in a group of its own.
+
+        Run it with ``Start(shadow=True)``.
+
+        Raises:
+            ApplicationInvalid: The application has no such store.
+        """
         topology = self.topology()
         one_of("shadow", store, tuple(spec.name for spec in topology.stores))
         part = next(sub for sub in topology.subtopologies if store in sub.stores)

@@ -1,6 +1,6 @@
-"""Whether processors keep out of each other's way: names of processors, stores' changelogs and topics.
+"""Conflicts between the names of processors: their groups, changelogs, topics and warehouse tables.
 
-Pure: descriptions in, conflicts out. What one name alone has to be is said by ``processors.engine.changelog.names``.
+Pure functions of descriptions. ``processors.engine.changelog.names`` checks each name by itself.
 
 Invariants:
     - A changelog has one writer: the processor that owns its store.
@@ -18,19 +18,19 @@ from holdfast.processors.snapshots.names import SNAPSHOTS_TABLE, tables_of
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """Two names that can't both be: what is seen, and what to do."""
+    """Two names that exclude each other: the fact in one sentence, and the edit that resolves it."""
 
     sentence: str
     action: str
 
     @property
     def text(self) -> str:
-        """For people."""
+        """Sentence and action in one line."""
         return f"{self.sentence} {self.action}"
 
 
 def name_conflicts(topology: Topology, others: Sequence[Topology] = ()) -> tuple[NameConflict, ...]:
-    """What stands against a processor beside others, and in itself; empty when nothing does."""
+    """The conflicts of a processor with other processors and within itself; empty if it can run."""
     return (*_within(topology), *(conflict for other in others for conflict in _between(topology, other)))
 
 
@@ -40,23 +40,23 @@ def _within(topology: Topology) -> Iterator[NameConflict]:
     for spec in others:
         if spec.name in changelogs:
             yield NameConflict(
-                f"Processor {topology.processor} uses {spec.name} as a topic, and it is the changelog of its "
-                f"store {changelogs[spec.name]}: only state may be in it.",
-                "Name the topic or the store otherwise.",
+                f"Processor {topology.processor} uses topic {spec.name} as input or output, but it is the changelog of "
+                f"its store {changelogs[spec.name]}, which may hold state only.",
+                "Rename the topic or the store.",
             )
     yield from _alike(topology, topology)
     yield from _tables(topology)
 
 
 def _tables(topology: Topology) -> Iterator[NameConflict]:
-    """Each store has a table of its own in the warehouse, and others beside it."""
+    """Conflicts between the warehouse tables of the processor's stores."""
     owners: dict[str, str] = {}
     for spec in topology.changelogs:
         if spec.store == SNAPSHOTS_TABLE:
             yield NameConflict(
-                f"Processor {topology.processor} has a store {SNAPSHOTS_TABLE}: in the warehouse, that is the table of "
-                "its snapshots.",
-                "Name the store otherwise.",
+                f"Processor {topology.processor} has a store {SNAPSHOTS_TABLE}, but the warehouse uses this name for "
+                "the table of snapshots.",
+                "Rename the store.",
             )
         for table in tables_of(topology.processor, spec.store):
             other = owners.setdefault(table, spec.store)
@@ -64,7 +64,7 @@ def _tables(topology: Topology) -> Iterator[NameConflict]:
                 yield NameConflict(
                     f"Stores {other} and {spec.store} of {topology.processor} both have a table {table} in the "
                     "warehouse.",
-                    "Name one of the stores otherwise.",
+                    "Rename one of the stores.",
                 )
 
 
@@ -73,13 +73,14 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
     if name == taken:
         yield NameConflict(
             f"Two definitions are named {name} (their consumer_group): they would share state and offsets.",
-            "Give one of them another consumer_group, or take it out of HOLDFAST_PROCESSORS.",
+            "Change one `consumer_group`, or take one definition out of `HOLDFAST_PROCESSORS`.",
         )
         return
     if _safe(name) == _safe(taken):
         yield NameConflict(
-            f"Processors {name} and {taken} have one name in Dagster, which takes letters, digits and underscores.",
-            "Give one of them another consumer_group.",
+            f"Processors {name} and {taken} have the same name in Dagster, which allows letters, digits and "
+            "underscores only.",
+            "Change one `consumer_group`.",
         )
     owned = {spec.topic.name: spec.store for spec in topology.changelogs}
     theirs = {spec.topic.name: spec.store for spec in other.changelogs}
@@ -87,29 +88,29 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
         yield NameConflict(
             f"Store {owned[changelog]} of {name} and store {theirs[changelog]} of {taken} have one changelog, "
             f"{changelog}: each would restore the other's state.",
-            "Rename one of the stores, or one consumer_group.",
+            "Rename one of the stores, or change one `consumer_group`.",
         )
     for writer, owner, changelogs in ((topology, other, theirs), (other, topology, owned)):
         foreign = {spec.name for spec in (*writer.outputs, *([writer.dead_letter] if writer.dead_letter else []))}
         for changelog in sorted(foreign & changelogs.keys()):
             yield NameConflict(
                 f"Processor {writer.processor} writes to {changelog}, the changelog of store {changelogs[changelog]} "
-                f"of {owner.processor}, whose state it would damage.",
-                "Write to another topic; to read a changelog is fine.",
+                f"of {owner.processor}: this would damage the state of {owner.processor}.",
+                "Write to another topic. Reading a changelog is allowed.",
             )
     yield from _alike(topology, other)
 
 
 def _alike(topology: Topology, other: Topology) -> Iterator[NameConflict]:
-    """Kafka refuses a topic whose name differs from another one's in dots and underscores only."""
+    """Kafka refuses a topic name that differs from an existing one in dots and underscores only."""
     theirs = {spec.name for spec in other.topics()}
     by_form = {name.replace(".", "_"): name for name in sorted(theirs)}
     for name in sorted({spec.name for spec in topology.topics()} - (theirs if other is not topology else set())):
         twin = by_form.get(name.replace(".", "_"))
         if twin is not None and twin != name:
             yield NameConflict(
-                f"Topics {name} and {twin} differ in dots and underscores only, and Kafka takes only one of them.",
-                "Name one of them otherwise.",
+                f"Topics {name} and {twin} differ in dots and underscores only; Kafka allows only one of them.",
+                "Rename one of the topics.",
             )
 
 

@@ -1,4 +1,4 @@
-"""Which processors there are: the settings name them, this imports them, and one that fails hides no other."""
+"""Imports the processors that the settings name. A definition that fails to import does not hide the others."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast.processors.name_conflicts import name_conflicts
 
 
 class ProcessorUnknown(HoldfastError):
-    """No definition has this name."""
+    """No loaded definition has the requested name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorDefinition:
-    """A processor that can be run; ``target`` is where it is defined, as module:attribute."""
+    """A processor that can run; ``target`` is its place in the code, as module:attribute."""
 
     name: str
     application: Application
@@ -35,24 +35,24 @@ class ProcessorDefinition:
 
 @dataclass(frozen=True, slots=True)
 class BrokenDefinition:
-    """A processor that can't be imported or used, and why."""
+    """A processor that can't be imported or used; ``error`` is the traceback or the conflict."""
 
     target: str
     error: str
 
     @property
     def sentence(self) -> str:
-        """What happened where, without the way there."""
+        """The error and the line that raised it, without the traceback."""
         places = re.findall(r'File "([^"]+)", line (\d+)', self.error)
         where = f"{places[-1][0]}, line {places[-1][1]}: " if places else ""
-        said = self.error.strip().splitlines()[-1].rstrip(".")
-        return f"{self.target} can't be {'imported' if places else 'used'}: {where}{said}"
+        error = self.error.strip().splitlines()[-1].rstrip(".")
+        return f"{self.target} can't be {'imported' if places else 'used'}: {where}{error}"
 
 
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
-    """Import every processor that the settings name.
+    """All processors of the settings, imported.
 
-    One whose names are in the way of one before it can't be used, and counts as broken.
+    A processor whose names conflict with an earlier one is a ``BrokenDefinition``.
     """
     loaded: list[ProcessorDefinition | BrokenDefinition] = []
     for target in settings.processors:
@@ -70,7 +70,7 @@ def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
     """The definition with this name.
 
     Raises:
-        ProcessorUnknown: There is none, or it may be one that can't be imported.
+        ProcessorUnknown: No definition has it, or its definition can't be imported.
     """
     loaded: Sequence[ProcessorDefinition | BrokenDefinition] = load_processors(settings)
     for definition in loaded:
@@ -81,9 +81,9 @@ def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
     hint = "".join(f" {item.sentence}." for item in broken)
     raise ProcessorUnknown(
         f"There is no processor named {name!r}; there are {', '.join(known) or 'none'}.{hint}",
-        action="Correct that mistake."
+        action="Correct the code of the definition that is named here, then try again."
         if broken
-        else "Correct the name, or add its module:attribute to HOLDFAST_PROCESSORS.",
+        else "Correct the name, or add the processor's module:attribute to `HOLDFAST_PROCESSORS`.",
         name=name,
     )
 

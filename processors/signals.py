@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a wish to finish, for as long as a worker runs."""
+"""SIGTERM and SIGINT stop a running worker gently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 
 def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Let SIGTERM and SIGINT ask for the end; returns what puts the former handlers back."""
+    """Calls ``stop`` on SIGTERM and SIGINT; returns a function that restores the former handlers.
+
+    Outside of the main thread Python allows no handlers: nothing is changed.
+    """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
     former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -117,10 +117,11 @@ def _member_of(metadata: GroupMetadata) -> str | None:
 
 
 def _metadata(metadata: GroupMetadata) -> bytes:
-    """Group metadata without its magic bytes.
+    """Group metadata without its magic bytes, as librdkafka's ``rd_kafka_consumer_group_metadata_write`` writes it::
 
-    librdkafka's private serialisation (``rd_kafka_consumer_group_metadata_write``): magic, generation (int32 in the
-    machine's byte order), group and member, the last two ended by a zero byte.
+        CGMDv2: | generation, int32 in the machine's byte order | group_id \\0 | member_id \\0 | group_instance_id \\0
+
+    ``tests/unit/infra/test_group_metadata.py`` compares this with the installed library.
     """
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(

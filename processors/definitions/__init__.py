@@ -1,1 +1,1 @@
-"""The processors that ship: one module each, whose ``application`` the settings name."""
+"""The example processors: one module each. `HOLDFAST_PROCESSORS` names their ``application``."""

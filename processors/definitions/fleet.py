@@ -1,6 +1,6 @@
-"""fleet: what each aircraft has done so far, from the flights that are keyed by its tail number.
+"""fleet: running totals of each aircraft, from flights keyed by tail number.
 
-Flights that name no aircraft have no key, so no state to go to: they end in the dead-letter topic.
+Flights without a tail number have no key, so a stateful step can't process them: they go to the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ application = Application(
     consumer_group="fleet",
     auto_offset_reset="earliest",
     dead_letter_topic="fleet-dead-letters",
-    # A killed worker's partitions are free again after this long; it is the broker's least.
+    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
     description="Per aircraft: flights, minutes in the air, miles, worst arrival delay, last airport, first and "
     "last departure.",
@@ -36,7 +36,7 @@ UNSEEN: dict[str, Any] = {
 
 
 def departure_of(flight: dict[str, Any]) -> str | None:
-    """When the flight left, local time as ``YYYY-MM-DDTHH:MM`` (24:00 ends a day); None when it never did."""
+    """The local time of departure as ``YYYY-MM-DDTHH:MM`` (24:00 ends a day); None for a cancelled flight."""
     left = flight["dep_time"]
     if left is None:
         return None
@@ -44,7 +44,7 @@ def departure_of(flight: dict[str, Any]) -> str | None:
 
 
 def update_aircraft(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Add one flight to its aircraft; the aircraft as it is now, where ``flights`` counts the updates."""
+    """Adds one flight to its aircraft; returns the new totals, in which ``flights`` counts the updates."""
     aircraft = state.get("aircraft", default=UNSEEN)
     departure = departure_of(flight)
     delay, worst = flight["arr_delay"], aircraft["worst_arrival_delay"]

@@ -1,6 +1,6 @@
-"""routes: how late each route runs, from the departures that are keyed by origin, destination and carrier.
+"""routes: the delay of each route, from departures keyed by origin, destination and carrier.
 
-The moving average runs over the last flights that arrived; cancelled flights are counted apart.
+The moving average covers the last flights that arrived; cancelled flights have a count of their own.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 from holdfast import Application, State, TopicConfig
 from holdfast.infra.sample_data.flights import route_of
 
-#: So many arrivals make up the moving average.
+#: Arrivals in the moving average.
 WINDOW = 20
 
 application = Application(
     consumer_group="routes",
     auto_offset_reset="earliest",
     dead_letter_topic="routes-dead-letters",
-    # A killed worker's partitions are free again after this long; it is the broker's least.
+    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
     description="Per route and carrier: moving average of the arrival delay over the last 20 arrivals, cancelled "
     "flights counted apart.",
@@ -32,7 +32,7 @@ UNSEEN: dict[str, Any] = {"flights": 0, "cancelled": 0, "delays": [], "moving_av
 
 
 def update_route(flight: dict[str, Any], state: State) -> dict[str, Any]:
-    """Add one flight to its route; the route as it is now, where ``flights`` counts the updates."""
+    """Adds one flight to its route; returns the new totals, in which ``flights`` counts the updates."""
     route = state.get("route", default=UNSEEN)
     delay, delays = flight["arr_delay"], route["delays"]
     if delay is not None:

@@ -1,7 +1,7 @@
-"""The memory of a worker: one number for the process, split over everything that grows.
+"""The memory of a worker: one limit for the process, split into parts.
 
-Pure: the settings give the number, ``plan_memory`` the parts; whoever fills a part keeps to it by flushing, evicting,
-fetching less or committing early. Nothing dies for being over its part for a while.
+A pure function. Each part keeps to its share by flushing, evicting, fetching less or committing early. A part may be
+over its share for a while.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 
 from holdfast.infra.settings import BASE_BYTES, check_memory_bound
 
-#: Uncommitted writes take about so many times the bytes of their keys and values: they are Python objects.
+#: Memory of an uncommitted write, as a multiple of the bytes of its key and value: both are Python objects.
 OVERLAY_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes for each part of a worker.
+    """The shares of a worker's memory, in bytes.
 
     Attributes:
-        total: The bound of the process.
-        block_cache: RocksDB's blocks, of all tasks together.
-        write_buffers: What is not flushed yet, of all tasks together.
-        overlay: Keys and values of uncommitted writes; above it, the worker commits early.
-        state_cache: Values that were read or committed lately.
-        fetched: Records that the library has fetched ahead; a restore takes it in turns with the inputs.
-        queued: Records that wait to be sent.
+        total: The limit of the process.
+        block_cache: RocksDB's block cache, shared by all tasks.
+        write_buffers: RocksDB's write buffers, all tasks together.
+        overlay: Keys and values of uncommitted writes; above this share the worker commits early.
+        state_cache: Values that were read or committed recently.
+        fetched: Records that the client library fetched ahead. A restore and the inputs use it in turn.
+        queued: Records in the producer's queue.
     """
 
     total: int
@@ -38,13 +38,10 @@ class MemoryPlan:
 
 
 def plan_memory(total: int) -> MemoryPlan:
-    """Split a process' memory.
-
-    Args:
-        total: Bytes that the process is to stay within.
+    """The shares of a limit of ``total`` bytes for the process.
 
     Raises:
-        MemoryTooSmall: Nothing useful fits in.
+        MemoryTooSmall: The limit is below the smallest useful one.
     """
     check_memory_bound(total)
     shared = total - BASE_BYTES

@@ -1,4 +1,4 @@
-"""How large a record may be: known before anything is sent, so that it is the fault of one message, not of a commit."""
+"""The largest record that a topic takes. Checked before a record is sent, so that one message fails and no commit."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable, Mapping
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 
-#: What a record takes in a batch beyond its key, value and headers, at the most: the batch's header (61 bytes), and
-#: lengths and differences as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
+#: Bytes of a record in a batch beyond its key, value and headers, at most: the batch's header (61 bytes), lengths and
+#: deltas as variable-length numbers (https://kafka.apache.org/documentation/#recordbatch).
 OVERHEAD_BYTES = 128
-#: The client library's own ``message.max.bytes``.
+#: librdkafka's default of ``message.max.bytes``.
 CLIENT_BYTES_MAX = 1_000_000
-#: For records that go into no topic.
+#: The limit of a store without a changelog.
 UNLIMITED = 1 << 62
 
 
 class RecordTooLarge(HoldfastError):
-    """An output or a state value is larger than what its topic takes."""
+    """An output or a state value is larger than its topic allows."""
 
 
 def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_max: int | None) -> dict[str, int]:
-    """By topic, how many bytes key, value and headers of one record may have together.
+    """By topic, the bytes that key, value and headers of one record may have together.
 
     Args:
-        names: The topics that are written to.
-        facts: What is known of them; a topic's ``max.message.bytes`` is about compressed batches, so that it is held
-            against single records only where nobody has chosen a limit for the client.
-        client_max: The ``message.max.bytes`` that was set for the producer; None for the library's own.
+        names: The topics that the processor writes to.
+        facts: Their configuration. ``max.message.bytes`` limits a compressed batch, so it bounds single records only
+            if the user set no limit for the client.
+        client_max: The producer's ``message.max.bytes``; None for librdkafka's default.
     """
     limits = {}
     for name in names:
@@ -43,8 +43,8 @@ def too_large(what: str, topic: str, size: int, limit: int) -> RecordTooLarge:
     """The error for a record of ``size`` bytes where ``limit`` are allowed."""
     return RecordTooLarge(
         f"{what} has {size:,} bytes with its key, and a record of topic {topic} may have {limit:,}.",
-        action="Make the value smaller, or raise max.message.bytes of the topic and message.max.bytes in "
-        "producer_extra_config.",
+        action="Make the value smaller, or raise `max.message.bytes` of the topic and `message.max.bytes` in "
+        "`producer_extra_config`.",
         topic=topic,
         seen=size,
         expected=limit,

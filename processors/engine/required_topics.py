@@ -1,11 +1,11 @@
-"""Provision: the topics that a processor needs, compared with those that are there.
+"""The topics that a processor needs, compared with the topics of the cluster.
 
-Facts are read, a pure function decides, ``explain`` and ``apply`` consume the same stages.
+``read_facts`` reads, ``plan`` decides as a pure function, ``apply`` carries out its stages.
 
 Invariants:
-    - Nothing is ever deleted or shrunk: partition counts are refused, and what keeps records longer is left.
-    - A changelog that exists is adopted as it is; config that endangers state is repaired only by ``apply``.
-    - How many copies there are is decided when a changelog is created, from the cluster's brokers; never changed later.
+    - Nothing is deleted or shrunk: a wrong partition count is refused, a longer retention is left as it is.
+    - An existing changelog is adopted; only ``apply`` repairs a configuration that endangers state.
+    - The number of replicas is decided when a changelog is created, from the number of brokers, and never changed.
 """
 
 from __future__ import annotations
@@ -28,36 +28,32 @@ from holdfast.processors.engine.topology import Topology
 
 
 class TopicWorld(Protocol):
-    """What provisioning needs of the cluster."""
+    """The administrative requests of provisioning."""
 
     def ping(self) -> int:
         """The number of brokers."""
-        ...
 
     def describe(self, names: list[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
-        ...
+        """The facts of those of the named topics that exist."""
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it was there."""
-        ...
+        """Creates a topic; False if it exists already."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set config entries."""
-        ...
+        """Sets configuration entries of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Create a topic that is missing."""
+    """Creates a missing topic."""
 
     spec: TopicSpec
     role: str
-    #: Why its copies and its configuration are what they are.
+    #: The reasons for its replication and its configuration.
     reasons: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """What this stage does."""
+        """The stage in words."""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
         config = ", ".join(f"{name}={value}" for name, value in self.spec.config.items()) or "cluster defaults"
         many = "" if self.spec.partitions == 1 else "s"
@@ -67,16 +63,16 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class RepairConfig:
-    """Set config entries of a changelog back to what state needs."""
+    """Sets configuration entries of a changelog to values that keep its state."""
 
     topic: str
     seen: Mapping[str, str]
     expected: Mapping[str, str]
-    #: Why each of the entries is what it is.
+    #: The reason for each entry.
     reasons: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """What this stage does."""
+        """The stage in words."""
         parts = [f"{name} from {self.seen.get(name, 'unset')} to {value}" for name, value in self.expected.items()]
         return f"set on changelog {self.topic}: {'; '.join(parts)}"
 
@@ -86,41 +82,37 @@ Stage = CreateTopic | RepairConfig
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that provisioning will not change by itself."""
+    """A difference that provisioning does not repair: what is wrong, and the edit or command that repairs it."""
 
     topic: str
     sentence: str
     action: str
-    #: The kind of fault, where it is one of those that recovery knows.
+    #: The kind of fault for recovery; empty if recovery has none.
     cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionPlan:
-    """Stages in order, and what stands against them; nothing is applied while there are refusals."""
+    """Stages in order, and refusals; with a refusal no stage is applied."""
 
     stages: tuple[Stage, ...]
     refusals: tuple[Refusal, ...]
-    #: What differs from what is asked for and is left so, each a sentence.
+    #: Differences that are left as they are, one sentence each.
     kept: tuple[str, ...] = ()
 
     def raise_refusals(self) -> None:
-        """Raise the first refusal.
-
-        Raises:
-            TopicUnusable: There is one.
-        """
+        """Raises TopicUnusable with the first refusal, if the plan has any."""
         for refusal in self.refusals:
             raise TopicUnusable(refusal.sentence, action=refusal.action, cause=refusal.cause, topic=refusal.topic)
 
 
 def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
-    """The facts of every topic of a processor that exists."""
+    """The facts of the processor's topics; a missing topic has none."""
     return topics.describe([spec.name for spec in topology.topics()])
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """The number of brokers when it decides something: when a changelog is to be created. None otherwise."""
+    """The number of brokers if a changelog is missing, as it decides the replication; None otherwise."""
     missing = any(changelog.topic.name not in facts for changelog in topology.changelogs)
     return topics.ping() if missing else None
 
@@ -128,12 +120,12 @@ def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str,
 def resolve(
     topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None
 ) -> dict[str, tuple[str, TopicSpec]]:
-    """Every topic with its role and with open counts filled in: name -> (role, spec).
+    """Each topic's role and its specification with all counts filled in: name -> (role, spec).
 
     Args:
-        topology: What is needed.
-        facts: What is there.
-        brokers: How many brokers there are; None leaves the copies of a new changelog to its inputs.
+        topology: The processor.
+        facts: The existing topics.
+        brokers: The number of brokers; None copies the replication of a new changelog from its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
     for spec in topology.inputs:
@@ -154,7 +146,7 @@ def resolve(
 
 
 def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None) -> ProvisionPlan:
-    """Decide what to create and repair, and what to refuse; for the arguments see ``resolve``."""
+    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``."""
     stages: list[Stage] = []
     refusals: list[Refusal] = []
     kept: list[str] = []
@@ -166,7 +158,7 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
                 Refusal(
                     store.inputs[0],
                     f"Store {store.name} is shared by topics with different partition counts: {counts}.",
-                    "Give these topics one partition count, or each stream its own store.",
+                    "Give these topics the same number of partitions, or give each stream its own store.",
                     "source-repartitioned",
                 )
             )
@@ -180,29 +172,19 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
         if spec.partitions is not None and seen.partitions != spec.partitions and role in ("changelog", "source topic"):
             refusals.append(_count_refusal(role, spec, seen))
         if role == "changelog":
-            mended = drift(spec.config, seen.config)
-            if mended:
-                told = {key: seen.config.get(key, "unset") for key in mended}
-                stages.append(RepairConfig(name, told, mended, _why(mended)))
+            repaired = drift(spec.config, seen.config)
+            if repaired:
+                former = {key: seen.config.get(key, "unset") for key in repaired}
+                stages.append(RepairConfig(name, former, repaired, _why(repaired)))
             kept.extend(_kept(spec, seen))
     return ProvisionPlan(tuple(stages), tuple(refusals), tuple(kept))
 
 
-def explain(decided: ProvisionPlan) -> str:
-    """The plan as lines of text; ``nothing to do`` when there is none."""
-    lines: list[str] = []
-    for stage in decided.stages:
-        lines += [f"- {stage.sentence()}", *(f"  - {reason}" for reason in stage.reasons)]
-    lines += [f"- left as it is: {sentence}" for sentence in decided.kept]
-    lines += [f"- REFUSED: {refusal.sentence} {refusal.action}" for refusal in decided.refusals]
-    return "\n".join(lines) or "nothing to do"
-
-
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
-    """Carry the stages out; each is harmless when done twice.
+    """Applies all stages; applying a stage twice is harmless.
 
     Raises:
-        TopicUnusable: The plan has refusals; nothing was changed.
+        TopicUnusable: The plan has a refusal; nothing was changed.
     """
     decided.raise_refusals()
     for stage in decided.stages:
@@ -216,10 +198,10 @@ def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
 def check_before_start(
     topology: Topology, facts: Mapping[str, TopicFacts], *, may_create: bool, brokers: int | None = None
 ) -> ProvisionPlan:
-    """What a starting processor insists on: shapes are right, and what is missing may be created.
+    """The topics that a starting worker has to create.
 
     Raises:
-        TopicUnusable: A topic is missing and may not be created, has the wrong partition count, or a changelog's
+        TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog's
             configuration would lose state.
     """
     decided = plan(topology, facts, brokers)
@@ -229,7 +211,8 @@ def check_before_start(
             raise TopicUnusable(
                 f"Changelog {stage.topic} has cleanup.policy={stage.seen['cleanup.policy']}, expected compact: "
                 "Kafka would delete state.",
-                action=f"Materialise the changelog asset to repair it, or set cleanup.policy=compact on {stage.topic}.",
+                action=f"Run `holdfast apply provision {topology.processor}`, or set `cleanup.policy=compact` on "
+                f"{stage.topic}.",
                 cause="changelog-altered",
                 topic=stage.topic,
                 seen=stage.seen["cleanup.policy"],
@@ -238,7 +221,8 @@ def check_before_start(
         if isinstance(stage, CreateTopic) and not may_create:
             raise TopicUnusable(
                 f"The {stage.role} {stage.spec.name} is not there, and this processor may not create topics.",
-                action=f"Have it created ({stage.sentence()}), or set auto_create_topics=True.",
+                action=f"Run `holdfast apply provision {topology.processor}` ({stage.sentence()}), or set "
+                "`auto_create_topics=True`.",
                 cause={"changelog": "changelog-missing", "source topic": "source-missing"}.get(stage.role, ""),
                 topic=stage.spec.name,
                 store=_store_of(topology, stage.spec.name),
@@ -258,12 +242,13 @@ def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -
 
 
 def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | None, inputs: int) -> TopicSpec:
-    """Copies and the copies that a commit waits for: of a new changelog by the brokers, of an old one by its own."""
+    """Replication and min.insync.replicas: of a new changelog from the brokers, of an old one from itself."""
     if seen is not None:
         least = min_insync(seen.replication)
-        told = seen.config.get(MIN_INSYNC, "")
-        fine = told.isdecimal() and least <= int(told) <= seen.replication
-        return TopicSpec(spec.name, None, seen.replication, {MIN_INSYNC: told if fine else str(least), **spec.config})
+        present = seen.config.get(MIN_INSYNC, "")
+        fine = present.isdecimal() and least <= int(present) <= seen.replication
+        insync = present if fine else str(least)
+        return TopicSpec(spec.name, None, seen.replication, {MIN_INSYNC: insync, **spec.config})
     if brokers is None:
         return TopicSpec(spec.name, None, inputs or None, spec.config)
     chosen = durability(brokers, inputs)
@@ -278,8 +263,9 @@ def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
     return [
         Refusal(
             spec.name,
-            f"Changelog {spec.name} is asked for {MIN_INSYNC}={asked}, but {has} {copies} copies: no write would pass.",
-            f"Ask for {MIN_INSYNC}={copies} or less in changelog_config, or give it more copies.",
+            f"Changelog {spec.name} is configured with {MIN_INSYNC}={asked}, but {has} {copies} copies: every write "
+            "would fail.",
+            f"Set `{MIN_INSYNC}` to {copies} or less in `changelog_config`, or raise the topic's replication.",
         )
     ]
 
@@ -302,8 +288,8 @@ def _why(config: Mapping[str, str]) -> tuple[str, ...]:
 
 def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
     return [
-        f"{name} of {spec.name} is {told}, {value} would do; what keeps more is never shortened by itself"
-        for name, (told, value) in kept_longer(spec.config, seen.config).items()
+        f"{name} of {spec.name} is {present}, {value} would be enough; a value that keeps more is not changed"
+        for name, (present, value) in kept_longer(spec.config, seen.config).items()
     ]
 
 
@@ -312,12 +298,12 @@ def _count_refusal(role: str, spec: TopicSpec, seen: TopicFacts) -> Refusal:
         return Refusal(
             spec.name,
             f"Changelog {spec.name} has {seen.partitions} partitions, its store's inputs have {spec.partitions}: "
-            "keys and their state would part.",
-            f"Delete {spec.name} if its state can be rebuilt, or give the inputs {seen.partitions} partitions.",
+            "messages would not find the state of their keys.",
+            f"Delete topic {spec.name} if its state can be rebuilt, or give the inputs {seen.partitions} partitions.",
             "source-repartitioned",
         )
     return Refusal(
         spec.name,
         f"Source topic {spec.name} has {seen.partitions} partitions, the application declares {spec.partitions}.",
-        f"Declare num_partitions={seen.partitions} for {spec.name}, or leave the count out.",
+        f"Declare `num_partitions={seen.partitions}` for {spec.name}, or leave `config` out.",
     )

@@ -1,8 +1,8 @@
-"""What an application is made of, as frozen data: the one description that everything else derives from.
+"""The frozen description of an application: its topics, stores, changelogs and subtopologies.
 
-Provisioning, deployment, assets, checks and the start-up lines all read this; nobody else counts partitions
-or names changelogs. A *subtopology* is a set of input topics whose streams share stores; a *task* is one
-partition of one subtopology.
+Provisioning, deployment, assets, checks and the start-up log read this description; no other module counts partitions
+or names changelogs. A *subtopology* is a set of input topics whose streams share stores. A *task* is one partition of
+one subtopology.
 """
 
 from __future__ import annotations
@@ -23,8 +23,14 @@ __all__ = ["CHANGELOG_CONFIG", "ChangelogSpec", "StoreSpec", "Subtopology", "Top
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A named store; ``inputs`` are the topics whose streams use it, ``columns`` those of a built-in aggregation,
-    ``schema`` the typed columns of its table in the warehouse, None for none."""
+    """A store.
+
+    Attributes:
+        name: Its name, as its changelog and its local state know it.
+        inputs: The topics whose streams use it.
+        columns: One line for each column of a built-in aggregation.
+        schema: The typed columns of its table in the warehouse; None if it has none.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -45,7 +51,7 @@ class ChangelogSpec:
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """Input topics that share stores, and so are processed together, partition by partition."""
+    """Input topics that share stores; one worker processes partition n of all of them."""
 
     name: str
     inputs: tuple[str, ...]
@@ -58,7 +64,7 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A processor, described."""
+    """The frozen description of a processor, as ``Application.topology()`` returns it."""
 
     processor: str
     inputs: tuple[TopicSpec, ...]
@@ -70,7 +76,7 @@ class Topology:
     code_version: str = field(default="")
 
     def changelog_of(self, store: str) -> TopicSpec | None:
-        """The changelog topic of a store; None when the application keeps none."""
+        """The changelog topic of a store; None without changelogs."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
     def written(self) -> list[str]:
@@ -92,13 +98,13 @@ class Topology:
         )
 
     def topics(self) -> tuple[TopicSpec, ...]:
-        """Every topic that the processor needs."""
+        """All topics that the processor reads or writes."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
         return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
 
 def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> tuple[Subtopology, ...]:
-    """Group input topics that share a store, directly or through others."""
+    """Groups input topics that share a store, directly or through other topics."""
     groups: list[set[str]] = [{topic} for topic in inputs]
     for store in stores:
         touched = [group for group in groups if group & set(store.inputs)]
@@ -113,17 +119,17 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 
 
 def code_version_of(topology: Topology, code: str) -> str:
-    """A short hash of the description and of the functions' code: it changes when a deployment is due."""
+    """A short hash of the description and the functions' source. A new hash means that a deployment is due."""
     described = asdict(topology)
     described.pop("code_version")
-    for store in described["stores"]:  # what only the warehouse shows asks for no deployment
+    for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def source_of(function: Any) -> str:
-    """A function's text, or its name where there is no text."""
+    """A function's source text; its name if the source is not available."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):

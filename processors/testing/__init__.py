@@ -1,4 +1,4 @@
-"""Kafka in memory, time that is virtual, disks that break: for tests of processors and simulations of the engine."""
+"""Kafka in memory, virtual time and failing disks, for tests of processors and simulations of the engine."""
 
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster

@@ -1,4 +1,4 @@
-"""The broker side of the in-memory cluster: topics with their logs, and the two coordinators."""
+"""The broker of the in-memory cluster: topics with their logs, the group and the transaction coordinators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.processors.testing.transactions import TransactionCoordinator
 
 @dataclass(slots=True)
 class Topic:
-    """One topic."""
+    """One topic: its id, the logs of its partitions, its configuration."""
 
     topic_id: str
     logs: list[PartitionLog]
@@ -26,11 +26,11 @@ class Topic:
 
 
 class Broker:
-    """What a cluster holds.
+    """The data of a cluster.
 
     Args:
         clock: Virtual time.
-        network: Where requests come from.
+        network: The fate of requests.
     """
 
     def __init__(self, clock: VirtualClock, network: Network) -> None:
@@ -43,7 +43,7 @@ class Broker:
         self._topic_numbers = itertools.count(1)
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> bool:
-        """Create a topic; False when it is there."""
+        """Creates a topic; False if it exists."""
         if name in self.topics:
             return False
         logs = [PartitionLog() for _ in range(partitions)]
@@ -54,7 +54,7 @@ class Broker:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete a topic, with the offsets that groups committed of it."""
+        """Deletes a topic, and the groups' committed offsets of it."""
         self.topics.pop(name, None)
         for group in self.groups.values():
             group.committed = {part: offset for part, offset in group.committed.items() if part.topic != name}
@@ -63,7 +63,7 @@ class Broker:
         """The log of a partition.
 
         Raises:
-            KafkaFailed: There is none.
+            KafkaFailed: The partition does not exist.
         """
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.number < len(topic.logs):
@@ -75,17 +75,17 @@ class Broker:
         return topic.logs[partition.number]
 
     def facts(self, name: str) -> TopicFacts | None:
-        """A topic as ``describe`` shows it."""
+        """A topic as ``describe`` returns it; None if it does not exist."""
         topic = self.topics.get(name)
         return None if topic is None else TopicFacts(name, topic.topic_id, len(topic.logs), 1, dict(topic.config))
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
-        """A topic's partitions; none when it is not there."""
+        """A topic's partitions; empty if it does not exist."""
         topic = self.topics.get(name)
         return [] if topic is None else [Partition(name, number) for number in range(len(topic.logs))]
 
     def group(self, name: str) -> Group:
-        """A group; made when it is first asked for."""
+        """A group; its first use creates it."""
         if name not in self.groups:
             self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.cooperative)
         return self.groups[name]
@@ -99,12 +99,12 @@ class Broker:
         headers: Headers,
         producer: int | None = None,
     ) -> int:
-        """Append a record; returns its offset."""
+        """Appends a record; returns its offset."""
         stamp = timestamp_ms or int(self.clock.time() * 1000)
         return self.log(partition).append(key, value, stamp, headers, producer)
 
     def partition_for(self, topic: str, key: bytes | None) -> Partition:
-        """Where a record with this key goes: murmur2, as Java and Spark have it; without a key to the first."""
+        """The partition of a key by murmur2, as in Java and Spark; the first one for a record without a key."""
         count = len(self.topics[topic].logs) if topic in self.topics else 1
         return Partition(topic, 0 if key is None else (murmur2(key) & 0x7FFFFFFF) % count)
 

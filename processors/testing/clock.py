@@ -1,4 +1,4 @@
-"""Virtual time: it moves only when it is told to, and runs what is due on the way."""
+"""Virtual time. It moves only in ``advance_to``, which also runs due timers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Timer:
-    """Something to be done at a moment of virtual time."""
+    """An action at a moment of virtual time."""
 
     __slots__ = ("action",)
 
@@ -16,15 +16,15 @@ class Timer:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Don't do it."""
+        """Cancels the action."""
         self.action = None
 
 
 class VirtualClock:
-    """A clock for tests and simulations (``infra.clock.Clock``).
+    """A clock for tests and simulations, with the interface of ``infra.clock.Clock``.
 
     Args:
-        start: The wall-clock time at its beginning, in seconds since 1970 UTC.
+        start: The initial wall-clock time, in seconds since 1970 UTC.
     """
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
@@ -32,11 +32,11 @@ class VirtualClock:
         self._now = 0.0
         self._timers: list[tuple[float, int, Timer]] = []
         self._number = itertools.count()
-        #: Added to the wall-clock time: set it to let the wall clock jump.
+        #: Seconds added to the wall-clock time; a change makes the wall clock jump.
         self.skew_s = 0.0
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Seconds since the creation of the clock."""
         return self._now
 
     def time(self) -> float:
@@ -44,17 +44,17 @@ class VirtualClock:
         return self._start + self._now + self.skew_s
 
     def call_at(self, when: float, action: Callable[[], None]) -> Timer:
-        """Do something at a moment of ``monotonic`` time; at once due when that is over."""
+        """Schedules an action at a ``monotonic`` time; a past time is due at once."""
         timer = Timer(action)
         heapq.heappush(self._timers, (when, next(self._number), timer))
         return timer
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
-        """Do something after so many seconds."""
+        """Schedules an action after a number of seconds."""
         return self.call_at(self._now + seconds, action)
 
     def advance_to(self, when: float) -> None:
-        """Let time go on, and do what is due, in the order of time and then of being asked for."""
+        """Moves time to ``when`` and runs due actions, ordered by time and then by the order of scheduling."""
         while self._timers and self._timers[0][0] <= when:
             due, _, timer = heapq.heappop(self._timers)
             action = timer.action
@@ -65,7 +65,7 @@ class VirtualClock:
 
     @property
     def next_at(self) -> float | None:
-        """When something is due next; None when nothing is."""
+        """The time of the next action; None if there is none."""
         while self._timers and self._timers[0][2].action is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None

@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory: for simulations of the engine, and for users who test their processors without a broker.
+"""A Kafka cluster in memory, for tests of processors without a broker and for simulations of the engine.
 
     cluster = InMemoryCluster()
     cluster.create_topic("orders", partitions=2)
@@ -6,8 +6,8 @@
     cluster.run(application)
     cluster.read("totals")
 
-Transactions, control records, last stable offsets, compaction, groups, generations and fencing are as in Kafka; time
-is virtual. The application runs on the engine that runs in production.
+Transactions, control records, last stable offsets, compaction, groups, generations and fencing work as in Kafka. Time
+is virtual. The application runs on the production engine.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from holdfast.processors.testing.producer import InMemoryProducer
 if TYPE_CHECKING:
     from holdfast.processors.application import Application
 
-#: An application counts as done when nothing came for so many virtual seconds.
+#: ``run`` ends after this many virtual seconds without a message.
 QUIET_S = 3.0
 _LOOK_EVERY_S = 0.25
 
 
 class ClusterView:
-    """The cluster as one process sees it: ``processors.engine.runtime.ports.Cluster``."""
+    """One process's connection to the cluster; implements ``runtime.ports.Cluster``."""
 
     bootstrap = "in-memory"
 
@@ -50,7 +50,7 @@ class ClusterView:
         self.clock = broker.clock
 
     def topics(self, timeout_s: float = 20.0) -> InMemoryTopics:
-        """The administrative view."""
+        """An administrative client."""
         return InMemoryTopics(self._broker, self._process, timeout_s)
 
     def group_consumer(self, group: str) -> InMemoryMember:
@@ -58,21 +58,21 @@ class ClusterView:
         return InMemoryMember(self._broker, self._process, group)
 
     def changelog_consumer(self) -> InMemoryReplayer:
-        """A new restorer."""
+        """A new reader of changelogs."""
         return InMemoryReplayer(self._broker, self._process)
 
     @property
     def record_bytes_max(self) -> int | None:
-        """Nobody chose one."""
+        """None: the client has no limit of its own."""
         return None
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> InMemoryProducer:
-        """A new producer; batches have no size here."""
+        """A new producer; it ignores the limit of batches."""
         return InMemoryProducer(self._broker, self._process, transactional_id)
 
 
 class InMemoryTopics:
-    """See ``processors.engine.runtime.ports.TopicView``; BrokerUnreachable after ``timeout_s`` when no broker is up."""
+    """The administrative client (``TopicView``); BrokerUnreachable after ``timeout_s`` without a broker."""
 
     def __init__(self, broker: Broker, process: Process, timeout_s: float) -> None:
         self._broker = broker
@@ -85,34 +85,34 @@ class InMemoryTopics:
         return 1
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """Facts of topics that exist."""
+        """The facts of those of the named topics that exist."""
         self._await_answer("describe")
         facts = {name: self._broker.facts(name) for name in names}
         return {name: known for name, known in facts.items() if known is not None}
 
     def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it was there."""
+        """Creates a topic; False if it exists."""
         self._await_answer("create")
         return self._broker.create(spec.name, spec.partitions or 1, spec.config)
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set config entries."""
+        """Sets configuration entries of a topic."""
         self._await_answer("alter")
         self._topic(name).config.update(config)
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """Last stable offsets or high watermarks."""
+        """By partition, the last stable offset if ``committed``, otherwise the high watermark."""
         self._await_answer("end_offsets")
         logs = self._topic(topic).logs
         return {number: log.last_stable if committed else log.end for number, log in enumerate(logs)}
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """First offsets still there."""
+        """By partition, the first offset."""
         self._await_answer("start_offsets")
         return {number: log.start for number, log in enumerate(self._topic(topic).logs)}
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """Who has which partitions; None while that is not settled."""
+        """The partitions of each member; None during a rebalance."""
         self._await_answer("group_shares")
         return self._broker.group(group).told()
 
@@ -139,7 +139,7 @@ class InMemoryTopics:
 
 
 class ForeignTransaction:
-    """A transaction of somebody else: it holds the last stable offsets down until it is ended."""
+    """A transaction of another producer. It holds the last stable offsets back until it ends."""
 
     def __init__(self, broker: Broker, transactional_id: str) -> None:
         self._broker = broker
@@ -149,25 +149,25 @@ class ForeignTransaction:
         self._producer_id, self._epoch = given
 
     def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
-        """Write a record; returns its offset."""
+        """Writes a record; returns its offset."""
         self._broker.transactions.add_partition(self._id, self._epoch, partition)
         return self._broker.append(partition, key, value, 0, None, self._producer_id)
 
     def commit(self) -> None:
-        """Commit."""
+        """Commits the transaction."""
         self._broker.transactions.end(self._id, self._epoch, commit=True)
 
     def abort(self) -> None:
-        """Abort."""
+        """Aborts the transaction."""
         self._broker.transactions.end(self._id, self._epoch, commit=False)
 
 
 class InMemoryCluster:
-    """The cluster, seen from outside.
+    """A Kafka cluster in memory, for tests.
 
     Args:
-        clock: Virtual time; None for a clock of its own.
-        network: Decides what becomes of requests; None for one on which all goes well.
+        clock: Virtual time; None creates a clock.
+        network: Decides the fate of requests; None for a network without faults.
     """
 
     def __init__(self, *, clock: VirtualClock | None = None, network: Network | None = None) -> None:
@@ -178,7 +178,7 @@ class InMemoryCluster:
 
     @property
     def cooperative(self) -> bool:
-        """Whether members keep what stays theirs during a rebalance."""
+        """Whether groups rebalance cooperatively: members keep unaffected partitions."""
         return self._broker.cooperative
 
     @cooperative.setter
@@ -186,36 +186,36 @@ class InMemoryCluster:
         self._broker.cooperative = value
 
     def connect(self, process: Process) -> ClusterView:
-        """The cluster as a process sees it, for ``Application.run_on``."""
+        """A process's connection, the argument of ``Application.run_on``."""
         return ClusterView(self._broker, process)
 
     def run(self, application: Application, *, count: int = 0, quiet_s: float = QUIET_S) -> None:
-        """Run an application until all that was produced is processed and committed.
+        """Runs an application until all messages are processed and committed.
 
-        State is kept in a folder that is gone afterwards, unless the application has a ``state_dir``; the next run
-        restores it from the changelogs.
+        Without a ``state_dir`` of the application, local state is deleted afterwards; the next run restores it from
+        the changelogs.
 
         Args:
-            application: What to run.
-            count: Stop after so many messages; 0 for all there are.
-            quiet_s: Stop when nothing came for so many virtual seconds.
+            application: The application.
+            count: Stop after this many messages; 0 for all messages.
+            quiet_s: Stop after this many virtual seconds without a message.
 
         Raises:
-            HoldfastError: What stopped the application.
+            HoldfastError: The error that stopped the application.
         """
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
-            process.sleep(SESSION_TIMEOUT_S + 2.0)  # one that was killed holds its partitions for so long
+            process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member holds its partitions until its session ends
         with tempfile.TemporaryDirectory() as home:
             settings = load_settings(home=Path(home), checkpoints=CheckpointSettings(enabled=False))
             try:
                 application.run_on(self.connect(process), settings, count=count, timeout=quiet_s)
             finally:
                 process.frozen = True
-                process.sleep(1.0)  # the last markers are written
+                process.sleep(1.0)  # until the last transaction markers are written
 
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
-        """A store as its committed changelog has it: (message key, state key) to value."""
+        """A store's content by its committed changelog: (message key, state key) to value."""
         stores = sorted(spec.name for spec in application.topology().stores)
         if store not in stores:
             raise LookupError(f"application {application.consumer_group} has no store {store!r}; it has {stores}")
@@ -234,11 +234,11 @@ class InMemoryCluster:
     # -- topics and records --------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic; one that is there stays as it is."""
+        """Creates a topic; an existing topic stays as it is."""
         self._broker.create(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
+        """Deletes a topic, and the groups' committed offsets of it."""
         self._broker.delete(name)
 
     def produce(  # tidy: allow-wide because a record has that many parts.
@@ -251,15 +251,19 @@ class InMemoryCluster:
         timestamp_ms: int = 0,
         headers: Headers = None,
     ) -> int:
-        """Append a record; partition -1 leaves the choice to the key. Returns its offset."""
+        """Appends a record; partition -1 chooses the partition by the key. Returns the offset."""
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         return self._broker.append(place, key, value, timestamp_ms, headers)
 
     def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, Record]]:
-        """All records of a topic with their partitions, partition by partition, in order.
+        """All records of a topic with their partitions, ordered by partition and offset.
+
+        Args:
+            topic: The topic.
+            committed: Whether records of open and aborted transactions are left out.
 
         Raises:
-            LookupError: There is no such topic.
+            LookupError: The topic does not exist.
         """
         if topic not in self._broker.topics:
             raise LookupError(f"there is no topic {topic!r}; there are {sorted(self._broker.topics)}")
@@ -274,29 +278,29 @@ class InMemoryCluster:
         return found
 
     def log_start(self, partition: Partition) -> int:
-        """The first offset still there."""
+        """The first offset of a partition."""
         return self._broker.log(partition).start
 
     def log_end(self, partition: Partition) -> int:
-        """The high watermark."""
+        """The high watermark of a partition."""
         return self._broker.log(partition).end
 
     def last_stable_offset(self, partition: Partition) -> int:
-        """Where readers of committed records have to stop."""
+        """The offset at which readers of committed records stop."""
         return self._broker.log(partition).last_stable
 
     def compact(self, partition: Partition, *, drop_tombstones: bool) -> None:
-        """Let the log cleaner run; see ``PartitionLog.compact``."""
+        """Compacts a partition; with ``drop_tombstones`` also deletes tombstones, as after delete.retention.ms."""
         self._broker.log(partition).compact(drop_tombstones=drop_tombstones)
 
     def truncate(self, partition: Partition, *, start: int | None = None, end: int | None = None) -> None:
-        """Lose the head below ``start``, or the tail from ``end`` on."""
+        """Deletes the records below ``start``, and from ``end``."""
         self._broker.log(partition).truncate(start=start, end=end)
 
     def open_foreign_transaction(
         self, topic: str, partition: int, records: Sequence[tuple[bytes | None, bytes | None]]
     ) -> ForeignTransaction:
-        """Somebody else begins a transaction and writes (key, value) records; it stays open."""
+        """Starts a transaction of another producer and writes (key, value) records; it stays open."""
         self._foreign += 1
         opened = ForeignTransaction(self._broker, f"foreign-{self._foreign}")
         for key, value in records:
@@ -306,11 +310,11 @@ class InMemoryCluster:
     # -- groups --------------------------------------------------------------------------------------------------
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
-        """What a group has committed, for good."""
+        """A group's committed offsets, without those of open transactions."""
         return dict(self._broker.group(group).committed)
 
     def reset_offsets(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
-        """Set committed offsets; None lets one expire."""
+        """Sets committed offsets; None deletes an offset, as its expiry does."""
         committed = self._broker.group(group).committed
         for partition, offset in offsets.items():
             if offset is None:
@@ -319,7 +323,7 @@ class InMemoryCluster:
                 committed[partition] = offset
 
     def rebalance(self, group: str) -> None:
-        """Make a group share its partitions anew."""
+        """Starts a rebalance of a group."""
         known = self._broker.group(group)
         if known.members:
             known.rebalance()

@@ -1,4 +1,4 @@
-"""The two consumers of the in-memory cluster: the group member and the restorer of changelogs."""
+"""The consumers of the in-memory cluster: the group member, and the reader of changelogs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.processors.testing.log import Entry
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: As the real consumer has it, in seconds.
+#: The timeouts of the real consumer, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 
 
 class InMemoryMember:
-    """See ``processors.engine.runtime.ports.GroupMember``."""
+    """A group member; implements ``runtime.ports.GroupMember``."""
 
     def __init__(self, broker: Broker, process: Process, group: str) -> None:
         self._broker = broker
@@ -36,14 +36,14 @@ class InMemoryMember:
     def subscribe(
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
-        """Join the group."""
+        """Joins the group."""
         self._topics = tuple(topics)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         self._process.point("subscribe")
         self._member = self._group.join(self._process, self._topics)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
-        """Serve rebalances, then hand out what is readable."""
+        """Serves rebalances, then returns readable records."""
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
@@ -57,11 +57,11 @@ class InMemoryMember:
         return 0.0 if self._down_since is None else self._broker.clock.monotonic() - self._down_since
 
     def broker_answered(self) -> None:
-        """A broker was heard from by other means."""
+        """Called after another client got an answer from a broker."""
         self._down_since = None
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """Committed offsets, pending transactions waited for."""
+        """Committed offsets, after pending transactions have ended."""
         self._process.point("committed:before")
         deadline = self._broker.clock.monotonic() + LOOKUP_TIMEOUT_S
         while not self._broker.network.brokers_up or self._group.has_pending(partitions):
@@ -76,15 +76,15 @@ class InMemoryMember:
         return found
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Stop fetching."""
+        """Stops fetching partitions."""
         self._paused.update(partitions)
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Fetch."""
+        """Fetches partitions again."""
         self._paused.difference_update(partitions)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read on from an offset."""
+        """Continues reading at an offset."""
         member = self._member
         if member is None or partition not in member.owned:
             raise KafkaFailed(
@@ -96,11 +96,11 @@ class InMemoryMember:
         self._positions[partition] = offset
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The end as of the last fetch."""
+        """The high watermark of the last fetch; None before the first."""
         return self._ends.get(partition)
 
     def group_metadata(self) -> GroupMetadata:
-        """Group, member id and generation, as far as this member has heard."""
+        """Group, member id and generation, as this member knows them."""
         member = self._member
         if member is None or member.generation < 0 or member.learned:
             raise MembershipLost(
@@ -111,11 +111,11 @@ class InMemoryMember:
 
     @property
     def member_id(self) -> str | None:
-        """What the group knows this member by."""
+        """The member id; None outside of the group."""
         return None if self._member is None else self._member.member_id
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit outside of transactions."""
+        """Commits offsets without a transaction."""
         self._process.point("commit_offsets:before")
         _, member_id, generation = self.group_metadata()
         fate = self._broker.network.fate(self._process.name, "commit_offsets")
@@ -143,7 +143,7 @@ class InMemoryMember:
         self._process.point("commit_offsets:after")
 
     def close(self) -> None:
-        """Leave the group at once."""
+        """Leaves the group at once."""
         self._process.point("close")
         member, self._member = self._member, None
         if member is None:
@@ -173,7 +173,7 @@ class InMemoryMember:
         if self._was_thrown_out(member):
             return
         if self._group.preparing and not member.joined:
-            member.given = None  # void: it belonged to the generation before
+            member.given = None  # assigned in the generation before
             if not self._broker.cooperative:
                 self._take_away(member, member.owned)
                 if self._was_thrown_out(member):
@@ -251,7 +251,7 @@ class InMemoryMember:
 
 
 class InMemoryReplayer:
-    """See ``processors.engine.runtime.ports.ChangelogReplayer``."""
+    """A reader of changelogs; implements ``runtime.ports.ChangelogReplayer``."""
 
     def __init__(self, broker: Broker, process: Process) -> None:
         self._broker = broker
@@ -260,17 +260,17 @@ class InMemoryReplayer:
         self._positions: dict[Partition, int] = {}
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets."""
+        """Sets the partitions to read, with their first offsets."""
         self._starts = dict(starts)
         self._positions = {}
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        """Read no more of these."""
+        """Stops reading partitions."""
         for partition in partitions:
             self._starts.pop(partition, None)
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Committed records, and where the last stable offset was met."""
+        """Committed records, and the last stable offset of each partition that was read to its end."""
         self._process.point("replay")
         batches, ends = self._look(records_max)
         if not batches and timeout_s > 0:
@@ -278,11 +278,11 @@ class InMemoryReplayer:
         return batches, ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Next offsets, control records counted; nothing of a partition before its first record."""
+        """The next offsets, control records counted; no entry for a partition before its first record."""
         return {partition: self._positions[partition] for partition in partitions if partition in self._positions}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
     def _look(self, records_max: int) -> tuple[list[Batch], dict[Partition, int]]:
         batches: list[Batch] = []
@@ -311,7 +311,7 @@ class InMemoryReplayer:
 
 
 def batch_of(partition: Partition, entries: Sequence[Entry]) -> Batch:
-    """Entries of one partition as the engine gets them."""
+    """Entries of one partition as a batch."""
     return Batch(
         partition,
         [entry.key for entry in entries],

@@ -1,12 +1,12 @@
-"""A disk in memory for the state of simulated processes: databases by path, and everything a disk can do wrong.
+"""A disk in memory for simulated processes: databases by path, and all faults of a disk.
 
-A write is one atomic batch in the journal of its database. The death of a process keeps all batches but those of bulk
-writing; the death of the machine, and of a process in bulk writing, keeps a prefix of them: what was flushed, and as
-many of the later ones as luck has it.
+A write is one atomic batch in the journal of its database. The death of a process keeps all batches, except in bulk
+mode. The death of the machine, or of a process in bulk mode, keeps all flushed batches and a random number of the next
+ones.
 
 Invariants:
-    - A batch is there whole or not at all, and never without all batches before it.
-    - The disk outlives processes; an open database belongs to one process and is free again when that has died.
+    - A batch is complete or absent, and never present without all batches before it.
+    - The disk outlives processes. An open database belongs to one process until the process closes it or dies.
 """
 
 from __future__ import annotations
@@ -20,16 +20,23 @@ from enum import Enum
 from pathlib import Path
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.state.database import Change, DatabaseCorrupt, LocalFile
+from holdfast.processors.engine.state.database import (
+    Change,
+    Database,
+    DatabaseCorrupt,
+    DatabaseFiles,
+    Databases,
+    LocalFile,
+)
 from holdfast.processors.testing.process import Process
 
-#: So many keys are in one file of a database.
+#: The keys in one file of a database.
 KEYS_PER_FILE = 4
 _LENGTHS = struct.Struct(">II")
 
 
 class Damage(Enum):
-    """Where a damaged database shows it."""
+    """The moment at which a damaged database raises DatabaseCorrupt."""
 
     NONE = "none"
     AT_OPEN = "at open"
@@ -38,7 +45,7 @@ class Damage(Enum):
 
 @dataclass(slots=True)
 class _Stored:
-    """What the disk holds of one database: ``synced`` survives the machine, ``batches`` are written after it."""
+    """One database on the disk: ``synced`` survives the machine, ``batches`` were written after it."""
 
     synced: dict[bytes, bytes] = field(default_factory=dict)
     batches: list[tuple[Change, ...]] = field(default_factory=list)
@@ -46,7 +53,7 @@ class _Stored:
     damage: Damage = Damage.NONE
     holder: Process | None = None
     bulk: bool = False
-    #: Of a database that was copied file by file and not opened since.
+    #: The files of a database that was copied file by file, until it is opened.
     files: dict[str, bytes] | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -65,11 +72,11 @@ class _Stored:
 
 
 class SimulatedDisk:
-    """The disk of one simulated machine; ``attach`` gives one process its view of it.
+    """The disk of one simulated machine.
 
     Attributes:
-        full: Every write and every opening is refused with ENOSPC while it is set.
-        short_writes: So many of the next writes are torn: refused now, and gone after the database is opened again.
+        full: Whether writes and openings fail with ENOSPC.
+        short_writes: The number of next writes that are torn: they fail, and are gone when the database is reopened.
     """
 
     def __init__(self) -> None:
@@ -78,66 +85,66 @@ class SimulatedDisk:
         self._stored: dict[Path, _Stored] = {}
 
     def attach(self, process: Process) -> DiskOfProcess:
-        """The disk as one process sees it (``processors.engine.state.database.Databases``)."""
+        """One process's view of the disk, with the interface ``Databases``."""
         return DiskOfProcess(self, process)
 
     @property
     def paths(self) -> list[Path]:
-        """Every database, in the order of their making."""
+        """The paths of all databases, in the order of their creation."""
         return list(self._stored)
 
     def content(self, path: Path) -> dict[bytes, bytes]:
-        """A copy of what a database holds now, whoever has it open."""
+        """A copy of a database's content."""
         return dict(self._stored[path].content)
 
     def damage(self, path: Path) -> Damage:
-        """Whether a database is damaged."""
+        """The damage of a database."""
         return self._stored[path].damage
 
     def unsynced(self, path: Path) -> int:
-        """How many batches of a database would not survive the machine for certain."""
+        """The number of batches of a database that are not flushed."""
         return len(self._stored[path].batches)
 
     def in_bulk(self, path: Path) -> bool:
-        """Whether the batches would not survive the process either."""
+        """Whether a database is in bulk mode, in which unflushed batches do not survive the process either."""
         return self._stored[path].bulk
 
     def sync(self, path: Path) -> None:
-        """Flush a database, as it does by itself when its buffer is full."""
+        """Flushes a database, as a full write buffer does."""
         self._stored[path].sync()
 
     def corrupt(self, path: Path, damage: Damage) -> None:
-        """Damage a database: ``DatabaseCorrupt`` is raised when it is opened, or when it is read."""
+        """Damages a database, so that opening it, or reading it, raises ``DatabaseCorrupt``."""
         self._stored[path].damage = damage
 
     def lose_unsynced(self, path: Path, keep: int) -> None:
-        """Of the batches that were not flushed, only the first ``keep`` are left."""
+        """Deletes all unflushed batches but the first ``keep``."""
         self._stored[path].keep(keep)
 
     def lose(self) -> None:
-        """Everything on it is gone."""
+        """Deletes everything on the disk."""
         self._stored.clear()
 
     def release(self, process: Process) -> None:
-        """A process has died: what it had open is free."""
+        """Releases all databases of a dead process."""
         for stored in self._stored.values():
             if stored.holder is process:
                 stored.holder = None
 
 
-class DiskOfProcess:
-    """The disk as one process sees it; every access is a moment at which the process can be switched or die."""
+class DiskOfProcess(Databases, DatabaseFiles):
+    """One process's view of the disk. At every access the scheduler may switch or kill the process."""
 
     def __init__(self, disk: SimulatedDisk, process: Process) -> None:
         self._disk = disk
         self._process = process
 
     def open(self, path: Path, bulk_records: int | None = None) -> SimulatedDatabase:
-        """See ``Databases.open``.
+        """Opens a database, and creates it if absent.
 
         Raises:
             OSError: The disk is full, or another process has the database open.
-            DatabaseCorrupt: The database was damaged so that opening shows it.
+            DatabaseCorrupt: The database is damaged with ``Damage.AT_OPEN``.
         """
         self._process.point("disk:open")
         if self._disk.full:
@@ -154,40 +161,35 @@ class DiskOfProcess:
             stored.apply(list(content.items()))
         stored.holder, stored.bulk = self._process, bulk_records is not None
         if stored.bulk:
-            stored.sync()  # what was there before is in its files
+            stored.sync()  # earlier batches are in files already
         return SimulatedDatabase(self._disk, stored, path, self._process)
 
     def exists(self, path: Path) -> bool:
-        """See ``Databases.exists``."""
         return path in self._disk._stored
 
     def move(self, path: Path, to: Path) -> None:
-        """See ``Databases.move``."""
         self._process.point("disk:move")
         self._closed(path)
         self._disk._stored[to] = self._disk._stored.pop(path)
 
     def delete(self, path: Path) -> None:
-        """See ``Databases.delete``."""
         self._process.point("disk:delete")
         self._closed(path)
         self._disk._stored.pop(path, None)
 
-    # -- the files of closed databases, ``processors.engine.state.database.DatabaseFiles`` -----------------------
+    # -- the files of closed databases (``DatabaseFiles``) -----------------------------------------------------------
 
     kind = "simulated"
 
     def files(self, path: Path) -> list[LocalFile]:
-        """See ``DatabaseFiles.files``."""
         files = files_of(self._disk._stored[path].content)
         return [LocalFile(name, len(raw), hashlib.sha256(raw).hexdigest()) for name, raw in files.items()]
 
     def read_file(self, path: Path, name: str) -> Iterator[bytes]:
-        """See ``DatabaseFiles.read_file``."""
         yield files_of(self._disk._stored[path].content)[name]
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
-        """See ``DatabaseFiles.write_file``.
+        """Writes one file of a database.
 
         Raises:
             OSError: The disk is full.
@@ -201,7 +203,6 @@ class DiskOfProcess:
         stored.files[name] = raw
 
     def clear(self, path: Path) -> None:
-        """See ``DatabaseFiles.clear``."""
         self._process.point("disk:clear")
         for below in [known for known in self._disk._stored if known == path or path in known.parents]:
             del self._disk._stored[below]
@@ -212,8 +213,8 @@ class DiskOfProcess:
             raise _refused(errno.EBUSY, path)
 
 
-class SimulatedDatabase:
-    """One open database; see ``processors.engine.state.database.Database``."""
+class SimulatedDatabase(Database):
+    """One open database, with the interface ``Database``."""
 
     def __init__(self, disk: SimulatedDisk, stored: _Stored, path: Path, process: Process) -> None:
         self._disk = disk
@@ -224,19 +225,17 @@ class SimulatedDatabase:
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        """See ``Database.get``."""
         return self._readable().get(key)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See ``Database.get_many``."""
         content = self._readable()
         return [content.get(key) for key in keys]
 
     def write(self, changes: Sequence[Change]) -> None:
-        """See ``Database.write``.
+        """Writes all changes as one batch.
 
         Raises:
-            OSError: The disk is full, or a write was torn (nothing is written after it), or the database is closed.
+            OSError: The disk is full, this or an earlier write was torn, or the database is closed.
         """
         self._process.point("disk:write:before")
         if self._disk.full:
@@ -250,29 +249,26 @@ class SimulatedDatabase:
         self._process.point("disk:write:after")
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """See ``Database.load``."""
         self.write(list(zip(keys, values, strict=True)))
 
     def begin_bulk(self, records: int) -> None:
-        """See ``Database.begin_bulk``."""
         self.flush()
         self._stored.bulk = True
 
     def end_bulk(self) -> None:
-        """See ``Database.end_bulk``."""
         self.flush()
         self._stored.bulk = False
 
     @property
     def flushing(self) -> bool:
-        """Nothing goes on behind a simulated process."""
+        """False: a simulated flush has no background."""
         return False
 
     def flush(self, *, wait: bool = True) -> None:
-        """See ``Database.flush``.
+        """Makes all batches survive the machine.
 
         Raises:
-            OSError: The disk is full, or a write was torn before.
+            OSError: The disk is full, an earlier write was torn, or the database is closed.
         """
         self._process.point("disk:flush:before")
         if self._disk.full:
@@ -283,13 +279,11 @@ class SimulatedDatabase:
         self._process.point("disk:flush:after")
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Database.items``."""
         for key, value in sorted(self._readable().items()):
             if key >= first:
                 yield key, value
 
     def checkpoint(self, path: Path) -> None:
-        """See ``Database.checkpoint``."""
         self._process.point("disk:checkpoint")
         if self._disk.full:
             raise _refused(errno.ENOSPC, path)
@@ -297,7 +291,7 @@ class SimulatedDatabase:
         self._disk._stored[path] = _Stored(synced=dict(content), content=content)
 
     def compact(self) -> None:
-        """See ``Database.compact``; what is compacted is synced, too."""
+        """Flushes all batches, as a compaction does."""
         self._process.point("disk:compact")
         if self._disk.full:
             raise _refused(errno.ENOSPC, self._path)
@@ -305,15 +299,14 @@ class SimulatedDatabase:
         self._stored.sync()
 
     def estimates(self) -> tuple[int, int]:
-        """See ``Database.estimates``; nothing that was overwritten stays here."""
+        """The exact number of keys and bytes."""
         return len(self._stored.content), self.size_bytes()
 
     def size_bytes(self) -> int:
-        """See ``Database.size_bytes``."""
         return sum(len(key) + len(value) for key, value in self._stored.content.items())
 
     def close(self) -> None:
-        """See ``Database.close``; what is not flushed of bulk writing is gone."""
+        """Closes the database; unflushed batches of bulk mode are lost."""
         if self._closed:
             return
         self._process.point("disk:close")
@@ -332,7 +325,7 @@ class SimulatedDatabase:
 
 
 def files_of(content: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    """A database as files, each with some keys in their order; the offsets have one of their own."""
+    """A database as files of a few keys each, in key order, with one more file for the offsets."""
     keys = sorted(key for key in content if key != META_KEY)
     groups = [keys[first : first + KEYS_PER_FILE] for first in range(0, len(keys), KEYS_PER_FILE)]
     if META_KEY in content:
@@ -345,10 +338,10 @@ def files_of(content: Mapping[bytes, bytes]) -> dict[str, bytes]:
 
 
 def content_of(files: Mapping[str, bytes]) -> dict[bytes, bytes]:
-    """What the files of a database hold.
+    """The content of the files of a database.
 
     Raises:
-        DatabaseCorrupt: One is missing, or is no such file.
+        DatabaseCorrupt: A file is missing, or has another format.
     """
     content: dict[bytes, bytes] = {}
     try:

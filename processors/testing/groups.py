@@ -2,8 +2,8 @@
 
     EMPTY ──join──► PREPARING ──every live member joined again──► STABLE ──join, leave, expiry──► PREPARING
 
-Offsets are accepted from a member of the current generation, also while a rebalance is being prepared; without a
-generation only as long as the group is empty. Nobody checks whether a member owns the partitions.
+The coordinator accepts offsets from members of the current generation, also in the preparing phase. It accepts offsets
+without a generation only while the group is empty. It does not check whether the member owns the partitions.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import Process
 
 SESSION_TIMEOUT_S = 10.0
-#: Members that don't join again within this time are thrown out.
+#: Members that do not rejoin within this time are removed.
 REBALANCE_TIMEOUT_S = 60.0
-#: How long after the last join a rebalance is completed.
+#: A rebalance completes this many seconds after the last join.
 JOIN_DELAY_S = 0.05
 _TICK_S = 1.0
 
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """A member; ``generation`` and ``thrown_out`` are what the coordinator holds, ``learned`` what it was told.
+    """A member.
 
-    One that is ``closed`` went, whether or not it could say so: its heartbeats stop.
+    The coordinator sets ``generation`` and ``thrown_out``; ``learned`` tells whether the member knows of its removal. A
+    ``closed`` member sends no heartbeats, whether or not its leave request arrived.
     """
 
     member_id: str
@@ -51,8 +52,8 @@ class Group:
     Args:
         clock: Virtual time.
         network: Heartbeats arrive only while the brokers are up.
-        partitions_of: The partitions of a topic.
-        cooperative: Whether members keep what they have during a rebalance.
+        partitions_of: Returns the partitions of a topic.
+        cooperative: Returns whether members keep unaffected partitions in a rebalance.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Group:
         self.pending: dict[int, dict[Partition, int]] = {}
 
     def join(self, process: Process, topics: tuple[str, ...]) -> Member:
-        """A new member; it gets its partitions when the rebalance that it causes is completed."""
+        """Adds a member and starts a rebalance; the member gets its partitions when the rebalance completes."""
         self._numbers += 1
         member = Member(f"member-{self._numbers:06d}", process, topics, seen_at=self._clock.monotonic())
         self.members.append(member)
@@ -88,17 +89,17 @@ class Group:
         return member
 
     def join_again(self, member: Member) -> None:
-        """A member is ready for the rebalance that is being prepared."""
+        """Marks a member as ready for the rebalance."""
         member.joined = True
         self._complete_if_all_joined()
 
     def leave(self, member: Member) -> None:
-        """A member goes by itself."""
+        """Removes a member at its own request."""
         if member in self.members:
             self._remove(member)
 
     def rebalance(self, *ready: Member) -> None:
-        """Prepare a rebalance; the given members need not join again."""
+        """Starts a rebalance; the ``ready`` members need not rejoin."""
         if not self.preparing:
             self.preparing = True
             self._rebalances += 1
@@ -111,7 +112,7 @@ class Group:
         self._complete_if_all_joined()
 
     def refusal(self, member_id: str, generation: int) -> str | None:
-        """Why offsets of this member are refused; None when they are taken."""
+        """The error for offsets of this member; None if they are accepted."""
         if generation < 0:
             return "UNKNOWN_MEMBER_ID" if self.members else None
         if all(member.member_id != member_id for member in self.members):
@@ -119,18 +120,18 @@ class Group:
         return "ILLEGAL_GENERATION" if generation != self.generation else None
 
     def told(self) -> GroupShares | None:
-        """The group's description; None while a rebalance is being prepared, and of an empty group."""
+        """The partitions of each member; None during a rebalance and for an empty group."""
         if self.preparing or not self.members:
             return None
         assignor = "cooperative-sticky" if self._cooperative() else "range"
         return GroupShares(assignor, {member.member_id: member.share for member in self.members})
 
     def has_pending(self, partitions: Sequence[Partition]) -> bool:
-        """Whether a transaction that is not decided holds offsets of these partitions."""
+        """Whether an open transaction holds offsets of these partitions."""
         return any(partition in offsets for offsets in self.pending.values() for partition in partitions)
 
     def settle(self, producer_id: int, offsets: Mapping[Partition, int], commit: bool) -> None:
-        """A transaction's marker arrived."""
+        """Applies the marker of a transaction to its pending offsets."""
         self.pending.pop(producer_id, None)
         if commit:
             self.committed.update(offsets)
@@ -194,7 +195,7 @@ class Group:
             shares[min(readers, key=lambda member: len(shares[member.member_id])).member_id].add(partition)
 
     def _tick(self) -> None:
-        """Heartbeats: those of frozen processes stop."""
+        """Processes heartbeats, which frozen processes do not send, and removes expired members."""
         now = self._clock.monotonic()
         if self._network.brokers_up:
             for member in list(self.members):

@@ -1,7 +1,7 @@
-"""The log of one partition, with Kafka's semantics: offsets are never given twice, control records take some.
+"""The log of one partition with Kafka's semantics: each record and each control record has an offset of its own.
 
-A record of a transaction becomes readable, or is dropped, when the transaction's marker is written; until then it
-holds the last stable offset (LSO) down for everybody.
+The marker of a transaction makes its records readable or invisible. Until then they hold the last stable offset (LSO)
+back for all readers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from holdfast.infra.kafka.records import Headers
 
 @dataclass(slots=True)
 class Entry:
-    """One offset that is taken. ``readable`` is None while its transaction is open; control records have no key and
-    no value, and are never handed out."""
+    """One record or control record.
+
+    ``readable`` is None while its transaction is open. Control records have no key and no value, and are never read.
+    """
 
     offset: int
     key: bytes | None
@@ -28,7 +30,7 @@ class Entry:
 
 
 class PartitionLog:
-    """One partition's log."""
+    """One partition's log, from ``start`` to the high watermark ``end``."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -40,14 +42,14 @@ class PartitionLog:
     def append(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, producer: int | None
     ) -> int:
-        """Append a record; of an open transaction when ``producer`` is its id. Returns its offset."""
+        """Appends a record, in the transaction of ``producer`` unless None; returns its offset."""
         entry = Entry(self.end, key, value, timestamp_ms, headers, True if producer is None else None)
         if producer is not None:
             self._open.setdefault(producer, []).append(entry)
         return self._take(entry)
 
     def end_transaction(self, producer: int, *, commit: bool, timestamp_ms: int) -> None:
-        """Write a transaction's marker."""
+        """Writes a transaction's marker."""
         for entry in self._open.pop(producer, ()):
             entry.readable = commit
         self._take(Entry(self.end, None, None, timestamp_ms, None, False, control=True))
@@ -58,7 +60,7 @@ class PartitionLog:
         return min((entries[0].offset for entries in self._open.values() if entries), default=self.end)
 
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
-        """Readable records from ``start`` on, and the offset after the last entry looked at (control included)."""
+        """Readable records from ``start``, and the offset after the last examined entry (control records included)."""
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []
         position = start
@@ -72,9 +74,9 @@ class PartitionLog:
         return found, position
 
     def compact(self, *, drop_tombstones: bool) -> None:
-        """Clean like Kafka's log cleaner, below the LSO: the latest record of a key stays, aborted ones go.
+        """Compacts below the LSO like Kafka: keeps the latest record of each key, and deletes aborted records.
 
-        With ``drop_tombstones`` deletes and control records go too, as after delete.retention.ms. Offsets stay.
+        With ``drop_tombstones`` also deletes tombstones and control records, as Kafka does after delete.retention.ms.
         """
         limit = self.last_stable
         latest = {
@@ -85,7 +87,7 @@ class PartitionLog:
         self._keep(lambda entry: entry.offset >= limit or _survives(entry, latest, drop_tombstones))
 
     def truncate(self, *, start: int | None, end: int | None) -> None:
-        """Lose the head below ``start``, or the tail from ``end`` on."""
+        """Deletes the records below ``start``, and from ``end``."""
         if start is not None:
             self.start = max(self.start, start)
             self._keep(lambda entry: entry.offset >= self.start)

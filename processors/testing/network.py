@@ -1,4 +1,4 @@
-"""What becomes of requests on their way to the in-memory cluster and back."""
+"""The fate of requests between a process and the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from enum import Enum
 
 
 class Fate(Enum):
-    """What becomes of one request."""
+    """The fate of one request."""
 
     OK = "answered"
     LOST = "never arrives"
     REPLY_LOST = "is done, but its answer is lost"
-    DELAYED = "arrives when nobody waits for the answer any more"
+    DELAYED = "arrives after the sender has stopped waiting"
 
 
 class Network:
-    """A network on which all goes well; subclasses decide otherwise.
+    """A network without faults; subclasses override ``fate``.
 
     Attributes:
-        delay_s: How much later DELAYED requests arrive, in virtual seconds.
-        marker_delay_s: How long after the answer to a commit its markers are written, in virtual seconds.
-        brokers_up: Whether anybody answers.
+        delay_s: The delay of DELAYED requests, in virtual seconds.
+        marker_delay_s: The time from the answer to a commit to its last marker, in virtual seconds.
+        brokers_up: Whether the brokers answer.
     """
 
     def __init__(self) -> None:
@@ -29,5 +29,5 @@ class Network:
         self.brokers_up = True
 
     def fate(self, process: str, request: str) -> Fate:
-        """What becomes of one request: ``produce``, ``send_offsets``, ``commit``, ``abort``, ``init``."""
+        """The fate of one ``request``: ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``."""
         return Fate.OK

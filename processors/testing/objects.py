@@ -1,8 +1,8 @@
-"""An object store in memory for simulated processes, with everything that such a store can do wrong; and work in steps.
+"""An object store in memory for simulated processes, with all faults of such a store; and jobs that run in steps.
 
 Invariants:
-    - An object is there whole or not at all, also when its writer dies.
-    - Work beside the worker's turns advances by one step in each turn: the same seed gives the same steps.
+    - An object is complete or absent, even if its writer dies.
+    - A job advances by one step in each turn of the worker: the same seed gives the same steps.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed
-from holdfast.processors.engine.checkpoints.ports import Job, Storage
+from holdfast.processors.engine.checkpoints.ports import Job, Objects, Storage, Work
 from holdfast.processors.engine.checkpoints.threads import step
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import Process
 
 
 class SimulatedObjects:
-    """The object store of a simulated world; ``attach`` gives one process its view of it.
+    """The object store of a simulated world.
 
     Attributes:
-        refuses: Why it refuses everything; None while it does not.
-        full: Whether it refuses writes.
-        step_s: Virtual seconds from one step of an upload or download to the next.
-        lost_answers: So many of the next changes are done, and their answers are lost.
-        damaged: The names of objects that were damaged from outside.
-        on_written: Told the name of each object once it is there.
+        refuses: The reason with which the store refuses all requests; None if it works.
+        full: Whether the store refuses writes.
+        step_s: Virtual seconds between the steps of an upload or download.
+        lost_answers: The number of next changes that are made but not answered.
+        damaged: The names of objects that a test damaged.
+        on_written: Called with the name of each new object.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -41,13 +41,13 @@ class SimulatedObjects:
         self._numbers = itertools.count(1)
 
     def attach(self, process: Process) -> Storage:
-        """The store and the work of one life of one process."""
+        """The store and a runner of jobs for one process."""
         work = SteppedWork(process, self._clock, lambda: self.step_s)
         return Storage(ObjectsOfProcess(self, process), work, lambda: f"u{next(self._numbers):06d}")
 
 
-class ObjectsOfProcess:
-    """The store as one process sees it; see ``processors.engine.checkpoints.ports.Objects``."""
+class ObjectsOfProcess(Objects):
+    """One process's view of the store, with the interface ``Objects``."""
 
     shown = "in-memory"
 
@@ -56,23 +56,19 @@ class ObjectsOfProcess:
         self._process = process
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """See ``Objects.sizes``."""
         self._ask("list")
         return {name: len(raw) for name, raw in sorted(self._store.objects.items()) if name.startswith(prefix)}
 
     def read(self, name: str) -> bytes:
-        """See ``Objects.read``."""
         self._ask("read")
         if name not in self._store.objects:
             raise ObjectMissing(f"There is no {name}.", action="Nothing.")
         return self._store.objects[name]
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See ``Objects.chunks``."""
         yield self.read(name)
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """See ``Objects.write``."""
         raw = b"".join(chunks)
         self._ask("write")
         if self._store.full:
@@ -82,7 +78,6 @@ class ObjectsOfProcess:
         self._answer("write")
 
     def delete(self, names: Sequence[str]) -> None:
-        """See ``Objects.delete``."""
         for name in names:
             self._ask("delete")
             self._store.objects.pop(name, None)
@@ -100,13 +95,13 @@ class ObjectsOfProcess:
             raise StorageFailed("The store's answer is lost.", action="Wait.")
 
 
-class SteppedWork:
-    """See ``Work``: one step of each job in each turn, and none before its time.
+class SteppedWork(Work):
+    """Runs jobs in steps, with the interface ``Work``: one step of each due job in each turn.
 
     Args:
-        process: Whose work it is; it dies with it.
+        process: The process; its death ends the jobs.
         clock: Virtual time.
-        step_s: Virtual seconds from one step of a job to the next.
+        step_s: Returns the virtual seconds between the steps of a job.
     """
 
     def __init__(self, process: Process, clock: VirtualClock, step_s: Callable[[], float]) -> None:
@@ -117,14 +112,12 @@ class SteppedWork:
         self._due: dict[int, float] = {}
 
     def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
-        """See ``Work.start``."""
         job = Job()
         self._jobs.append((work(job), job))
         self._due[id(job)] = self._clock.monotonic()
         return job
 
     def turn(self) -> None:
-        """See ``Work.turn``."""
         for steps, job in self._jobs:
             if self._clock.monotonic() >= self._due[id(job)]:
                 step(steps, job)
@@ -135,13 +128,11 @@ class SteppedWork:
         self._jobs = [(steps, job) for steps, job in self._jobs if not job.done]
 
     def wait(self, seconds: float) -> None:
-        """See ``Work.wait``."""
         now = self._clock.monotonic()
         if all(due > now for due in self._due.values()):
             self._process.sleep(max(seconds, 0.001))
 
     def close(self) -> None:
-        """See ``Work.close``."""
         jobs, self._jobs = self._jobs, []
         for steps, _ in jobs:
             assert isinstance(steps, Generator)

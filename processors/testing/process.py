@@ -1,4 +1,4 @@
-"""Who runs an application on the in-memory cluster."""
+"""The processes that run applications on the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -12,36 +12,34 @@ class Process(Protocol):
 
     @property
     def name(self) -> str:
-        """What traces and fates know it by."""
-        ...
+        """The process's name in traces and in ``Network.fate``."""
 
     def point(self, name: str) -> None:
-        """A moment at which the process can be switched, frozen or crashed; clients pass one before and after
-        everything that has an effect."""
-        ...
+        """A point at which the process can be switched, frozen or killed.
+
+        Clients call it before and after every effect.
+        """
 
     def sleep(self, seconds: float) -> None:
-        """Let so much virtual time go by."""
-        ...
+        """Lets virtual time pass."""
 
     @property
     def frozen(self) -> bool:
-        """Whether it can't do anything, its heartbeats included."""
-        ...
+        """Whether the process does nothing, and sends no heartbeats."""
 
 
 class InlineProcess:
-    """Runs in the caller's thread; sleeping moves the clock."""
+    """A process in the caller's thread; its ``sleep`` moves the clock."""
 
     def __init__(self, clock: VirtualClock, name: str = "inline") -> None:
         self._clock = clock
         self.name = name
-        #: The process has left: its heartbeats stop.
+        #: Set to stop the heartbeats.
         self.frozen = False
 
     def point(self, name: str) -> None:
-        """See ``Process.point``: nothing happens."""
+        """Does nothing; a subclass can raise here to kill the process at a point."""
 
     def sleep(self, seconds: float) -> None:
-        """See ``Process.sleep``."""
+        """Moves the clock by ``seconds``."""
         self._clock.advance_to(self._clock.monotonic() + max(seconds, 0.0))

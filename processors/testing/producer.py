@@ -1,4 +1,4 @@
-"""The producer of the in-memory cluster: transactional or not, with requests that may meet their fate."""
+"""The producer of the in-memory cluster, transactional or not; ``Network.fate`` decides about each request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.network import Fate
 from holdfast.processors.testing.process import Process
 
-#: How long a transactional request waits for its answer, in seconds: twice the transaction timeout, as the real one.
+#: Seconds that a transactional request waits for its answer: twice the transaction timeout, as in the real client.
 ANSWER_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 _WAIT_STEP_S = 1.0
@@ -29,7 +29,7 @@ class _Queued:
 
 
 class InMemoryProducer:
-    """See ``processors.engine.runtime.ports.TransactionProducer``."""
+    """A producer; implements ``runtime.ports.TransactionProducer``."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker
@@ -41,7 +41,7 @@ class InMemoryProducer:
         self.on_wait: Callable[[], None] = lambda: None
 
     def init(self, timeout_s: float) -> None:
-        """Fence and end what a former holder left open."""
+        """Registers the transactional id: fences a former producer and aborts its open transaction."""
         if self._id is None:
             return
         self._process.point("init:before")
@@ -65,7 +65,7 @@ class InMemoryProducer:
         self._process.point("init:after")
 
     def begin(self) -> None:
-        """Open a transaction; the coordinator hears of it with the first record."""
+        """Starts a transaction; the coordinator learns of it with the first record."""
         self._sent = False
 
     def produce(
@@ -79,7 +79,7 @@ class InMemoryProducer:
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queue one record."""
+        """Queues one record."""
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         self._queue.append(_Queued(place, key, value, timestamp_ms, headers, on_delivered))
 
@@ -93,7 +93,7 @@ class InMemoryProducer:
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue many records."""
+        """Queues many records of one topic, given as parallel lists."""
         for index, (value, key) in enumerate(zip(values, keys, strict=True)):
             self.produce(
                 topic,
@@ -105,13 +105,13 @@ class InMemoryProducer:
             )
 
     def poll(self) -> None:
-        """Let what is queued arrive, as the client's background thread would."""
+        """Sends queued records, as the client's background thread does."""
         if self._queue and self._broker.network.brokers_up:
             self._process.point("produce:before")
             self._deliver()
 
     def flush(self, timeout_s: float) -> None:
-        """Wait for acknowledgements."""
+        """Sends all queued records and waits for their acknowledgements."""
         self._process.point("flush:before")
         fate = self._broker.network.fate(self._process.name, "produce") if self._queue else Fate.OK
         if fate in (Fate.LOST, Fate.DELAYED):
@@ -135,7 +135,7 @@ class InMemoryProducer:
         self._process.point("flush:after")
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Make offsets part of the transaction; the group's generation is checked now."""
+        """Adds offsets to the transaction; the coordinator checks the group's generation."""
         self._process.point("send_offsets:before")
         group, member_id, generation = metadata
         sent = dict(offsets)
@@ -143,7 +143,7 @@ class InMemoryProducer:
         self._process.point("send_offsets:after")
 
     def commit(self) -> None:
-        """Commit; what is queued is sent before, as the real client does."""
+        """Commits the transaction, after all queued records are sent."""
         self._process.point("commit:before")
         if self._queue:
             self.flush(ANSWER_TIMEOUT_S)
@@ -154,7 +154,7 @@ class InMemoryProducer:
         self._process.point("commit:after")
 
     def abort(self) -> None:
-        """Abort the transaction; what is queued is dropped."""
+        """Aborts the transaction and drops queued records."""
         self._process.point("abort:before")
         self._queue.clear()
         sent, self._sent = self._sent, False
@@ -162,13 +162,13 @@ class InMemoryProducer:
         self._process.point("abort:after")
 
     def close(self) -> None:
-        """Drop what is queued."""
+        """Drops queued records."""
         self._queue.clear()
 
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _request(self, name: str, effect: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
-        """Send a request, retried until the coordinator can take it; False from ``effect`` asks for a retry."""
+        """Sends a request. It is retried while ``effect`` returns False, which means that the coordinator is busy."""
         fate = self._broker.network.fate(self._process.name, name)
         if fate is Fate.DELAYED:
             self._broker.clock.call_later(self._broker.network.delay_s, lambda: _quietly(effect))
@@ -218,7 +218,7 @@ class InMemoryProducer:
         return True
 
     def _deliver(self, count: int | None = None) -> None:
-        """Let queued records arrive, in order, as far as the coordinator takes them."""
+        """Delivers queued records in order, until the coordinator refuses one."""
         if not self._broker.network.brokers_up:
             return
         done = 0
@@ -247,7 +247,7 @@ class InMemoryProducer:
 
 
 def _quietly(effect: Callable[[], bool]) -> None:
-    """A request that arrives late: nobody hears what becomes of it."""
+    """Runs a late request, whose sender gets no answer."""
     try:
         effect()
     except Exception:

@@ -1,11 +1,11 @@
-"""A deterministic simulation: processes as greenlets, virtual time, and one seed that decides who goes on when.
+"""A deterministic simulation: processes are greenlets, time is virtual, and one seed decides the schedule.
 
-A process runs production code; whatever it calls of its cluster and its disk passes through ``point``, where it goes
-on, lets another process run, or dies. Only one process runs at a time, and time moves only when all of them sleep.
+A process runs production code. Every call to its cluster and its disk passes a ``point``, where the process continues,
+yields to another process, or dies. One process runs at a time. Time moves only while all processes sleep.
 
 Invariants:
     - The same seed and the same decisions give the same trace, event for event.
-    - A dead process has no effect any more: whatever its ``finally`` blocks call raises ``Crashed`` at once.
+    - A dead process has no effect: every call of its ``finally`` blocks raises ``Crashed``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.testing.clock import VirtualClock
 
-#: So many points without any virtual time going by: somebody spins.
+#: More points than this at one virtual time mean that a process spins.
 POINTS_PER_INSTANT_MAX = 200_000
 
 
 class Crashed(BaseException):
-    """Thrown into a simulated process that is dead (SIGKILL); production code has no business to catch it."""
+    """Raised in a simulated process that was killed (SIGKILL); production code must not catch it."""
 
 
 class SimulationStuck(HoldfastError):
-    """What is waited for in a simulation did not come about."""
+    """A simulation did not reach its end in time, or a process spins."""
 
 
 class Step(Enum):
-    """What becomes of a process at a point."""
+    """The decision about a process at a point."""
 
     GO_ON = "go on"
     YIELD = "yield"
@@ -43,12 +43,12 @@ class Step(Enum):
 
 
 class SimulatedProcess:
-    """One life of one simulated process (``processors.testing.process.Process``).
+    """One run of a simulated process, with the interface ``Process``.
 
     Attributes:
-        name: What traces and fates know it by.
+        name: Its name in traces and in ``Network.fate``.
         at: The last point that it passed.
-        failure: What ended it; None while it runs, after a clean end, and after a crash.
+        failure: The exception that ended it; None while it runs, after a clean end, and after a crash.
     """
 
     def __init__(self, simulation: Simulation, name: str, main: Callable[[SimulatedProcess], None]) -> None:
@@ -63,10 +63,10 @@ class SimulatedProcess:
         self._greenlet = greenlet(self._run)
 
     def point(self, name: str) -> None:
-        """A moment at which this process can be switched, frozen or crashed.
+        """A point at which the process can be switched, frozen or killed.
 
         Raises:
-            Crashed: It is dead.
+            Crashed: The process was killed.
         """
         if self._crashed:
             raise Crashed
@@ -74,10 +74,10 @@ class SimulatedProcess:
         self._simulation.pass_point(self, name)
 
     def sleep(self, seconds: float) -> None:
-        """Let so much virtual time go by.
+        """Lets virtual time pass.
 
         Raises:
-            Crashed: It is dead.
+            Crashed: The process was killed.
         """
         if self._crashed:
             raise Crashed
@@ -91,22 +91,22 @@ class SimulatedProcess:
 
     @property
     def frozen(self) -> bool:
-        """Whether it can't do anything, its heartbeats included: stopped by a signal, dead, or at its end."""
+        """Whether the process does nothing and sends no heartbeats: stopped, killed, or ended."""
         return self._stopped or self._crashed or self._greenlet.dead
 
     @property
     def crashed(self) -> bool:
-        """Whether it was killed."""
+        """Whether the process was killed."""
         return self._crashed
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether the process's greenlet has ended."""
         return bool(self._greenlet.dead)
 
     @property
     def ready(self) -> bool:
-        """Whether it can go on now."""
+        """Whether the process can continue now."""
         return not (self._asleep or self._stopped or self._greenlet.dead)
 
     def freeze(self) -> None:
@@ -118,13 +118,13 @@ class SimulatedProcess:
         self._stopped = False
 
     def kill(self) -> None:
-        """SIGKILL: from now on it has no effect; the scheduler takes it off at its next turn."""
+        """SIGKILL: the process has no further effect; the scheduler removes it at its next turn."""
         self._crashed = True
 
     def go_on(self) -> None:
-        """Run it until it gives way; the scheduler's part."""
+        """Runs the process until it yields; called by the scheduler."""
         if self._crashed:
-            with suppress(Crashed):  # comes back here from a process that had not begun
+            with suppress(Crashed):  # a process that has not started raises it here
                 self._greenlet.throw(Crashed)
         else:
             self._greenlet.switch()
@@ -143,12 +143,12 @@ class SimulatedProcess:
 
 
 class Simulation:
-    """The scheduler of some processes.
+    """The scheduler of simulated processes.
 
     Args:
-        clock: The virtual clock; moved by ``run_until``.
-        random: Decides who runs next.
-        on_point: Decides about each process at each of its points.
+        clock: The virtual clock; ``run_until`` moves it.
+        random: Chooses the next process to run.
+        on_point: Decides about a process at each of its points.
     """
 
     def __init__(
@@ -167,25 +167,25 @@ class Simulation:
         self._instant = (-1.0, 0)
 
     def start(self, name: str, main: Callable[[SimulatedProcess], None]) -> SimulatedProcess:
-        """Start a process; it runs from the next turn of the scheduler on."""
+        """Adds a process; the scheduler runs it from its next turn."""
         process = SimulatedProcess(self, name, main)
         self.processes.append(process)
         self.note(name, "start")
         return process
 
     def note(self, who: str, what: str) -> None:
-        """Put a fact into the trace."""
+        """Adds an event to the trace."""
         self.trace.append((self.clock.monotonic(), who, what))
 
     def run_until(self, done: Callable[[], bool], timeout_s: float) -> None:
-        """Run all processes until ``done``, which is asked whenever time is about to move.
+        """Runs all processes until ``done`` returns true; it is called before each move of time.
 
         Args:
-            done: Whether it is enough.
-            timeout_s: Virtual seconds from now.
+            done: Returns whether to end.
+            timeout_s: The limit, in virtual seconds from now.
 
         Raises:
-            SimulationStuck: It is not done in time, somebody spins, or nothing will ever happen any more.
+            SimulationStuck: The limit is over, a process spins, or no event is left.
         """
         self._scheduler = getcurrent()
         deadline = self.clock.monotonic() + timeout_s
@@ -197,14 +197,14 @@ class Simulation:
             following = self.clock.next_at
             if following is None or following > deadline:
                 raise SimulationStuck(
-                    f"What was waited for did not come about within {timeout_s:g} virtual seconds.",
-                    action="See the end of the trace.",
+                    f"The simulation did not end within {timeout_s:g} virtual seconds.",
+                    action="Read the end of the trace (`trace_lines`).",
                     processes={process.name: process.at for process in self.processes},
                 )
             self.clock.advance_to(following)
 
     def end(self) -> None:
-        """Kill whatever still runs, so that no greenlet is left behind."""
+        """Kills all running processes, so that no greenlet is left."""
         self._scheduler = getcurrent()
         for process in self.processes:
             process.kill()
@@ -213,18 +213,18 @@ class Simulation:
         self.processes.clear()
 
     def trace_lines(self, last: int = 0) -> list[str]:
-        """The trace as text: all of it, or the ``last`` events."""
+        """The trace as text; with ``last``, only this many of its last events."""
         return [f"{when:10.4f}  {who:<8} {what}" for when, who, what in self.trace[-last:]]
 
     @property
     def trace_hash(self) -> str:
-        """Equal for equal traces."""
+        """The SHA-256 of the trace, as hex."""
         return hashlib.sha256("\n".join(self.trace_lines()).encode()).hexdigest()
 
     # -- called by processes -----------------------------------------------------------------------------------
 
     def pass_point(self, process: SimulatedProcess, name: str) -> None:
-        """Decide about one process at one point; on its greenlet."""
+        """Decides about a process at a point; runs on the process's greenlet."""
         self.points += 1
         now = self.clock.monotonic()
         self.trace.append((now, process.name, name))
@@ -237,13 +237,13 @@ class Simulation:
             self.give_way(process)
 
     def give_way(self, process: SimulatedProcess) -> None:
-        """Let the scheduler go on; on the process's greenlet."""
+        """Yields to the scheduler; runs on the process's greenlet."""
         self._scheduler.switch()
         if process.crashed:
             raise Crashed
 
     def _run_one(self) -> bool:
-        """Let one process run that can; False when none can."""
+        """Runs one ready process; False if there is none."""
         doomed = next((process for process in self.processes if process.crashed), None)
         if doomed is not None:
             if not doomed.ended:
@@ -267,13 +267,13 @@ class Simulation:
         elif self.points - points > POINTS_PER_INSTANT_MAX:
             raise SimulationStuck(
                 f"{POINTS_PER_INSTANT_MAX} points passed while time stood still.",
-                action="See the end of the trace: somebody asks again without sleeping.",
+                action="Read the end of the trace (`trace_lines`): a process retries without sleeping.",
             )
 
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Put the handlers of SIGTERM and SIGINT back that simulated processes replace, in whatever order they end."""
+    """Restores the handlers of SIGTERM and SIGINT, which simulated processes replace and restore in any order."""
     former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

@@ -2,9 +2,9 @@
 
     EMPTY ──first partition or offsets──► OPEN ──end──► ENDING ──last marker written──► EMPTY
 
-Ending is decided at once and answered; markers follow, one partition after the other. A transaction that is open for
-longer than its timeout is aborted, and its producer fenced. A late request to end is checked against the epoch only:
-with an unchanged epoch it ends whatever transaction is open then, as it does in Kafka.
+The coordinator decides and answers a request to end at once; then it writes the markers, one partition after the other.
+After its timeout it aborts an open transaction and fences the producer. It checks a late request to end against the
+epoch only: with the same epoch, the request ends the transaction that is open then, as in Kafka.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRANSACTION_TIMEOUT_S = 15.0
 
 
 class Phase(Enum):
-    """Where a transactional id is."""
+    """The phase of a transactional id."""
 
     EMPTY = "empty"
     OPEN = "open"
@@ -32,7 +32,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class Transaction:
-    """One transactional id; ``committed`` is how its last transaction was ended."""
+    """The state of one transactional id; ``committed`` tells how its last transaction ended."""
 
     transactional_id: str
     producer_id: int
@@ -49,7 +49,7 @@ class TransactionCoordinator:
 
     Args:
         clock: Virtual time.
-        network: Knows how long markers take.
+        network: Sets the delay of markers.
         write_marker: Called with (partition, producer id, commit).
         settle_offsets: Called with (group, offsets, producer id, commit) when a group's marker is written.
     """
@@ -68,7 +68,7 @@ class TransactionCoordinator:
         self._by_id: dict[str, Transaction] = {}
 
     def register(self, transactional_id: str) -> tuple[int, int] | None:
-        """A new producer for an id: its producer id and epoch; None while the former transaction is being ended."""
+        """Registers a producer: its producer id and epoch; None while the former transaction is ending."""
         known = self._by_id.get(transactional_id)
         if known is None:
             known = self._by_id[transactional_id] = Transaction(transactional_id, 1000 + len(self._by_id))
@@ -81,7 +81,7 @@ class TransactionCoordinator:
         return known.producer_id, known.epoch
 
     def add_partition(self, transactional_id: str, epoch: int, partition: Partition) -> bool:
-        """Make a partition part of the transaction; False while the former one is being ended.
+        """Adds a partition to the transaction; False while the former transaction is ending.
 
         Raises:
             ProducerFenced: A newer producer has this id.
@@ -95,7 +95,7 @@ class TransactionCoordinator:
         return True
 
     def add_offsets(self, transactional_id: str, epoch: int, group: str, offsets: Mapping[Partition, int]) -> bool:
-        """Make a group's offsets part of the transaction; see ``add_partition``."""
+        """Adds a group's offsets to the transaction; False while the former transaction is ending."""
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.ENDING:
             return False
@@ -104,16 +104,16 @@ class TransactionCoordinator:
         return True
 
     def is_open(self, transactional_id: str, epoch: int) -> bool:
-        """Whether this producer has a transaction open here."""
+        """Whether this producer has an open transaction."""
         known = self._checked(transactional_id, epoch)
         return known.phase is Phase.OPEN
 
     def end(self, transactional_id: str, epoch: int, *, commit: bool) -> None:
-        """Decide; asked again, the answer is the same.
+        """Commits or aborts the transaction; the same request again has no further effect.
 
         Raises:
             ProducerFenced: A newer producer has this id.
-            KafkaFailed: It has been ended the other way, by a request that came late.
+            KafkaFailed: A late request has already ended the transaction the other way.
         """
         known = self._checked(transactional_id, epoch)
         if known.phase is Phase.OPEN:

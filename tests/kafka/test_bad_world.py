@@ -356,7 +356,7 @@ def test_a_state_folder_that_can_not_be_written_stops_with_its_own_code_and_lose
     else:
         start_in_mounts(one, f"mount -t tmpfs -o size=4k tmpfs {folder} && head -c 4096 /dev/zero >{folder}/full")
     assert one.wait() == EXIT_DISK_FAILURE, one.tail()
-    assert "Give the process a state_dir that it may write to" in one.tail()
+    assert "to a folder that the process may write to" in one.tail()
     if why == "a file in its place":
         folder.unlink()
         folder.with_name("elsewhere").rename(folder)
@@ -400,7 +400,7 @@ def test_a_disk_that_fills_up_while_running_stops_with_its_own_code_and_loses_no
     one.wait_running()
     stream.feed_numbers(40_000, 40_000)
     assert one.wait() == EXIT_DISK_FAILURE, one.tail()
-    assert "Make room on the disk" in one.tail()
+    assert "Free space on the disk" in one.tail()
     assert not list(folder.iterdir()), "the full disk is gone with its process"
     one.start()
     waiting(lambda: committed(stream) == 40_000, "all to be committed")
@@ -426,7 +426,7 @@ def test_a_restore_on_a_disk_that_is_too_small_says_so_and_goes_through_where_th
     folder.mkdir()
     start_in_mounts(one, f"mount -t tmpfs -o size=1m tmpfs {folder}")
     assert one.wait() == EXIT_DISK_FAILURE, one.tail()
-    assert "Make room on the disk" in one.tail()
+    assert "Free space on the disk" in one.tail()
     one.start()
     one.wait_running()
     assert one.terminate() == 0

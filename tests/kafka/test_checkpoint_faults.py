@@ -187,7 +187,7 @@ def test_a_store_that_is_slow_and_drops_connections_holds_nothing_up_and_is_told
     waiting(lambda: not one.client.status().checkpoints["ok"], "the store to be told as slow")
     assert one.client.status().checkpoints["uploads"] == 0
     assert not judged(one).passed
-    assert told(one, "the checkpoint store is slow; processing goes on")
+    assert told(one, "the checkpoint store is slow; processing continues")
     link.drop()
     waiting(lambda: len(one.client.status().checkpoints["tasks"]) == stream.partitions, "checkpoints to be stored")
     waiting(lambda: judged(one).passed, "all to be well again")

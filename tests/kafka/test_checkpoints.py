@@ -142,7 +142,7 @@ def test_a_store_that_can_not_be_written_costs_nothing_but_checkpoints_and_is_tr
     assert one.client.status().checkpoints["retry_in_s"] is not None
     waiting(lambda: metrics(one).get("holdfast_checkpoint_store_ok") == 0.0, "the metric")
     assert metrics(one)["holdfast_checkpoint_failures_total"] >= 1
-    assert told(one, "a checkpoint could not be stored; processing goes on")
+    assert told(one, "a checkpoint could not be stored; processing continues")
     feed(stream, one, waiting, 2_000, 4_000)
     (tmp_path / "store").unlink()
     waiting(lambda: one.client.status().checkpoints["ok"], "checkpoints to be stored again")

@@ -32,7 +32,7 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
         stream.application().run(count=1, timeout=5)
     topology, topics = stream.application().topology(), stream.topics
     decided = required_topics.plan(topology, required_topics.read_facts(topics, topology))
-    assert "cleanup.policy from delete to compact" in required_topics.explain(decided)
+    assert any("cleanup.policy from delete to compact" in stage.sentence() for stage in decided.stages)
     required_topics.apply(decided, topics)
     # The broker answers before it has learned of it from the controller.
     waiting(
@@ -153,7 +153,7 @@ def test_a_full_disk_stops_with_its_own_exit_code_and_loses_nothing(stream, work
     stream.feed([(b"k%d" % number, b"1") for number in range(20_000)])
     limited = worker(limit_file_bytes=200_000).start()
     assert limited.wait() == 74, limited.tail()
-    assert "Make room on the disk" in limited.tail()
+    assert "Free space on the disk" in limited.tail()
     free = worker().start().wait_running()
     waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == 20_000, "all to be committed")
     assert free.terminate() == 0

@@ -296,7 +296,7 @@ def test_a_changelog_that_was_lost_is_made_anew_from_the_disk(
 
     one.start()
     assert one.wait() == 64
-    assert "--reseed counts" in one.tail()
+    assert "--store counts --from local" in one.tail()
     one.flags = ("--paused", "--reseed", "counts")
     one.start()
     waiting(lambda: any(stream.topics.end_offsets(changelog, committed=False).values()), "the first records")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.checkpoints import decision, retention
 from holdfast.processors.engine.checkpoints.fetch import Fetcher
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
-from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.upload import Digest, Taken, Uploader
 from holdfast.processors.engine.state.database import LocalFile
 from holdfast.processors.engine.state.task_store import TaskStore
@@ -78,11 +78,11 @@ def checksums_unread(patch: pytest.MonkeyPatch) -> None:
 def marks_unread(patch: pytest.MonkeyPatch) -> None:
     """Files are collected that an upload of another process is about to name."""
 
-    def alive(self: Uploader, place: Place) -> Generator[None, None, list[str]]:
+    def alive(objects: Objects, place: Place, time: Callable[[], float]) -> Generator[None, None, list[str]]:
         yield
         return []
 
-    patch.setattr(Uploader, "_marks_alive", alive)
+    patch.setattr(retention, "_marks_alive", alive)
 
 
 PLANTS: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""How a changelog's topic is configured, why, and what may be chosen otherwise.
+"""The topic configuration of changelogs: its standard entries, their reasons, and the checks of an application's own.
 
 Invariants:
-    - No configuration that can lose state is ever asked for, and none is accepted from an application.
-    - What keeps records longer than was asked for is no drift: keeping is never shortened by itself.
+    - An entry that can lose state is never set, and never accepted from an application.
+    - A topic that keeps records longer than configured is no drift: retention is never shortened.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any, Literal
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 MIN_INSYNC = "min.insync.replicas"
-#: No changelog keeps the marks of deleted keys for less: a worker that is away for longer restores from nothing.
+#: The shortest ``delete.retention.ms``. A worker that is away for longer misses deletes and restores from the start.
 DELETE_RETENTION_MIN_MS = 3_600_000
-#: Copies of a changelog, where there are brokers enough.
+#: Copies of a changelog on a cluster with at least this many brokers.
 REPLICATION = 3
 
 
 class ChangelogConfigInvalid(HoldfastError):
-    """A configuration for a changelog endangers state, or can't be one; fields: store, entry, seen, expected."""
+    """A changelog's configuration endangers state, or is no valid one; fields: store, entry, seen, expected."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: its value, how another value is judged, and why it is chosen so."""
+    """One entry: its standard value, the rule by which another value fits, and the reason."""
 
     value: str
     rule: Literal["is", "at least", "at most"]
     why: str
 
     def fits(self, seen: str, value: str) -> bool:
-        """Whether ``seen`` does what ``value`` is asked for; what is no number has to be the same."""
+        """Whether ``seen`` is as good as ``value``; texts have to be equal."""
         if self.rule == "is" or seen == value:
             return seen == value
         try:
@@ -46,33 +46,29 @@ class Entry:
 
 ENTRIES: Mapping[str, Entry] = {
     "cleanup.policy": Entry(
-        "compact", "is", "the newest value of each key stays for ever; nothing goes by age or by size"
+        "compact", "is", "the newest value of each key stays for ever; nothing is deleted by age or by size"
     ),
     "min.compaction.lag.ms": Entry(
-        "3600000", "at least", "the last hour stays whole, so that a snapshot can still read an exact range"
+        "3600000", "at least", "the last hour stays uncompacted, so that a snapshot can still read an exact range"
     ),
     "max.compaction.lag.ms": Entry(
-        "604800000",
-        "at most",
-        "what was overwritten or deleted is gone after a week and a segment, however little it is",
+        "604800000", "at most", "overwritten and deleted values are gone after a week and one segment"
     ),
     "delete.retention.ms": Entry(
-        "86400000", "at least", "marks of deleted keys stay a day, longer than any restore or any absence should take"
+        "86400000", "at least", "tombstones of deleted keys stay a day, longer than a restore or an outage should take"
     ),
     "segment.bytes": Entry(
-        "134217728", "at most", "the newest segment is never compacted and is always replayed: 128 MiB take seconds"
+        "134217728", "at most", "the newest segment is never compacted and always replayed: 128 MiB take seconds"
     ),
-    "segment.ms": Entry(
-        "21600000", "at most", "a slow changelog, too, closes a segment every 6 hours, and can be compacted"
-    ),
+    "segment.ms": Entry("21600000", "at most", "even a slow changelog closes a segment every 6 hours for compaction"),
 }
-#: The configuration of every changelog, where nothing else is asked for.
+#: The standard configuration of every changelog.
 CHANGELOG_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in ENTRIES.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """How many copies, how many of them a commit waits for, and why."""
+    """The number of replicas, min.insync.replicas, and the reason for both."""
 
     replication: int
     min_insync: int
@@ -80,76 +76,82 @@ class Durability:
 
 
 def durability(brokers: int, inputs_replication: int = 0) -> Durability:
-    """What a new changelog gets on a cluster of so many brokers; never fewer copies than its inputs have."""
+    """The replication of a new changelog on a cluster of ``brokers``; at least that of its inputs."""
     copies = max(1, min(brokers, max(REPLICATION, inputs_replication)))
     insync = min_insync(copies)
     if copies >= REPLICATION:
-        why = f"{brokers} brokers: any one may be lost without losing state or stopping commits"
+        why = f"{brokers} brokers: one broker may fail without losing state or stopping commits"
     elif copies == 2:
-        why = "2 brokers: state has a second copy, and commits go on while one of them is away"
+        why = "2 brokers: state has a second copy, and commits continue while one broker is away"
     else:
-        why = "1 broker: there is no place for a second copy; losing its disk loses the changelog"
+        why = "1 broker: no second copy is possible; losing its disk loses the changelog"
     return Durability(copies, insync, why)
 
 
 def min_insync(replication: int) -> int:
-    """The copies that a commit waits for.
+    """The number of replicas that a commit waits for.
 
-    Of three, two: one broker may go, and what was answered is still on another. Of two, one: waiting for both would
-    stop every commit while one restarts.
+    Two of three: one broker may fail, and another one still has every commit. One of two: waiting for both would stop
+    every commit while one broker restarts.
     """
     return 1 if replication < REPLICATION else replication // 2 + 1
 
 
 def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, str]:
-    """The configuration of one store's changelog: the standard one, and what was asked for instead.
+    """The configuration of one store's changelog: the standard entries with the application's overrides.
 
     Raises:
-        ChangelogConfigInvalid: An override could lose state, or is no configuration.
+        ChangelogConfigInvalid: An override could lose state, or is no valid entry.
     """
     config = dict(CHANGELOG_CONFIG)
     for entry, value in (overrides or {}).items():
         if not isinstance(entry, str) or isinstance(value, bool | float) or not isinstance(value, str | int):
             raise _invalid(
-                store, str(entry), value, "text or a whole number", "Give names and values as Kafka has them."
+                store, str(entry), value, "text or a whole number", "Write names and values as Kafka documents them."
             )
         config[entry] = str(value)
     policy = config["cleanup.policy"]
     if policy != "compact":
-        reason = "records would be deleted by age or size, and with them keys that still live"
-        raise _invalid(store, "cleanup.policy", policy, f"compact ({reason})", "Take it out.")
+        reason = "any other policy deletes live keys by age or size"
+        raise _invalid(store, "cleanup.policy", policy, f"compact ({reason})", "Take `cleanup.policy` out.")
     for entry, least in (("delete.retention.ms", DELETE_RETENTION_MIN_MS), (MIN_INSYNC, 1)):
         if entry in config and _number(store, entry, config[entry]) < least:
             shown = f"{least} or more" + (
-                "" if entry == MIN_INSYNC else " (deleted keys could come back to a worker that was away for longer)"
+                "" if entry == MIN_INSYNC else " (deleted keys could return on a worker that was away for longer)"
             )
-            raise _invalid(store, entry, config[entry], shown, f"Set it to {least} or more, or take it out.")
+            raise _invalid(store, entry, config[entry], shown, f"Set `{entry}` to {least} or more, or take it out.")
     shortest, longest = (
         _number(store, entry, config[entry]) for entry in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )
     if shortest > longest:
         expected = f"at most max.compaction.lag.ms, which is {longest}"
-        raise _invalid(store, "min.compaction.lag.ms", str(shortest), expected, "Raise the other, too, or lower this.")
+        raise _invalid(
+            store,
+            "min.compaction.lag.ms",
+            str(shortest),
+            expected,
+            "Raise `max.compaction.lag.ms`, or lower `min.compaction.lag.ms`.",
+        )
     return config
 
 
 def drift(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, str]:
-    """The entries to be set, with their values; those that keep more than was asked for are none."""
+    """The entries to set on the topic; an entry that keeps more than expected is left out."""
     found = {}
     for name, value in _with_room(expected, seen).items():
-        told, entry = seen.get(name), ENTRIES.get(name)
+        present, entry = seen.get(name), ENTRIES.get(name)
         if name == MIN_INSYNC:
-            if told is not None and told != value:
+            if present is not None and present != value:
                 found[name] = value
-        elif told is None or not (entry.fits(told, value) if entry is not None else told == value):
+        elif present is None or not (entry.fits(present, value) if entry is not None else present == value):
             found[name] = value
     return found
 
 
 def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[str, str]:
-    """What is asked for, where records that are left uncompacted for longer than was asked for stay so.
+    """The expected entries, with ``max.compaction.lag.ms`` raised to the topic's ``min.compaction.lag.ms``.
 
-    The broker takes no longest time that is below the shortest one; so the longest is then that one.
+    The topic keeps a larger minimum, and the broker refuses a maximum below the minimum.
     """
     least, most = "min.compaction.lag.ms", "max.compaction.lag.ms"
     kept = seen.get(least, "")
@@ -159,14 +161,14 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Entries that are left as they are although they differ -> (seen, expected)."""
+    """Entries that differ and stay, because they keep more: name -> (seen, expected)."""
     differing = {name: (seen[name], value) for name, value in expected.items() if seen.get(name, value) != value}
-    mended = drift(expected, seen)
-    return {name: pair for name, pair in differing.items() if name not in mended}
+    repaired = drift(expected, seen)
+    return {name: pair for name, pair in differing.items() if name not in repaired}
 
 
 def reason_for(entry: str) -> str:
-    """Why a changelog has this entry; empty for one that only the application asks for."""
+    """The reason for a standard entry; empty for an entry of the application."""
     return ENTRIES[entry].why if entry in ENTRIES else ""
 
 
@@ -174,12 +176,12 @@ def _number(store: str, entry: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise _invalid(store, entry, value, "a whole number", "Correct it.") from None
+        raise _invalid(store, entry, value, "a whole number", f"Correct `{entry}` in `changelog_config`.") from None
 
 
 def _invalid(store: str, entry: str, seen: Any, expected: str, action: str) -> ChangelogConfigInvalid:
     return ChangelogConfigInvalid(
-        f"The changelog of store {store} was given {entry}={seen}, expected {expected}.",
+        f"changelog_config gives the changelog of store {store} {entry}={seen}, expected {expected}.",
         action=action,
         store=store,
         entry=entry,

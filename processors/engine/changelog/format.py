@@ -1,14 +1,15 @@
-"""The bytes of a changelog record and of a stored value; versioned, never pickled.
+"""The bytes of changelog records and stored values.
 
     key    0x01 | u32 BE length of the message key | message key | state key (UTF-8)
     value  0x01 | codec | int64 BE event time in ms | payload          (no value: the key is deleted)
     meta   key 0x00 "meta", value JSON: next input offsets and more    (never part of the state)
 
-The first byte of key and value is the format version. The message key is length-prefixed, so that no two
-pairs of (message key, state key) share their bytes.
+The first byte of a key and of a value is the format version. The message key is length-prefixed, so that different
+pairs of message key and state key have different bytes.
 
 Invariants:
-    - What this version writes, every later version reads; an unknown version is refused by name.
+    - Every later version reads what this version writes; an unknown version is refused.
+    - Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
-#: The input offset in the meta record of a changelog that is being written from elsewhere, and is not whole yet: no
-#: group ever has it committed, so nobody takes such a changelog for state.
+#: The input offset in the meta record of a changelog while it is loaded from the warehouse. No group ever commits this
+#: offset, so no worker restores from such a changelog.
 UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
+#: The first byte of a text in JSON.
+_QUOTE = 0x22
 pack_head = _JSON_HEAD.pack
 
 encode_json = msgspec.json.Encoder().encode
@@ -45,7 +48,7 @@ decode_json = msgspec.json.Decoder().decode
 
 
 class FormatUnknown(HoldfastError):
-    """Bytes on disk or in a changelog have a version that this code can't read."""
+    """Bytes on disk or in a changelog have a format version that this code can't read."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -55,55 +58,53 @@ class ValueNotStorable(HoldfastError):
 
 
 def key_prefix(message_key: bytes) -> bytes:
-    """What the keys of all state of one message key begin with."""
+    """The prefix of all changelog keys of one message key."""
     return _LENGTH.pack(KEY_VERSION, len(message_key)) + message_key
 
 
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
-    """The keys of one state key for many message keys, each with ``before`` in front."""
+    """The changelog keys of one state key for many message keys, each with ``before`` in front."""
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}
     return [heads[len(key)] + key + state_key for key in message_keys]
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
-    """Take a data key apart into message key and state key.
+    """The message key and the state key of a changelog key.
 
     Raises:
-        FormatUnknown: The key's version is not ours.
+        FormatUnknown: The key has another version.
     """
     if key[:1] != bytes([KEY_VERSION]):
-        raise FormatUnknown(
-            f"A changelog key begins with version {key[:1].hex() or 'nothing'}, expected {KEY_VERSION:02x}.",
-            action="Run the Holdfast version that wrote it, or a newer one.",
-        )
+        raise _unknown(f"A changelog key begins with version {key[:1].hex() or 'nothing'}", f"{KEY_VERSION:02x}")
     _, length = _LENGTH.unpack_from(key)
     start = _LENGTH.size
     return key[start : start + length], key[start + length :].decode()
 
 
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
-    """Wrap a JSON value.
+    """The stored form of a JSON value; ``where`` goes into the error.
 
     Raises:
-        ValueNotStorable: The value has a part that JSON can't hold.
+        ValueNotStorable: JSON can't hold a part of the value.
     """
     try:
         payload = encode_json(value)
-        if isinstance(value, (bytes, bytearray, memoryview)):
+        # The first test of each line is quick, and false for nearly all values: each stateful message comes here.
+        if payload[0] == _QUOTE and isinstance(value, (bytes, bytearray, memoryview)):
             raise TypeError("bytes would come back as text")
         if b"null" in payload and not _is_finite(value):
             raise ValueError("NaN and infinity would come back as null")
     except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as failure:
         raise ValueNotStorable(
             f"A state value of type {type(value).__name__}{where} can't be written as JSON: {failure}.",
-            action="Set values made of dict, list, str, int, float, bool and None, or use set_bytes.",
+            action="Set values made of dict, list, str, int, float, bool and None, or use `state.set_bytes`.",
             value_type=type(value).__name__,
         ) from failure
     return pack_head(VALUE_VERSION, CODEC_JSON, timestamp_ms) + payload
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether there is no float in a value that JSON has no number for."""
+    """Whether a value has neither NaN nor infinity, which JSON can't hold."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
@@ -114,30 +115,31 @@ def _is_finite(value: Any) -> bool:
 
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
-    """Wrap raw bytes."""
+    """The stored form of raw bytes."""
     return pack_head(VALUE_VERSION, CODEC_BYTES, timestamp_ms) + value
 
 
 def decode_value(stored: bytes) -> Any:
-    """The value inside an envelope: any JSON value, or bytes.
+    """The JSON value or the bytes of a stored value.
 
     Raises:
-        FormatUnknown: The version or the codec is not one of ours.
+        FormatUnknown: The version or the codec is unknown.
     """
     if stored[0] != VALUE_VERSION:
-        raise FormatUnknown(
-            f"A stored value has format version {stored[0]}, expected {VALUE_VERSION}.",
-            action="Run the Holdfast version that wrote it, or a newer one.",
-            version=stored[0],
-        )
+        raise _unknown(f"A stored value has format version {stored[0]}", VALUE_VERSION, version=stored[0])
     if stored[1] == CODEC_JSON:
         return decode_json(stored[HEAD_SIZE:])
     if stored[1] == CODEC_BYTES:
         return stored[HEAD_SIZE:]
-    raise FormatUnknown(
-        f"A stored value has codec {stored[1]}, expected {CODEC_JSON} (JSON) or {CODEC_BYTES} (bytes).",
-        action="Run the Holdfast version that wrote it, or a newer one.",
-        codec=stored[1],
+    known = f"{CODEC_JSON} (JSON) or {CODEC_BYTES} (bytes)"
+    raise _unknown(f"A stored value has codec {stored[1]}", known, codec=stored[1])
+
+
+def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
+    return FormatUnknown(
+        f"{seen}, expected {expected}.",
+        action="Run the Holdfast version that wrote it, or a newer version.",
+        **fields,
     )
 
 
@@ -148,10 +150,14 @@ def event_time_ms(stored: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogMeta:
-    """What every transaction leaves in each changelog of its task: the inputs that the state now holds.
+    """The meta record that every transaction writes to each changelog of its task.
 
-    ``sources`` has the topic ids of the inputs, so that a source that was made anew is known; ``owner`` is the
-    transactional id of the worker, so that its heir can end what it leaves open.
+    Attributes:
+        inputs: The next input offset of each topic; the state holds all messages before it.
+        transaction: The number of the transaction.
+        code_version: The version of the worker that wrote it.
+        sources: The topic ids of the inputs; a recreated source has another id.
+        owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
     """
 
     inputs: Mapping[str, int]
@@ -161,7 +167,7 @@ class ChangelogMeta:
     owner: str = ""
 
     def encode(self) -> bytes:
-        """As JSON bytes."""
+        """The record as JSON."""
         return encode_json(
             {
                 "version": META_VERSION,
@@ -175,18 +181,15 @@ class ChangelogMeta:
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """From JSON bytes.
+        """The record of these JSON bytes.
 
         Raises:
-            FormatUnknown: The version is not ours.
+            FormatUnknown: The record has another version.
         """
         fields = json.loads(raw)
-        if fields.get("version") != META_VERSION:
-            raise FormatUnknown(
-                f"A changelog's meta record has version {fields.get('version')}, expected {META_VERSION}.",
-                action="Run the Holdfast version that wrote it, or a newer one.",
-                version=fields.get("version"),
-            )
+        version = fields.get("version")
+        if version != META_VERSION:
+            raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
         return ChangelogMeta(
             fields["inputs"],
             fields["transaction"],

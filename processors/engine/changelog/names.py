@@ -1,4 +1,4 @@
-"""The names of changelogs and of the engine's transactional ids; built here and nowhere else."""
+"""The names of changelogs, of the groups of shadows, and of transactional ids; no other module builds them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import re
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
-#: Kafka's own bound on a topic name.
+#: Kafka's limit of a topic name, in characters.
 TOPIC_NAME_MAX = 249
-#: A program's name has 128 characters at most, its slot included.
+#: A program of the supervisor has a name of at most 128 characters, slot included.
 SHADOW_NAME_MAX = 110
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class IllegalName(HoldfastError):
-    """A name can't be used in Kafka."""
+    """Kafka refuses a name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 def check_name(name: str, what: str) -> str:
-    """Return ``name`` if Kafka can use it in a topic name.
+    """The name itself, if Kafka allows it in a topic name; ``what`` names it in the error.
 
     Raises:
-        IllegalName: It is empty, too long, or has characters that Kafka refuses.
+        IllegalName: The name is empty, too long, or has characters that Kafka refuses.
     """
     if not _LEGAL.fullmatch(name) or len(name) > TOPIC_NAME_MAX or name in (".", ".."):
         raise IllegalName(
             f"The {what} {name!r} can't be used in Kafka.",
-            action=f"Use 1 to {TOPIC_NAME_MAX} letters, digits, dots, underscores and dashes.",
+            action=f"Change it to 1 to {TOPIC_NAME_MAX} letters, digits, dots, underscores and dashes.",
             name=name,
         )
     return name
@@ -41,7 +41,7 @@ def changelog_topic(processor: str, store: str) -> str:
 
 
 def shadow_group(processor: str, store: str) -> str:
-    """The group of what builds one store of a processor anew, beside it; short enough to be a program's name."""
+    """The consumer group of the shadow that rebuilds one store; short enough for a program's name."""
     name = f"{processor}--rebuild-{store}"
     if len(name) <= SHADOW_NAME_MAX:
         return name
@@ -49,15 +49,15 @@ def shadow_group(processor: str, store: str) -> str:
 
 
 def filling_topic(processor: str, store: str) -> str:
-    """The topic, shaped like a store's changelog, that a table is loaded to before the store takes it over."""
+    """The topic that a table is loaded to before its store adopts it; it has the format of a changelog."""
     return check_name(f"{processor}--fill-{store}-changelog", "name of the topic that a table is loaded to")
 
 
 def loading_id(processor: str) -> str:
-    """The transactional id of who writes a processor's changelogs while no worker does."""
+    """The transactional id for writing a processor's changelogs while no worker runs."""
     return f"holdfast-{processor}-load"
 
 
 def transactional_id(processor: str, host: str, slot: str) -> str:
-    """Stable for one worker slot, so that a restart at once ends what its former life left open."""
+    """The transactional id of one worker slot. It is stable: a restarted worker ends its former open transaction."""
     return f"holdfast-{processor}-{host}-{slot}"

@@ -1,8 +1,8 @@
-"""Which checkpoint may a task be restored from, and if none, why not? Pure functions over facts.
+"""The choice of the checkpoint that a task is restored from, with the reason for each refusal. Pure functions of facts.
 
 Invariants:
-    - A checkpoint that is refused costs time only: the changelog holds everything.
-    - Age counts as in the coherence guard: what is restored from a checkpoint is local state like any other.
+    - A refused checkpoint costs time only: the changelog holds the whole state.
+    - The age limit is the same as in the coherence guard: an unpacked checkpoint is local state like any other.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
 from holdfast.processors.engine.state.coherence import ChangelogFacts, doubt_of_age
 
-#: A checkpoint is used when it spares the replay of so many changelog offsets, and of half of them all.
+#: A checkpoint is used if it saves the replay of this many changelog offsets, and of at least half of all offsets.
 SPARES_AT_LEAST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a task is about to restore.
+    """The state that a task is about to restore.
 
     Args:
-        task: Its name.
-        database: What can open the files of a checkpoint here.
+        task: The task's name.
+        database: The file format of the worker's backend.
         changelogs: Facts by store.
-        committed: The group's committed offset of each input; None when there is none.
-        sources: The inputs' topic ids.
+        committed: The group's committed offset of each input; None without one.
+        sources: The topic ids of the inputs.
         now: Wall-clock seconds since 1970.
-        replay: Changelog offsets to replay without a checkpoint.
+        replay: The changelog offsets to replay without a checkpoint.
     """
 
     task: str
@@ -42,7 +42,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A checkpoint that is not used, and why."""
+    """A checkpoint that is not used, with the reason."""
 
     checkpoint_id: str
     why: str
@@ -50,27 +50,27 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Checkpoints that may be used, the best first, and those that may not."""
+    """The usable checkpoints, the best first, and the refused ones."""
 
     usable: tuple[Manifest, ...]
     refused: tuple[Refusal, ...]
 
 
-#: A download that brings no byte for so many seconds is given up.
+#: A download without a new byte for this many seconds is given up.
 SILENT_MAX_S = 60.0
-#: A store that has told nothing at all for so many seconds is taken for one that hangs; nobody waits for it.
+#: A store without any answer for this many seconds counts as hanging.
 NOTHING_MAX_S = 15.0
-#: A replay is expected to do at least so many offsets in a second; a download may take as long as that, or a minute.
+#: The expected speed of a replay, in offsets a second. A download may take as long as the replay, or a minute.
 REPLAY_PER_S = 50_000
 
 
 @dataclass(slots=True)
 class Patience:
-    """For how long a download is waited for: the changelog could be replayed instead.
+    """The time limit of a download, after which the changelog is replayed instead.
 
     Attributes:
-        replay: Offsets that a full replay has.
-        began_at: When it began, by a monotonic clock, in seconds.
+        replay: The offsets of a full replay.
+        began_at: The start of the download, in seconds of a monotonic clock.
     """
 
     replay: int
@@ -79,29 +79,29 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """Why it is waited for no longer; None while it is.
+        """The reason to give the download up; None while it may continue.
 
         Args:
-            now: The same clock.
-            received: Bytes so far.
+            now: Seconds of the same clock.
+            received: The bytes received so far.
         """
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:
-            return f"the store told nothing for {NOTHING_MAX_S:.0f} s"
+            return f"the store gave no answer for {NOTHING_MAX_S:.0f} s"
         if now - self._heard_at > SILENT_MAX_S:
-            return f"looking for one brought nothing for {SILENT_MAX_S:.0f} s"
+            return f"the download received nothing for {SILENT_MAX_S:.0f} s"
         took, bound = now - self.began_at, max(SILENT_MAX_S, self.replay / REPLAY_PER_S)
         return None if took <= bound else f"the download took {took:.0f} s, longer than a replay would"
 
 
 def worth_looking(replay: int) -> bool:
-    """Whether a replay of so many offsets is long enough to look for a checkpoint at all."""
+    """Whether a replay of this many offsets is long enough to look for a checkpoint."""
     return replay >= SPARES_AT_LEAST
 
 
 def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
-    """Sort checkpoints into those that may be used, the shortest tail first, and those that may not."""
+    """Divides checkpoints into usable ones, the shortest tail first, and refused ones."""
     usable: list[Manifest] = []
     refused: list[Refusal] = []
     for manifest in found:
@@ -115,7 +115,7 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
 
 
 def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
-    """Why a checkpoint may not be used; None when it may."""
+    """The reason to refuse a checkpoint; None for a usable one."""
     return (
         _of_another_kind(manifest, wanted)
         or _of_other_topics(manifest, wanted)
@@ -126,7 +126,7 @@ def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def tail_of(manifest: Manifest, wanted: Wanted) -> int:
-    """Changelog offsets that are left to replay after this checkpoint."""
+    """The changelog offsets to replay after this checkpoint."""
     return sum(max(0, facts.end - manifest.meta.stores[store].offset) for store, facts in wanted.changelogs.items())
 
 
@@ -161,13 +161,13 @@ def _of_other_topics(manifest: Manifest, wanted: Wanted) -> str | None:
 
 
 def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
-    """State is written after the commit of its offsets: what is ahead of the group belongs to offsets that are gone."""
+    """State is written after the commit of its offsets, so state ahead of the group belongs to lost offsets."""
     held = [manifest.meta.inputs, *(at.inputs for at in manifest.meta.stores.values())]
     for topic, committed in wanted.committed.items():
         most = max((inputs[topic] for inputs in held if topic in inputs), default=None)
         if most is not None and (committed is None or most > committed):
-            said = "nothing" if committed is None else f"only up to {committed}"
-            return f"it holds {topic} up to {most}, the group has committed {said}"
+            upto = "nothing" if committed is None else f"only up to {committed}"
+            return f"it holds {topic} up to {most}, the group has committed {upto}"
     return None
 
 
@@ -182,5 +182,5 @@ def _too_old(manifest: Manifest, wanted: Wanted) -> str | None:
 def _not_worth_it(manifest: Manifest, wanted: Wanted) -> str | None:
     tail = tail_of(manifest, wanted)
     if wanted.replay - tail < max(SPARES_AT_LEAST, wanted.replay // 2):
-        return f"it would spare too little: {tail} offsets to replay after it, {wanted.replay} without it"
+        return f"it would save too little: {tail} offsets to replay after it, {wanted.replay} without it"
     return None

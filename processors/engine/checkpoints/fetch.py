@@ -1,8 +1,8 @@
-"""The download of a task's best checkpoint into a scratch folder, every file checked on its way.
+"""Downloads a task's best checkpoint into a scratch folder, and checks the checksum of every file.
 
 Invariants:
-    - What is handed on is whole and has the checksums of its manifest; nothing else ever reaches a state folder.
-    - Whatever goes wrong is a reason, told with the result: the task is then restored from its changelog alone.
+    - A result is complete and has the checksums of its manifest; nothing else reaches a state folder.
+    - A failure is a reason in the result, not an exception: the changelog then restores the task.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from holdfast.processors.engine.state.database import DatabaseFiles
 
 _log = structlog.get_logger("checkpoints.fetch")
 
-#: So many manifests are looked at, the newest first.
+#: The number of manifests that are read, the newest first.
 MANIFESTS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was found: a checkpoint, whole, at ``path``, or none; and why others, or all, were refused.
+    """The result of a search for a checkpoint.
 
-    ``path`` is where its files are, or what is left of them; None when nothing was fetched.
+    Attributes:
+        manifest: The downloaded checkpoint; None if there is none.
+        path: The folder of the download, complete or not; None if nothing was downloaded.
+        refused: The refused checkpoints, with their reasons.
     """
 
     manifest: Manifest | None
@@ -40,7 +43,7 @@ class Fetched:
     refused: tuple[Refusal, ...] = ()
 
     def told(self) -> dict[str, object]:
-        """For the log and the status."""
+        """The result as fields for the log and the status."""
         used = self.manifest
         return {
             "used": None if used is None else used.checkpoint_id,
@@ -51,11 +54,11 @@ class Fetched:
 
 
 class CheckpointUnavailable(HoldfastError):
-    """The checkpoint store has no checkpoint that could be had and used."""
+    """The checkpoint store has no usable checkpoint."""
 
 
 class Damaged(Exception):
-    """An object is not what its manifest says."""
+    """An object differs from its manifest."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name.rpartition('/')[2]} {why}")
@@ -67,9 +70,9 @@ class Fetcher:
     """Downloads checkpoints.
 
     Args:
-        objects: Where they are.
-        files: What writes the local files.
-        suspect: Told which objects are damaged.
+        objects: The checkpoint store.
+        files: Writes the local files.
+        suspect: Collects the names of damaged objects.
     """
 
     objects: Objects
@@ -77,7 +80,7 @@ class Fetcher:
     suspect: set[str]
 
     def run(self, place: Place, wanted: Wanted, path: Path, job: Job) -> Generator[None, None, Fetched]:
-        """Download the best checkpoint that may be used to ``path``, in steps; never raises what the store does."""
+        """Downloads the best usable checkpoint to ``path``, in steps; failures of the store are in the result."""
         refused: list[Refusal] = []
         try:
             found = yield from self._manifests(place, refused)
@@ -93,7 +96,7 @@ class Fetcher:
                         self.suspect.add(failure.object)
                     continue
                 return Fetched(manifest, path, tuple(refused))
-        except GeneratorExit:  # nobody wants it any more
+        except GeneratorExit:  # cancelled
             self.files.clear(path)
             raise
         except StorageFailed as failure:
@@ -138,17 +141,17 @@ def obtain_checkpoint(
     folder: Path,
     refuses: Callable[[Manifest], str | None] = lambda manifest: None,
 ) -> tuple[Manifest, Path]:
-    """Bring a task's newest checkpoint to this machine, for a reader; one that was brought before is not brought again.
+    """A task's newest checkpoint as a local folder, for a reader; one that is already there is not loaded again.
 
     Args:
         objects: The checkpoint store.
-        files: What writes the local files.
-        place: Whose checkpoints.
-        folder: A scratch folder; the checkpoint is below it, under its id, once it is whole.
-        refuses: Why a checkpoint is not wanted; None when it is.
+        files: Writes the local files.
+        place: The task's checkpoints.
+        folder: A scratch folder; a complete checkpoint is a folder in it, named by its id.
+        refuses: Returns the reason to refuse a checkpoint, or None.
 
     Raises:
-        CheckpointUnavailable: There is none, or each was refused or is damaged; says why.
+        CheckpointUnavailable: There is none, or every checkpoint was refused or is damaged; with the reasons.
     """
     fetcher, job = Fetcher(objects, files, set()), Job()
     refused: list[Refusal] = []
@@ -178,11 +181,11 @@ def obtain_checkpoint(
                 why = f"the local disk refused: {failure}"
             files.clear(part)
         refused.append(Refusal(manifest.checkpoint_id, why))
-    told = "; ".join(f"{each.checkpoint_id}: {each.why}" for each in refused) or "there is none"
+    reasons = "; ".join(f"{each.checkpoint_id}: {each.why}" for each in refused) or "there is none"
     raise CheckpointUnavailable(
         f"The checkpoint store {objects.shown} has no checkpoint of {place.processor}, task {place.task}, that can be "
-        f"used: {told}.",
-        action="Take one (materialise the store's state asset), or read the changelog instead.",
+        f"used: {reasons}.",
+        action="Materialise the store's state asset, which takes a checkpoint; or read the changelog instead.",
         processor=place.processor,
         task=place.task,
     )

@@ -1,11 +1,11 @@
-"""The checkpoints of one worker: taken on a timer, on demand and at its end, and looked for when a disk was lost.
+"""The checkpoints of one worker: taken on a timer, on demand and at its end; fetched when local state is lost.
 
-On the worker's thread a checkpoint is hard links, and the flush of what RocksDB had in memory; all else is done beside
-its turns. One upload runs at a time. A store that is away, full, slow or refuses costs nothing but the checkpoints.
+On the worker's thread a checkpoint costs a flush of RocksDB and hard links. Uploads and downloads run beside the
+worker's turns, one upload at a time. If the store is unreachable, full or slow, checkpoints are late, and nothing else.
 
 Invariants:
-    - Processing never waits for the store, and never ends because of it.
-    - What is uploaded is committed state with its own offsets: both come from one checkpoint of the database.
+    - Processing never waits for the store, and never fails because of it.
+    - An upload holds committed state and its offsets: both come from one checkpoint of the database.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 
 _log = structlog.get_logger("checkpoints")
 
-#: After a failed upload the next one waits this long, in seconds, then twice as long each time, up to the second.
+#: Seconds before the retry of a failed upload: the first value, doubled after each failure, up to the second value.
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
-#: Checkpoints that are due and not stored for longer than the time between two, and for so many seconds at least, are
-#: a reason to say so: nothing fails, and yet a lost disk would cost more and more.
+#: A store is reported as slow if a due checkpoint is not stored after the interval of checkpoints, and after at least
+#: this many seconds. Without checkpoints, a restore after the loss of a disk takes longer and longer.
 SLOW_AFTER_S = 10.0
-#: Folders in the state folder of a slot.
+#: Scratch folders in the state folder of a slot.
 UPLOADS, DOWNLOADS = ".upload", ".download"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
-    """When checkpoints are taken: every so many seconds; at its end a worker waits so many seconds for them."""
+    """The seconds between checkpoints, and the seconds that a stopping worker waits for its last uploads."""
 
     every_s: float = 600.0
     stop_wait_s: float = 5.0
 
 
 class CheckpointedTask(Protocol):
-    """A task, as far as its checkpoints need it; ``runtime.task.Task``."""
+    """The port through which checkpoints see a task; ``runtime.task.Task`` implements it."""
 
     name: str
     partition: int
@@ -59,25 +59,23 @@ class CheckpointedTask(Protocol):
 
     @property
     def meta(self) -> TaskMeta:
-        """Offsets and topics of the committed state."""
-        ...
+        """The offsets of the committed state."""
 
     @property
     def running(self) -> bool:
         """Whether the task is restored and processes input."""
-        ...
 
 
 class CheckpointKeeper:
-    """Takes, uploads and fetches checkpoints for one worker; on its thread.
+    """Takes, uploads and fetches the checkpoints of one worker. All methods run on the worker's thread.
 
     Args:
-        storage: Where they go, and what carries them there.
-        files: The local files.
+        storage: The checkpoint store, and the runner of uploads and downloads.
+        files: The files of local databases.
         folder: The worker's state folder.
         clock: The worker's time.
-        options: When.
-        code_version: Of the processor.
+        options: The interval, and the wait at the end.
+        code_version: The processor's code version.
     """
 
     def __init__(  # tidy: allow-wide because each is a part of the world that only the caller can name.
@@ -114,19 +112,19 @@ class CheckpointKeeper:
         self._last: dict[str, dict[str, Any]] = {}
         self._uploads = self._failures = self._bytes = 0
         self._error: str | None = None
-        #: Since when there is something to store; None while there is nothing.
+        #: When the oldest checkpoint that is not stored became due; None if all are stored.
         self._busy_since: float | None = None
-        self._slow_told = False
-        for left in (UPLOADS, DOWNLOADS):  # by a former life that was killed
-            files.clear(folder.path / left)
+        self._slow_logged = False
+        for leftover in (UPLOADS, DOWNLOADS):  # of a killed process
+            files.clear(folder.path / leftover)
 
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
     def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Called in each turn of the worker: take a checkpoint when it is time, and see what became of uploads.
+        """Takes a checkpoint if one is due, and handles ended uploads; the worker calls this in each turn.
 
         Raises:
-            StateCorrupt: A store is damaged.
+            StateCorrupt: A database is damaged.
         """
         self._work.turn()
         idle, now = self._is_idle(), self._clock.monotonic()
@@ -144,27 +142,27 @@ class CheckpointKeeper:
                 self._begin()
 
     def ask(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """Take checkpoints of these tasks soon; returns the names of those that have something new."""
+        """Schedules checkpoints of these tasks; returns the names of the tasks with uncheckpointed state."""
         asked = [task.name for task in tasks if self._is_new(task)]
         self._due += [name for name in asked if name not in self._due]
         return asked
 
     def ask_now(self, tasks: Sequence[CheckpointedTask]) -> list[str]:
-        """The same on somebody's request: a store that failed just now is tried again at once."""
+        """Like ``ask``, and without the wait after a failure: a user asked for the checkpoints."""
         self._retry_at = self._clock.monotonic()
         return self.ask(tasks)
 
     def take_all(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """The worker is about to close its stores: take a checkpoint of each now, to be uploaded by ``finish``."""
+        """Takes a checkpoint of each task, before the worker closes its databases; ``finish`` uploads them."""
         for task in tasks:
             if self._is_new(task):
                 try:
                     self._take(task)
-                except StateCorrupt as damage:  # it is moved aside when it is closed; all of it is committed
+                except StateCorrupt as damage:  # ``close`` moves it aside; the changelog holds all of its state
                     _log.error("a store was found damaged by its last checkpoint", task=task.name, error=damage.message)
 
     def finish(self) -> None:
-        """Wait for the uploads of what was taken, as long as the settings allow; what is not done then is given up."""
+        """Uploads the last checkpoints, within ``stop_wait_s``; then gives up."""
         until = self._clock.monotonic() + self._options.stop_wait_s
         while not self._is_idle() or self._taken:
             if self._job is None:
@@ -181,39 +179,39 @@ class CheckpointKeeper:
             self._work.wait(min(left, 0.1))
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancels running uploads and downloads."""
         if self._job is not None:
             self._job.cancel()
         self._work.close()
 
-    # -- looking for one ---------------------------------------------------------------------------------------------
+    # -- fetching ----------------------------------------------------------------------------------------------------
 
     def fetch(self, task: CheckpointedTask, wanted: Wanted) -> Job:
-        """Look for a checkpoint beside the worker's turns; the job's result is what was found (``Fetched``)."""
+        """Starts the search for a checkpoint beside the worker's turns; the job's result is a ``Fetched``."""
         path = self._folder.path / DOWNLOADS / f"{self._folder.task(task.name).name}.{self._storage.new_id()}"
         _log.info("looking for a checkpoint", task=task.name, replay=wanted.replay, store=self._storage.objects.shown)
         place = self._place(task)
         return self._work.start(lambda job: self._fetcher.run(place, wanted, path, job))
 
     def wait(self, seconds: float) -> None:
-        """Nothing else is to be done: let what is under way go on for so long."""
+        """Waits up to ``seconds`` for running uploads and downloads, while the worker is idle."""
         self._work.turn()
         self._work.wait(seconds)
 
     def discard(self, fetched: Fetched) -> None:
-        """What was fetched is not used."""
+        """Deletes a download that is not used."""
         if fetched.path is not None:
             self._files.clear(fetched.path)
 
     @property
     def database(self) -> str:
-        """What can open the local files."""
+        """The file format of the local databases."""
         return self._files.kind
 
-    # -- what is told ------------------------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
-        """For the status: how the store does, and the last checkpoint of each task."""
+        """The fields of the worker's status: the store's condition, and the last checkpoint of each task."""
         now = self._clock.monotonic()
         error = self._error or self._slow(now)
         return {
@@ -233,27 +231,27 @@ class CheckpointKeeper:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _watch(self, now: float, *, idle: bool) -> None:
-        """Note since when there is something to store, and warn once when the store takes it too slowly."""
+        """Notes when a checkpoint became due, and warns once if the store is slow."""
         if idle:
-            self._busy_since, self._slow_told = None, False
+            self._busy_since, self._slow_logged = None, False
             return
         self._busy_since = now if self._busy_since is None else self._busy_since
         slow = self._slow(now)
-        if slow is not None and self._error is None and not self._slow_told:
-            self._slow_told = True
+        if slow is not None and self._error is None and not self._slow_logged:
+            self._slow_logged = True
             _log.warning(
-                "the checkpoint store is slow; processing goes on", why=slow, store=self._storage.objects.shown
+                "the checkpoint store is slow; processing continues", why=slow, store=self._storage.objects.shown
             )
 
     def _slow(self, now: float) -> str | None:
-        """Why the store counts as slow; None while it doesn't."""
+        """The reason why the store counts as slow, or None."""
         since = self._busy_since
         if since is None or now - since <= max(SLOW_AFTER_S, self._options.every_s):
             return None
         return f"it is slow: checkpoints that were due {now - since:.0f} s ago are not stored yet"
 
     def _is_new(self, task: CheckpointedTask) -> bool:
-        """Whether there is something that the last checkpoint of this worker does not have."""
+        """Whether the task has state that this worker's last checkpoint of it lacks."""
         meta = task.meta
         if not task.running or task.store is None or not meta.stores or meta.restoring:
             return False
@@ -297,7 +295,7 @@ class CheckpointKeeper:
         self._error = why
         self._retry_at = self._clock.monotonic() + self._retry_s
         _log.warning(
-            "a checkpoint could not be stored; processing goes on",
+            "a checkpoint could not be stored; processing continues",
             task=task,
             error=why,
             store=self._storage.objects.shown,

@@ -1,4 +1,4 @@
-"""The checkpoints of a worker as the settings want them."""
+"""Builds the checkpoint keeper of a worker from the settings."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def open_keeper(
     clock: Clock,
     topology: Topology,
 ) -> CheckpointKeeper | None:
-    """What takes a worker's checkpoints; None where there are none: switched off, no changelogs, or no files to copy.
+    """The worker's checkpoint keeper; None if checkpoints are off, or without changelogs, or without database files.
 
     Args:
-        databases: Where state lives.
-        settings: Whether, how often, and where to.
-        storage: Where to instead; None for what the settings say.
+        databases: The worker's databases.
+        settings: Interval and address of the checkpoint store.
+        storage: The store to use instead of that of the settings; None for the settings.
         folder: The worker's state folder.
         clock: The worker's time.
-        topology: What it runs.
+        topology: The processor.
 
     Raises:
-        StorageUnusable: The settings name a store that there is no driver for.
+        StorageUnusable: No driver is installed for the store of the settings.
     """
     chosen = settings.checkpoints
     if not chosen.enabled or not topology.changelogs or not isinstance(databases, DatabaseFiles):

@@ -1,4 +1,4 @@
-"""What checkpoints need of the outside: objects, the files of a database, work beside the worker's turns, and names."""
+"""The ports of checkpoints: an object store, work beside the worker's turns, and unique names."""
 
 from __future__ import annotations
 
@@ -8,73 +8,63 @@ from typing import Any, Protocol
 
 
 class Objects(Protocol):
-    """An object store; ``infra.storage.objects.FsspecObjects`` is the real one. Everything raises StorageFailed."""
+    """An object store; ``FsspecObjects`` implements it. Every method may raise StorageFailed."""
 
     @property
     def shown(self) -> str:
-        """Its address for people, without secrets."""
-        ...
+        """The store's address without secrets."""
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Names and sizes (bytes) of the objects below a folder, whose name ends with ``/``."""
-        ...
+        """Names and sizes (bytes) of all objects below a folder; its name ends with ``/``."""
 
     def read(self, name: str) -> bytes:
-        """A small object; ObjectMissing when it is not there."""
-        ...
+        """The content of a small object; raises ObjectMissing if it is absent."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """An object in pieces; ObjectMissing when it is not there."""
-        ...
+        """The content of an object in pieces; raises ObjectMissing if it is absent."""
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """Make or replace an object: whole or not at all."""
-        ...
+        """Creates or replaces an object atomically."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects, those that are there."""
-        ...
+        """Deletes objects; absent names are ignored."""
 
 
 @dataclass(slots=True)
 class Job:
-    """Work under way beside the worker's turns."""
+    """An upload or a download that runs beside the worker's turns."""
 
     done: bool = False
     cancelled: bool = False
     result: Any = None
     failure: BaseException | None = None
-    #: What a reader may be told about it.
+    #: Numbers for the status.
     progress: dict[str, int] = field(default_factory=dict)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more; it ends after its current step."""
+        """Ends the job after its current step."""
         self.cancelled = True
 
 
 class Work(Protocol):
-    """Runs work beside the worker's turns: threads, or, where time is simulated, a step in each turn."""
+    """Runs jobs beside the worker's turns: on threads, or in simulated time one step in each turn."""
 
     def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
-        """Begin; each step is one piece of reading or writing, and what is returned at the end is the job's result."""
-        ...
+        """Starts a job. Each step reads or writes one piece; the generator's return value is the job's result."""
 
     def turn(self) -> None:
-        """Called in each of the worker's turns."""
-        ...
+        """Called in each turn of the worker."""
 
     def wait(self, seconds: float) -> None:
-        """Let work go on for so long, or until a job is done."""
-        ...
+        """Waits up to ``seconds`` for the end of a job."""
 
     def close(self) -> None:
-        """Give up all jobs."""
-        ...
+        """Cancels all jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The world of checkpoints: where they go, who carries them there, and names that nobody had before."""
+    """The outside world of checkpoints: the store, the runner of jobs, and a source of unique names."""
 
     objects: Objects
     work: Work

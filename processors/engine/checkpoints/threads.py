@@ -1,4 +1,4 @@
-"""Work beside the worker's turns, on threads of this process."""
+"""Runs uploads and downloads on threads of this process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from holdfast.processors.engine.checkpoints.ports import Job
 
-#: So many transfers at once.
+#: Jobs that run at the same time; further jobs wait.
 THREADS_MAX = 4
 
 
 class ThreadedWork:
-    """See ``Work``: each job has a thread, and some of them run at a time. Threads end with the process."""
+    """Runs each job on a daemon thread, which ends with the process."""
 
     def __init__(self) -> None:
         self._room = threading.Semaphore(THREADS_MAX)
@@ -22,22 +22,22 @@ class ThreadedWork:
         self._jobs: list[Job] = []
 
     def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
-        """See ``Work.start``."""
+        """Starts a job on a thread of its own."""
         job = Job()
         self._jobs = [*(known for known in self._jobs if not known.done), job]
         threading.Thread(target=self._run, args=(work, job), name="checkpoint", daemon=True).start()
         return job
 
     def turn(self) -> None:
-        """See ``Work.turn``: threads need none."""
+        """Does nothing: threads run by themselves."""
 
     def wait(self, seconds: float) -> None:
-        """See ``Work.wait``."""
+        """Waits up to ``seconds`` for the end of a job."""
         self._changed.wait(max(seconds, 0.0))
         self._changed.clear()
 
     def close(self) -> None:
-        """See ``Work.close``: each ends after its current step, or with the process."""
+        """Cancels all jobs; each thread ends after its current step."""
         for job in self._jobs:
             job.cancel()
 
@@ -45,22 +45,21 @@ class ThreadedWork:
         try:
             with self._room:
                 run_steps(work(job), job)
-        except (
-            BaseException
-        ) as failure:  # of a store's driver, such as a cancelled task: it ends the job, not its waiters
+        # A driver may raise a BaseException, such as asyncio's CancelledError: it must end the job, or waiters hang.
+        except BaseException as failure:
             job.failure = failure
             job.done = True
         self._changed.set()
 
 
 def run_steps(steps: Iterator[None], job: Job) -> None:
-    """Run a job to its end, or until it is cancelled."""
+    """Runs a job until it ends or is cancelled."""
     while not job.done:
         step(steps, job)
 
 
 def step(steps: Iterator[None], job: Job) -> None:
-    """One step of a job; its end, result or failure is noted in it."""
+    """Runs one step of a job, and stores its end, result or failure in the job."""
     try:
         if job.cancelled:
             _close(steps)
@@ -82,5 +81,5 @@ def _close(steps: Iterator[None]) -> None:
 
 
 def random_id() -> str:
-    """A name that nobody had before."""
+    """A unique name: 64 random bits as hex."""
     return uuid.uuid4().hex[:16]

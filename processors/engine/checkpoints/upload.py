@@ -1,19 +1,13 @@
-"""The upload of one checkpoint, and the collection of what no checkpoint needs any more.
+"""Uploads one checkpoint.
 
-Steps, and what is true if we die after each:
-    1. a mark says that an upload is under way     - others collect nothing until it is gone, or a day old
-    2. the newest manifest is read                 - its files may be shared: nobody collects them while it is newest
-    3. new files are written                       - no manifest names them: they are collected once the mark is gone
-                                                     (where this fails and we live, we delete them ourselves)
-    4. the manifest is written                     - the checkpoint is there
-    5. the mark is deleted                         - the same
-    6. old manifests are deleted, then files that no manifest names
-
-Why nobody can delete what another's manifest refers to: names are unique to an upload, and only files of the newest
-manifest are shared. A collector lists files, manifests, marks, and manifests again, in this order, and stops at any
-mark. An upload that it saw no mark of has either written its manifest (it is in the second list), or not yet read
-which manifest is the newest: that will be one that the collector keeps, or one that it never saw. A collector that
-stands still before it deletes changes nothing about that: what it deletes is named by no manifest ever again.
+The steps, and the situation if the process dies after each:
+    1. write a mark of the running upload    - other workers delete nothing until the mark is gone, or a day old
+    2. read the newest manifest              - its files can be shared; they are kept while it is the newest
+    3. write new files                       - no manifest names them; they are deleted after the mark is gone
+                                               (if a write fails, the uploader deletes them itself)
+    4. write the manifest                    - the checkpoint is complete
+    5. delete the mark                       - the checkpoint is complete
+    6. delete old manifests and unused files - ``retention`` has the rules
 """
 
 from __future__ import annotations
@@ -37,15 +31,11 @@ from holdfast.processors.engine.checkpoints.manifest import (
     id_of,
 )
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
+from holdfast.processors.engine.checkpoints.retention import collect
 from holdfast.processors.engine.state.database import DatabaseFiles, LocalFile
 from holdfast.processors.engine.state.task_store import TaskMeta
 
-#: So many checkpoints of a task are kept: one to use, and one in case that its files are damaged.
-MANIFESTS_KEPT = 2
-#: A mark that is older, in seconds, was left by an upload that died.
-MARK_ABANDONED_S = 86_400.0
-
-#: Checksums of local files that are remembered; beyond, files are read again.
+#: Checksums of local files in memory; beyond this number files are read again.
 CHECKSUMS_KNOWN_MAX = 20_000
 
 #: Files of a checkpoint by size and SHA-256.
@@ -54,7 +44,7 @@ Sharable = dict[int, dict[str, CheckpointFile]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A checkpoint on the local disk, and what is known about it."""
+    """A checkpoint on the local disk that waits for its upload."""
 
     place: Place
     path: Path
@@ -66,7 +56,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What came of an upload: how many bytes were new, and how many files of earlier checkpoints it shares."""
+    """A finished upload: its manifest, the bytes that were written, and the files shared with earlier checkpoints."""
 
     manifest: Manifest
     bytes_new: int
@@ -75,16 +65,16 @@ class Uploaded:
 
 @dataclass(slots=True)
 class Uploader:
-    """Uploads checkpoints of one worker.
+    """Uploads the checkpoints of one worker.
 
     Args:
-        objects: Where they go.
-        files: What reads the local files.
-        holder: Who we are: nobody else that lives has this name.
-        new_id: Makes names that nobody had before.
-        time: Wall-clock seconds since 1970.
+        objects: The checkpoint store.
+        files: Reads the local files.
+        holder: The worker's name in marks; no other live worker has it.
+        new_id: Returns unique names.
+        time: Returns wall-clock seconds since 1970.
         known: The SHA-256 of local files by their identity.
-        suspect: Objects that were found damaged; they are written anew.
+        suspect: Damaged objects; they are not shared, but written again.
     """
 
     objects: Objects
@@ -96,11 +86,11 @@ class Uploader:
     suspect: set[str]
 
     def run(self, taken: Taken, job: Job) -> Generator[None, None, Uploaded]:
-        """Upload a checkpoint in steps; returns what came of it (``Uploaded``), and removes the local copy.
+        """Uploads a checkpoint in steps, and deletes the local copy.
 
         Raises:
-            StorageFailed: The store is away, full or refuses.
-            OSError: The local disk does.
+            StorageFailed: The store is unreachable, full, or refuses.
+            OSError: The local disk refuses.
         """
         try:
             place, upload = taken.place, self.new_id()
@@ -119,44 +109,20 @@ class Uploader:
             yield from self._publish(name, manifest)
             self.objects.delete([place.mark(self.holder, upload)])
             yield
-            yield from self.collect(place)
+            yield from collect(self.objects, place, self.time)
             new = [part for part in parts if f"/{upload}/" in part.object]
             return Uploaded(manifest, sum(part.size for part in new), len(parts) - len(new))
         finally:
             self.files.clear(taken.path)
 
-    def collect(self, place: Place) -> Iterator[None]:
-        """Delete old checkpoints and unused files of a task, in steps, unless somebody else is uploading to it.
-
-        Raises:
-            StorageFailed: The store is away, or refuses.
-        """
-        files = self.objects.sizes(place.files)
-        yield
-        first = sorted(name for name in self.objects.sizes(place.manifests) if generation_of(name))
-        yield
-        marks = yield from self._marks_alive(place)
-        second = [name for name in self.objects.sizes(place.manifests) if generation_of(name)]
-        if marks:
-            return
-        yield
-        old = first[:-MANIFESTS_KEPT]
-        used = yield from self._named_by(set(second) - set(old))
-        if used is None:
-            return
-        self.objects.delete(old)
-        yield
-        self.objects.delete(sorted(set(files) - used))
-
     def _take_back(self, place: Place, upload: str) -> None:
-        """Delete what an upload wrote that failed before its manifest: tried again and again, it would fill a store
-        that is full already."""
+        """Deletes the files of a failed upload; otherwise its retries would fill a store that is full already."""
         with contextlib.suppress(StorageFailed):
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
         ours = [name for name in self.objects.sizes(place.uploads) if self._is_ours(name)]
-        if ours:  # of our own uploads that failed, or of a former life
+        if ours:  # of failed uploads, or of a killed process
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
@@ -176,7 +142,7 @@ class Uploader:
             return newest, None
 
     def _sharable(self, place: Place, before: tuple[str, Manifest | None] | None) -> Generator[None, None, Sharable]:
-        """By size and checksum, the files of the newest checkpoint that are there."""
+        """The undamaged files of the newest checkpoint, by size and checksum."""
         found: Sharable = {}
         if before is not None and before[1] is not None:
             there = self.objects.sizes(place.files)
@@ -189,7 +155,7 @@ class Uploader:
     def _carry(
         self, taken: Taken, upload: str, sharable: Sharable, job: Job
     ) -> Generator[None, None, list[CheckpointFile]]:
-        """Write the files that are new."""
+        """Writes new files; returns all files of the checkpoint."""
         parts: list[CheckpointFile] = []
         local = self.files.files(taken.path)
         job.progress.update(bytes=0, bytes_total=sum(file.size for file in local))
@@ -227,40 +193,9 @@ class Uploader:
             self.known.clear()
         self.known[file.identity] = digest.hex
 
-    def _marks_alive(self, place: Place) -> Generator[None, None, list[str]]:
-        alive = []
-        for mark in self.objects.sizes(place.uploads):
-            since = self.time()
-            try:
-                since = float(json.loads(self.objects.read(mark))["since"])
-            except ObjectMissing:
-                continue
-            except (ValueError, KeyError, TypeError):
-                since = self.time()  # somebody's mark all the same
-            if self.time() - since < MARK_ABANDONED_S:
-                alive.append(mark)
-            else:
-                self.objects.delete([mark])
-            yield
-        yield
-        return alive
-
-    def _named_by(self, manifests: Iterable[str]) -> Generator[None, None, set[str] | None]:
-        """The objects that these manifests name; None when that can't be known."""
-        named: set[str] = set()
-        for name in sorted(manifests):
-            try:
-                named.update(file.object for file in Manifest.decode(self.objects.read(name)).files)
-            except (ObjectMissing, FormatUnknown):
-                return None  # somebody else collects, or a later version uploads here: it may know better
-            except ManifestDamaged:
-                pass  # nobody can ever restore from it
-            yield
-        return named
-
 
 class Digest:
-    """SHA-256 and size of what goes by: ``hex`` and ``size`` are as of now."""
+    """SHA-256 and size of a stream of pieces, so far."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -268,11 +203,11 @@ class Digest:
 
     @property
     def hex(self) -> str:
-        """The checksum."""
+        """The checksum of the pieces so far."""
         return self._sha256.hexdigest()
 
     def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Hand pieces on."""
+        """Passes pieces on, and adds them to checksum and size."""
         for chunk in chunks:
             self._sha256.update(chunk)
             self.size += len(chunk)

@@ -1,4 +1,4 @@
-"""The typed columns of a built-in aggregation: they are known, a model can only make their types more exact."""
+"""The typed columns of a built-in aggregation. They are known without a model; a model makes their types more exact."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: What a column holds where no model says more: a least, greatest or last value may be anything, so it is a text.
+#: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
 
 def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema:
-    """The columns of an aggregation.
+    """The typed columns of an aggregation.
 
     Args:
-        aggregation: Its columns.
-        model: A model with a field for some of them; None leaves all as they are known.
+        aggregation: The aggregation.
+        model: A model with fields for some of its columns; None for the known types.
 
     Raises:
-        SchemaInvalid: The model has a field that is no column.
+        SchemaInvalid: The model has a field that is no column of the aggregation.
     """
-    said = {} if model is None else {column.name: column for column in schema_of(model).columns}
-    unknown = sorted(set(said) - {column_name(name) for name in aggregation.columns})
+    declared = {} if model is None else {column.name: column for column in schema_of(model).columns}
+    unknown = sorted(set(declared) - {column_name(name) for name in aggregation.columns})
     if unknown:
         raise SchemaInvalid(
             f"The model of an aggregation has {', '.join(unknown)}; its columns are {', '.join(aggregation.columns)}.",
-            action="Name the model's fields as the aggregation's columns are.",
+            action=f"Rename or remove {', '.join(unknown)} in the model.",
         )
     columns = []
     for name, made in aggregation.columns.items():
         kind = _KINDS.get(made.kind, TEXT)
-        told = said.get(column_name(name))
-        if told is not None and not isinstance(kind, Quotient):
-            kind = told.type
-        # A column that is new to the aggregation is absent from what was stored before, until the key's next message.
+        modelled = declared.get(column_name(name))
+        if modelled is not None and not isinstance(kind, Quotient):
+            kind = modelled.type
+        # Not required: values stored before a column was added lack it, until the key's next message.
         columns.append(Column(column_name(name), kind, False, ((made.kind, name),), made.describe()))
     return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))

@@ -1,19 +1,20 @@
-"""Built-in running aggregates of each key: what they are, their stored form, and the plain way to compute them.
+"""Built-in running aggregates of each key: their definition, their stored form, and their plain computation.
 
-The state of a key is one JSON value under the state key ``aggregate``; columns are grouped by what they compute::
+The state of a key is one JSON value under the state key ``aggregate``; columns are grouped by aggregator::
 
     {"format": 1, "count": {"orders": 3}, "sum": {"total": 12.5}, "mean": {"average": {"sum": 12.5, "count": 3}}}
 
 ``min``, ``max`` and ``last`` hold the value, ``collect`` a list, the oldest item first.
 
 Invariants:
-    - This module is the reference: ``columnar`` gives the same results and the same bytes, or leaves a slice to it.
-    - A column that a stored value does not have begins anew, also when a name now stands for another computation.
-    - No number that JSON can't hold gets into a state: a total that overflows fails its message.
+    - This module is the reference: ``columnar`` gives the same results and the same bytes, or leaves a run to it.
+    - A column starts empty if the stored value lacks it, or holds another aggregator under its name.
+    - No state holds a number that JSON can't hold: a total that overflows fails its message.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -23,37 +24,37 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.processors.engine.changelog.format import FormatUnknown
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.state.store import State
+    from holdfast.processors.engine.state.interface import State
 
 #: The state key under which an aggregation keeps its one value for each message key.
 STATE_KEY = "aggregate"
 FORMAT = "format"
 FORMAT_VERSION = 1
 
-#: What a column is about: a field by its name, a function of the message's value, or None for the value itself.
+#: The input of a column: a field's name, a function of the message's value, or None for the value itself.
 Field = str | Callable[[Any], Any] | None
 
 
 class AggregationInvalid(HoldfastError):
-    """An aggregation was declared in a way that can't run."""
+    """The declaration of an aggregation can't run."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class AggregationFailed(HoldfastError):
-    """A message has not what an aggregation needs."""
+    """A message lacks a field of an aggregation, or has a value that can't be aggregated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregator:
-    """One column's computation; use one of the classes below.
+    """The computation of one column; use one of its subclasses.
 
     Args:
-        of: The field's name, a function of the value (called once for each message, without effects of its own;
-            called again when a message of its batch fails), or None for the whole value.
+        of: The field's name; or a function of the value, without side effects, as it is called again if a message of
+            its batch fails; or None for the whole value.
 
     Raises:
-        AggregationInvalid: ``of`` is nothing of these.
+        AggregationInvalid: ``of`` is none of these.
     """
 
     kind: ClassVar[str] = ""
@@ -63,14 +64,14 @@ class Aggregator:
         if self.of is not None and not isinstance(self.of, str) and not callable(self.of):
             raise AggregationInvalid(
                 f"{type(self).__name__} got {self.of!r}, expected a field's name or a function of the value.",
-                action='Write, for example, Sum("amount").',
+                action=f'Write, for example, `{type(self).__name__}("amount")`.',
             )
 
     def read(self, value: Any, column: str) -> Any:
-        """What the message has for this column.
+        """The message's item for this column.
 
         Raises:
-            AggregationFailed: The field is missing.
+            AggregationFailed: The field is missing, or its value can't be aggregated.
         """
         of = self.of
         if isinstance(of, str):
@@ -78,7 +79,7 @@ class Aggregator:
                 return value[of]
             seen = "is missing"
             if not isinstance(value, Mapping):
-                seen += f": the value is {type(value).__name__}, no object"
+                seen += f": the value is a {type(value).__name__}, expected an object"
             raise self.failed(column, seen, type(value).__name__)
         if of is None:
             return value
@@ -88,7 +89,7 @@ class Aggregator:
             raise self.failed(column, f"raised {type(failure).__name__}: {failure}", type(value).__name__) from failure
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """What is held after one more message; ``held`` is None before the first."""
+        """The stored value after one more message; ``held`` is the one before, None for the first message."""
         raise NotImplementedError
 
     def result(self, held: Any, column: str) -> Any:
@@ -96,23 +97,23 @@ class Aggregator:
         return held
 
     def failed(self, column: str, seen: str, seen_type: str) -> AggregationFailed:
-        """The error of a message that has not what this column needs."""
+        """The error for a message that this column can't aggregate."""
         return AggregationFailed(
             f"Column {column!r} is {self.describe()}, but the message's {_named(self.of)} {seen}.",
-            action="Correct the producer, filter such messages before the aggregation, or set dead_letter_topic.",
+            action="Correct the producer, filter such messages before the aggregation, or set `dead_letter_topic`.",
             column=column,
             field=_shown(self.of),
             seen=seen_type,
         )
 
     def describe(self) -> str:
-        """As in ``sum(amount)``."""
+        """The column as text, for example ``sum(amount)``."""
         return f"{self.kind}({_shown(self.of)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Count(Aggregator):
-    """The number of messages; it takes no field."""
+    """The number of messages; without a field."""
 
     kind: ClassVar[str] = "count"
 
@@ -120,15 +121,15 @@ class Count(Aggregator):
         if self.of is not None:
             raise AggregationInvalid(
                 f"Count counts messages and takes no field, but got {self.of!r}.",
-                action="Write Count(), and filter before the aggregation what is not to be counted.",
+                action="Write `Count()`, and filter messages before the aggregation.",
             )
 
     def read(self, value: Any, column: str) -> Any:
-        """Nothing is asked of the message."""
+        """None: a count needs nothing of the message."""
         return None
 
     def add(self, held: Any, item: Any, column: str) -> int:
-        """One more."""
+        """The count with one more message."""
         return 1 if held is None else int(held) + 1
 
 
@@ -142,7 +143,7 @@ class _OfNumbers(Aggregator):
         raise self.failed(column, f"is {type(item).__name__}, expected a number", type(item).__name__)
 
     def finite(self, number: int | float, column: str) -> int | float:
-        """The number, if JSON can hold it."""
+        """The number itself, if JSON can hold it."""
         if type(number) is float and not isfinite(number):
             raise self.failed(column, f"gives {number}, which JSON can't hold", "float")
         return number
@@ -150,37 +151,40 @@ class _OfNumbers(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Sum(_OfNumbers):
-    """The total of a numeric field, added one by one in the order of the messages."""
+    """The total of a numeric field, added in the order of the messages."""
 
     kind: ClassVar[str] = "sum"
 
     def add(self, held: Any, item: Any, column: str) -> int | float:
-        """One more."""
+        """The total with one more item."""
         return item if held is None else self.finite(_plus(self, held, item, column), column)
 
 
 @dataclass(frozen=True, slots=True)
 class Mean(_OfNumbers):
-    """The mean of a numeric field: the total, as ``Sum`` makes it, divided by the count."""
+    """The mean of a numeric field: its total, as ``Sum`` computes it, divided by the count."""
 
     kind: ClassVar[str] = "mean"
 
     def add(self, held: Any, item: Any, column: str) -> dict[str, Any]:
-        """One more."""
+        """Total and count with one more item."""
         if held is None:
             return {"sum": item, "count": 1}
         return {"sum": self.finite(_plus(self, held["sum"], item, column), column), "count": held["count"] + 1}
 
     def result(self, held: Any, column: str) -> float:
-        """Total by count."""
+        """Total divided by count."""
         try:
             return float(held["sum"] / held["count"])
-        except OverflowError as failure:  # an integer beyond all floats
+        except OverflowError as failure:  # an integer above the largest float
             raise self.failed(column, "is an integer whose mean no float can hold", "int") from failure
 
 
-class _Ordered(Aggregator):
+class _Extreme(Aggregator):
+    """The first of the items that no other item beats."""
+
     __slots__ = ()
+    beats: ClassVar[Callable[[Any, Any], bool]]
 
     def read(self, value: Any, column: str) -> int | float | str:
         item = Aggregator.read(self, value, column)
@@ -189,49 +193,39 @@ class _Ordered(Aggregator):
         seen = str(item) if type(item) is float else type(item).__name__
         raise self.failed(column, f"is {seen}, expected a number or a text", type(item).__name__)
 
-    def comparable(self, held: Any, item: Any, column: str) -> None:
-        """Refuse to compare texts with numbers."""
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        if held is None:
+            return item
         if (type(held) is str) is not (type(item) is str):
-            seen = f"is {type(item).__name__}, and what is held {type(held).__name__}: they can't be compared"
+            seen = f"is {type(item).__name__}, but the stored value is {type(held).__name__}: they can't be compared"
             raise self.failed(column, seen, type(item).__name__)
+        return item if type(self).beats(item, held) else held
 
 
 @dataclass(frozen=True, slots=True)
-class Min(_Ordered):
-    """The least of a field of numbers, or of texts; of equal values the first."""
+class Min(_Extreme):
+    """The least value of a field of numbers, or of texts; the first one of equal values."""
 
     kind: ClassVar[str] = "min"
-
-    def add(self, held: Any, item: Any, column: str) -> Any:
-        """One more."""
-        if held is None:
-            return item
-        self.comparable(held, item, column)
-        return item if item < held else held
+    beats: ClassVar[Callable[[Any, Any], bool]] = operator.lt
 
 
 @dataclass(frozen=True, slots=True)
-class Max(_Ordered):
-    """The greatest of a field of numbers, or of texts; of equal values the first."""
+class Max(_Extreme):
+    """The greatest value of a field of numbers, or of texts; the first one of equal values."""
 
     kind: ClassVar[str] = "max"
-
-    def add(self, held: Any, item: Any, column: str) -> Any:
-        """One more."""
-        if held is None:
-            return item
-        self.comparable(held, item, column)
-        return item if item > held else held
+    beats: ClassVar[Callable[[Any, Any], bool]] = operator.gt
 
 
 @dataclass(frozen=True, slots=True)
 class Last(Aggregator):
-    """The newest value of a field, whatever it is."""
+    """The newest value of a field, of any type."""
 
     kind: ClassVar[str] = "last"
 
     def add(self, held: Any, item: Any, column: str) -> Any:
-        """The new one."""
+        """The new item."""
         return item
 
 
@@ -240,7 +234,7 @@ class Collect(Aggregator):
     """The newest values of a field, the oldest first.
 
     Args:
-        limit: How many are kept at the most: the whole list is stored with each message.
+        limit: The number of values that are kept; each message stores the whole list.
     """
 
     kind: ClassVar[str] = "collect"
@@ -250,17 +244,17 @@ class Collect(Aggregator):
         Aggregator.__post_init__(self)
         if type(self.limit) is not int or self.limit < 1:
             raise AggregationInvalid(
-                f"Collect has the limit {self.limit!r}, expected a whole number from 1 on: a list that only grows "
-                "would be stored whole with each message.",
-                action='Write, for example, Collect("amount", limit=100) to keep the newest hundred.',
+                f"Collect has the limit {self.limit!r}, expected a whole number, 1 or more: each message stores the "
+                "whole list.",
+                action='Write, for example, `Collect("amount", limit=100)` to keep the newest hundred.',
             )
 
     def add(self, held: Any, item: Any, column: str) -> list[Any]:
-        """One more, and the oldest gone."""
+        """The list with the new item, without the oldest items beyond the limit."""
         return [*(held or ()), item][-self.limit :]
 
     def describe(self) -> str:
-        """With the limit."""
+        """The column as text, for example ``collect(amount, limit=100)``."""
         return f"{self.kind}({_shown(self.of)}, limit={self.limit})"
 
 
@@ -268,29 +262,30 @@ AGGREGATORS: Mapping[str, type[Aggregator]] = {made.kind: made for made in (Coun
 
 
 class Aggregation:
-    """Columns over the messages of each key; called as a stateful function of one message.
+    """The columns of one aggregation; a stateful function of one message.
 
     Args:
         columns: Aggregators by the column's name, in the order of the output.
 
     Raises:
-        AggregationInvalid: There are no columns, or some are no aggregators.
+        AggregationInvalid: There are no columns, or one is no aggregator.
     """
 
     def __init__(self, columns: Mapping[str, Aggregator]) -> None:
         if not columns:
             raise AggregationInvalid(
-                "An aggregation has no columns.", action='Name at least one, as in aggregate({"orders": Count()}).'
+                "An aggregation has no columns; expected at least one.",
+                action='Write, for example, `aggregate({"orders": Count()})`.',
             )
         for name, made in columns.items():
             _check_column(name, made)
         self.columns: Mapping[str, Aggregator] = dict(columns)
-        #: What errors call the step.
+        #: The step's name in errors.
         self.__name__ = "aggregate"
 
     @property
     def kinds(self) -> dict[str, list[str]]:
-        """The columns' names by what they compute, both in the order of their first column."""
+        """The columns' names by aggregator, both in the order of the columns."""
         found: dict[str, list[str]] = {}
         for name, made in self.columns.items():
             found.setdefault(made.kind, []).append(name)
@@ -298,19 +293,19 @@ class Aggregation:
 
     @property
     def functions(self) -> tuple[Callable[[Any], Any], ...]:
-        """The users' functions in it."""
+        """The user functions of the columns."""
         return tuple(made.of for made in self.columns.values() if callable(made.of))
 
     def describe(self) -> tuple[str, ...]:
-        """One line for each column, as in ``total = sum(amount)``."""
+        """One line for each column, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())
 
     def __call__(self, value: Any, state: State) -> dict[str, Any]:
-        """Take one message in, and give the key's aggregates.
+        """Adds one message to the state of its key; returns the key's aggregates.
 
         Raises:
-            AggregationFailed: The message has not what a column needs; the state is as before.
-            FormatUnknown: The stored aggregates are of another version.
+            AggregationFailed: The message can't be aggregated; the state is unchanged.
+            FormatUnknown: The stored aggregates have another format version.
         """
         held = stored_columns(state.get(STATE_KEY))
         stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
@@ -328,10 +323,10 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def stored_columns(stored: Any) -> Mapping[str, Any]:
-    """What a stored value holds: by kind, then by column. None holds nothing.
+    """The columns of a stored value, by aggregator and then by name; none for the stored value None.
 
     Raises:
-        FormatUnknown: The value is of another version, or no aggregate.
+        FormatUnknown: The value has another format version, or is no aggregate.
     """
     if stored is None:
         return _NOTHING
@@ -339,7 +334,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
     if version != FORMAT_VERSION:
         raise FormatUnknown(
             f"Stored aggregates have format version {version}, expected {FORMAT_VERSION}.",
-            action="Run the Holdfast version that wrote them, or give the aggregation a store of its own.",
+            action="Run the Holdfast version that wrote them, or set another `store` for the aggregation.",
             version=version,
         )
     return dict(stored)
@@ -348,14 +343,15 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
 def _check_column(name: Any, made: Any) -> None:
     if not isinstance(name, str) or not name:
         raise AggregationInvalid(
-            f"A column has the name {name!r}, expected a text that is not empty.", action="Name columns by texts."
+            f"A column has the name {name!r}, expected a text that is not empty.",
+            action="Correct the name in `aggregate`.",
         )
     if isinstance(made, Aggregator) and type(made) in AGGREGATORS.values():
         return
     known = ", ".join(kind.__name__ for kind in AGGREGATORS.values())
     raise AggregationInvalid(
-        f"Column {name!r} is {made!r}, which is no aggregator; there are {known}.",
-        action='Write, for example, {"total": Sum("amount")}.',
+        f"Column {name!r} is {made!r}, expected one of {known}.",
+        action='Write, for example, `{"total": Sum("amount")}`.',
         column=name,
     )
 
@@ -363,7 +359,7 @@ def _check_column(name: Any, made: Any) -> None:
 def _plus(made: Aggregator, held: int | float, item: int | float, column: str) -> int | float:
     try:
         return held + item
-    except OverflowError as failure:  # an integer beyond all floats
+    except OverflowError as failure:  # an integer above the largest float
         raise made.failed(column, "is an integer that can't be added to a float", "int") from failure
 
 

@@ -1,11 +1,25 @@
-"""A built-in aggregation over whole runs of messages: columns instead of calls, with the results of the plain path.
+"""Computes a built-in aggregation for a whole run of messages on numpy columns, with the results of the plain path.
 
-Keys have rows; what a row holds came from the store, and goes back into the store's overlay before a commit, and before
-the plain path works on the key. A run that can't be done to the bit changes nothing at all.
+Each key has a row. A row comes from the store at its first use, and returns to the store's overlay before a commit, or
+when the plain path needs the key::
+
+    messages   decode the needed fields      numpy, one step for each rank     encode all outputs
+    k1 {...} ─► amount 3.0 ─┐                sort by row:  k1 k1 k2        ┌─► {"total":3.0}
+    k2 {...} ─► amount 1.0 ─┼─► Segments ─►  kernels.running_sum(...)  ────┼─► {"total":1.0}
+    k1 {...} ─► amount 2.0 ─┘                                              └─► {"total":5.0}
+
+    rows       store.read_many ─► row arrays ─► (commit) _state_form % parts ─► store.write_many
+
+A run that numpy can't compute to the bit raises ``Unfit`` before anything changes; then the plain path takes the run.
+The tricks, and the tests that fail if one is wrong (``tests/unit/processors/test_columnar*.py``):
+
+- ``_reader_of`` decodes only the needed fields, if ``skipping_is_safe`` shows that the skipped rest can't be invalid.
+- ``_state_form`` is a bytes template with ``%b`` places; filling it is faster than encoding objects.
+- ``kernels`` sorts small row numbers as 16-bit integers, which numpy does by radix sort.
 
 Invariants:
-    - A row is never older than what the store's overlay has for its key.
-    - Bytes of outputs and state are those that ``Aggregation`` and ``State.set`` make.
+    - A row is never older than the overlay's value of its key.
+    - The bytes of outputs and state are the same as those of ``Aggregation`` and ``State.set``.
 """
 
 from __future__ import annotations
@@ -24,25 +38,25 @@ from holdfast.processors.engine.dataframe.columns import (
     Column,
     CountColumn,
     LastColumn,
-    Lines,
     MeanColumn,
     NumberColumn,
     StoredMean,
     Unfit,
+    as_json,
     check_scalars,
     numbers_of,
 )
 from holdfast.processors.engine.dataframe.kernels import Places, Segments
 from holdfast.processors.engine.record_size import UNLIMITED
 
-#: What a row takes beside its key's bytes and its columns: the key's object and its place in the dict, in bytes.
+#: Bytes of a row in memory beyond the key's bytes and the columns: the key's object and its share of the dict.
 ROW_BYTES = 200
 COLUMN_BYTES = 24
-#: A number as JSON has at the most so many characters, a character of a text as many bytes.
+#: The longest number in JSON, in characters; the longest character of a text in JSON, in bytes.
 NUMBER_CHARACTERS, CHARACTER_BYTES = 26, 6
-#: So long a message can't have a number with too many digits.
+#: A message up to this length has no number with more digits than a float allows.
 DIGITS_MAX = 300
-#: So many rows are written back at once.
+#: Rows that are written back at once.
 PIECE_ROWS = 1000
 
 _JSON_HEAD = bytes([VALUE_VERSION, CODEC_JSON])
@@ -51,29 +65,27 @@ _ZERO, _E, _PLUS, _LOWER = ord("0"), ord("e"), ord("+"), 0x20
 
 
 class RowStore(Protocol):
-    """Where rows come from and go to; see ``processors.engine.state.store.StoreState``."""
+    """The store of the rows; ``StoreState`` implements it."""
 
     def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
-        """Stored values, uncommitted ones included; None where there is none."""
-        ...
+        """Stored values, uncommitted ones included; None for a key without a value."""
 
     def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
-        """Put values into the overlay."""
-        ...
+        """Puts stored values into the overlay."""
 
 
 class ColumnarAggregation:
     """One aggregation of one task.
 
     Args:
-        aggregation: What is computed.
+        aggregation: The columns.
         store: The aggregation's own store.
-        output_bytes_max: How many bytes key and value of an output may have.
-        state_bytes_max: The same of a state value, with its key in the changelog.
-        rows_bytes_max: Above so much memory, rows that were not used lately are forgotten after a commit.
+        output_bytes_max: The limit for key and value of an output, in bytes.
+        state_bytes_max: The limit for changelog key and value of a state value, in bytes.
+        rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
 
     Raises:
-        Unfit: It has a column that is computed message by message only.
+        Unfit: The aggregation has a column without a columnar form (``Collect``).
     """
 
     def __init__(
@@ -99,7 +111,6 @@ class ColumnarAggregation:
             for name, made in aggregation.columns.items()
         ]
         self._state_form = _state_form(self._kinds, dict(zip(names, self._columns, strict=True)))
-        self._encode_lines = msgspec.json.Encoder().encode_lines
         self.rows_bytes_max = rows_bytes_max
         self._row_bytes = ROW_BYTES + COLUMN_BYTES * len(names)
         fixed = sum(len(msgspec.json.encode(name)) + NUMBER_CHARACTERS * 2 + 24 for name in (*names, *self._kinds))
@@ -109,7 +120,7 @@ class ColumnarAggregation:
     def run(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> list[bytes] | None:
-        """Take messages in, and give their outputs; None when they are for the plain path, and nothing was done.
+        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed.
 
         Raises:
             StateFailed: The store can't be read.
@@ -120,7 +131,7 @@ class ColumnarAggregation:
             return None
 
     def leave(self, keys: Iterable[bytes | None]) -> None:
-        """The plain path is going to work on these keys: give their rows back."""
+        """Gives the rows of these keys back to the store, before the plain path uses the keys."""
         found = {key: self._index.pop(key) for key in set(keys) if key is not None and key in self._index}
         if found:
             rows = np.fromiter(found.values(), np.int64, len(found))
@@ -128,24 +139,24 @@ class ColumnarAggregation:
             self._free.extend(found.values())
 
     def write_back(self) -> None:
-        """Put every changed row into the store's overlay."""
+        """Writes all changed rows into the store's overlay."""
         self._write_back(np.flatnonzero(self._dirty))
 
     def committed(self) -> None:
-        """The overlay was committed."""
+        """Evicts rows above the memory limit, after a commit."""
         if len(self._index) > self._rows_max():
             self._forget_unused()
 
     def drop(self) -> None:
-        """What is not committed is to be forgotten."""
+        """Forgets all rows, committed ones too."""
         self._forget_all()
 
     def dirty_bytes(self) -> int:
-        """Roughly how much memory changed rows will take in the overlay."""
+        """An estimate of the memory that changed rows will take in the overlay."""
         return int(np.count_nonzero(self._dirty)) * (ROW_BYTES + self._state_bytes)
 
     def rows_bytes(self) -> int:
-        """Roughly how much memory the rows take."""
+        """An estimate of the memory of all rows."""
         return len(self._dirty) * (ROW_BYTES + COLUMN_BYTES * len(self._columns))
 
     # -- inside ------------------------------------------------------------------------------------------------
@@ -165,7 +176,7 @@ class ColumnarAggregation:
             kept, shown = column.run(item, segments)
             ran.append(kept)
             outputs.append(shown)
-        raws = self._encode(map(self._make_output, *outputs))
+        raws = as_json(map(self._make_output, *outputs))
         if max(map(len, raws)) + longest_key > self._output_bytes_max:
             raise Unfit
         for column, kept in zip(self._columns, ran, strict=True):
@@ -175,7 +186,7 @@ class ColumnarAggregation:
         return raws
 
     def _check_state_size(self, items: Sequence[Any], longest_key: int) -> None:
-        """See that no state value can be too large for its changelog."""
+        """Raises Unfit if a state value could exceed the changelog's limit."""
         text = 0
         for column, item in zip(self._columns, items, strict=True):
             if isinstance(column, LastColumn):
@@ -192,7 +203,7 @@ class ColumnarAggregation:
         return np.array(rows, np.int64)
 
     def _load(self, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """Give rows to keys that have none."""
+        """Loads keys into new rows; returns the row of each key."""
         raws = self._store.read_many(STATE_KEY, keys)
         known = [number for number, raw in enumerate(raws) if raw is not None]
         stored = self._stored([raws[number] for number in known]) if known else []  # type: ignore[misc]
@@ -211,15 +222,12 @@ class ColumnarAggregation:
         return loaded
 
     def _stored(self, raws: Sequence[bytes]) -> list[list[Any]]:
-        """What values hold, by column; None where one has nothing for it."""
+        """The stored items by column; None if a value lacks the column."""
         if {raw[:2] for raw in raws} != {_JSON_HEAD}:
             raise Unfit
         try:
             values = self._decode_stored(b"[" + b",".join([raw[HEAD_SIZE:] for raw in raws]) + b"]")
-        except (
-            ValueError,
-            RecursionError,
-        ) as failure:  # the plain path says what is wrong, at the message that meets it
+        except (ValueError, RecursionError) as failure:  # the plain path raises the error, at the right message
             raise Unfit from failure
         if len(values) != len(raws) or any(type(value.format) is not int for value in values):
             raise Unfit
@@ -240,22 +248,21 @@ class ColumnarAggregation:
                 made = np.zeros(capacity, array.dtype)
                 made[:first] = array
                 setattr(self, name, made)
-            # The lowest rows first: small numbers sort faster.
+            # The lowest rows are used first: row numbers below 2^16 sort faster.
             free[:0] = range(capacity - 1, first - 1, -1)
         rows = free[: -count - 1 : -1]
         del free[-count:]
         return rows
 
     def _write_back(self, rows: Places) -> None:
-        # Piece by piece, as what all of them need together is out of the processor's cache before it is used again.
+        # In pieces that stay in the CPU's caches.
         for first in range(0, len(rows), PIECE_ROWS):
             self._write_piece(rows[first : first + PIECE_ROWS])
 
     def _write_piece(self, rows: Places) -> None:
-        lines, keys = Lines(), self._keys
+        keys = self._keys
         by_name = {
-            name: column.stored(rows, lines)
-            for name, column in zip(self._aggregation.columns, self._columns, strict=True)
+            name: column.stored(rows) for name, column in zip(self._aggregation.columns, self._columns, strict=True)
         }
         heads = map(pack_head, repeat(VALUE_VERSION), repeat(CODEC_JSON), self._times[rows].tolist())
         parts = [part for names in self._kinds.values() for name in names for part in by_name[name]]
@@ -263,16 +270,10 @@ class ColumnarAggregation:
         self._store.write_many(STATE_KEY, [keys[row] for row in rows.tolist()], raws)
         self._dirty[rows] = False
 
-    def _encode(self, made: Iterable[Any]) -> list[bytes]:
-        """Each as JSON: all in one go, a line for each; JSON has no line break of its own."""
-        lines = self._encode_lines(list(made)).split(b"\n")
-        del lines[-1]
-        return lines
-
     def _forget_all(self) -> None:
         self._index: dict[bytes, int] = {}
         self._keys: list[bytes] = []
-        #: Rows without a key, the next to be taken last.
+        #: Rows without a key; the next one to use is the last.
         self._free: list[int] = []
         self._dirty, self._used = np.zeros(0, bool), np.zeros(0, bool)
         self._times = np.zeros(0, np.int64)
@@ -282,7 +283,7 @@ class ColumnarAggregation:
         return max(1024, self.rows_bytes_max // self._row_bytes)
 
     def _forget_unused(self) -> None:
-        """Make a quarter of room: first what no run has used since the last time, the oldest first."""
+        """Evicts rows down to three quarters of the limit: unused rows first, the oldest first."""
         keys = list(self._index)
         rows = np.fromiter(self._index.values(), np.int64, len(keys))
         clean, used = ~self._dirty[rows], self._used[rows]
@@ -305,7 +306,7 @@ def _column_of(kind: str) -> Column:
 
 
 def _state_form(kinds: Mapping[str, Sequence[str]], columns: Mapping[str, Column]) -> bytes:
-    """A stored value, with places for its head and for all parts of its columns: one goes faster than objects do."""
+    """The template of a stored value, with ``%b`` for its head and for each part of its columns."""
     by_kind = [
         _named(kind) + b"{" + b",".join([_named(name) + columns[name].form for name in names]) + b"}"
         for kind, names in kinds.items()
@@ -318,7 +319,7 @@ def _named(name: str) -> bytes:
 
 
 def _stored_decoder(aggregation: Aggregation) -> Callable[[bytes], Any]:
-    """Of a list of stored values; what no column of today has is skipped."""
+    """A decoder of a list of stored values; it skips columns that the aggregation does not have."""
     fields: list[tuple[str, Any, Any]] = []
     renamed = {}
     for number, (kind, names) in enumerate(aggregation.kinds.items()):
@@ -330,16 +331,16 @@ def _stored_decoder(aggregation: Aggregation) -> Callable[[bytes], Any]:
 
 
 def _struct(name: str, fields: Iterable[str], kind: Any = Any, default: Any = msgspec.NODEFAULT) -> Any:
-    """A class of objects whose JSON has these fields, in this order."""
+    """A class whose objects are JSON objects with these fields, in this order."""
     names = {f"field_{number}": field for number, field in enumerate(fields)}
     made = [(plain, kind, msgspec.field(default=default)) for plain in names]
     try:
         return msgspec.defstruct(name, made, rename=names, gc=False)
-    except (TypeError, ValueError) as failure:  # a name that JSON has to escape
+    except (TypeError, ValueError) as failure:  # msgspec refuses names that JSON has to escape
         raise Unfit from failure
 
 
-#: Gives each column its items: numbers, a list, or None for a column that asks for nothing.
+#: Returns the items of each column: numbers, a list, or None for a count.
 _Reader = Callable[[Sequence[bytes]], list[Any]]
 
 
@@ -369,7 +370,7 @@ def _reader_of(aggregation: Aggregation) -> _Reader:
                     if callable(made.of)
                 )
                 raw[None] = messages
-        except Exception as failure:  # the plain path finds the message, and says what is wrong with it
+        except Exception as failure:  # the plain path raises the error, at the right message
             raise Unfit from failure
         numbers: dict[Any, Any] = {}
         items: list[Any] = []
@@ -388,16 +389,17 @@ def _reader_of(aggregation: Aggregation) -> _Reader:
 
 
 class _Absent:
-    """Of no type that a column takes."""
+    """Stands for a missing field; no column accepts its type."""
 
 
 _ABSENT = _Absent()
 
 
 def skipping_is_safe(values: Sequence[bytes]) -> bool:
-    """Whether these messages can be read for some fields only, and would fail exactly as when read whole.
+    """Whether decoding some fields of these messages fails for the same messages as decoding all fields.
 
-    What the decoder skips it checks, but not for being UTF-8, nor for numbers that no float can hold.
+    The decoder checks the syntax of fields that it skips, but not whether they are UTF-8, nor whether a float can hold
+    their numbers. So this function searches for both: bytes that are no UTF-8, and exponents like ``1E+400``.
     """
     if max(map(len, values)) > DIGITS_MAX:
         return False

@@ -1,12 +1,12 @@
-"""What a columnar aggregation holds for its rows: one object for each column, arrays over the rows inside.
+"""The columns of a columnar aggregation: each holds arrays over the rows.
 
-A column takes a run of messages in two steps: ``run`` computes and changes nothing, ``keep`` makes it so. What can't be
-computed to the bit raises ``Unfit``, and is left to the plain path.
+A column processes a run of messages in two steps: ``run`` computes without a change, ``keep`` stores the result. A run
+that can't be computed to the bit raises ``Unfit``; then the plain path takes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any, Protocol
 
@@ -28,14 +28,14 @@ _SCALARS = {str, int, float, bool, type(None)}
 
 
 class Unfit(Exception):
-    """A run of messages is for the plain path."""
+    """The plain path has to take this run of messages."""
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
-    """Messages' items as numbers.
+    """The items of messages as numbers.
 
     Raises:
-        Unfit: Some are no numbers, not finite, or too large to be exact.
+        Unfit: An item is no number, is not finite, or is too large to be exact as a float.
     """
     kinds = set(map(type, items))
     if kinds == {float}:
@@ -57,10 +57,10 @@ def numbers_of(items: Sequence[Any]) -> Numbers:
 
 
 def check_scalars(items: Sequence[Any]) -> int:
-    """See that JSON gives these back as they are; return how long the longest text is.
+    """The length of the longest text among items that JSON returns unchanged.
 
     Raises:
-        Unfit: Some are neither text, number of 64 bits, truth value nor null.
+        Unfit: An item is neither a text, a 64-bit integer, a finite float, a boolean nor null.
     """
     kinds = set(map(type, items))
     if not kinds <= _SCALARS:
@@ -76,72 +76,44 @@ def check_scalars(items: Sequence[Any]) -> int:
     return max(map(len, items if len(kinds) == 1 else [item for item in items if type(item) is str]))
 
 
-class Lines:
-    """Numbers and texts as JSON, many at once; what was asked for before is not made again."""
+_encode = msgspec.json.Encoder().encode
 
-    def __init__(self) -> None:
-        self._encode = msgspec.json.Encoder().encode_lines
-        self._made: dict[bytes, list[bytes]] = {}
 
-    def of_items(self, items: list[Any]) -> list[bytes]:
-        """Of what JSON has in one line; it has no line break of its own."""
-        lines = self._encode(items).split(b"\n")
-        del lines[-1]
-        return lines
-
-    def of_counts(self, counts: Places) -> list[bytes]:
-        """Of counts."""
-        return self._once(b"count" + counts.tobytes(), counts.tolist)
-
-    def of_numbers(self, numbers: Numbers) -> list[bytes]:
-        """Of whole numbers and others."""
-        marks = b"" if numbers.whole is None else numbers.whole.tobytes()
-        return self._once(b"number" + numbers.values.tobytes() + marks, numbers.as_python)
-
-    def _once(self, bits: bytes, items: Callable[[], list[Any]]) -> list[bytes]:
-        made = self._made.get(bits)
-        if made is None:
-            made = self._made[bits] = self.of_items(items())
-        return made
+def as_json(items: Iterable[Any]) -> list[bytes]:
+    """Each item as JSON."""
+    return list(map(_encode, items))
 
 
 class Column(Protocol):
     """One column over all rows."""
 
     def grow(self, capacity: int) -> None:
-        """Have place for so many rows."""
-        ...
+        """Enlarges the arrays to this number of rows."""
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See whether stored values fit into rows; raises Unfit."""
-        ...
+        """Raises Unfit if a stored value can't be held in a row."""
 
     def clear(self, rows: Places) -> None:
-        """Have nothing in rows yet."""
-        ...
+        """Empties rows."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """Put stored values into rows; None is nothing yet."""
-        ...
+        """Puts stored values into rows; None leaves a row empty."""
 
     def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
-        """What ``keep`` needs, and the outputs in the order of the messages."""
-        ...
+        """Computes a run: the argument of ``keep``, and the outputs in the order of the messages."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """The run is done."""
-        ...
+        """Stores the result of ``run`` in the rows."""
 
-    #: The JSON of what is stored, with a place for each of its parts.
+    #: The template of the stored JSON, with ``%b`` for each part.
     form: bytes
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """What is stored of rows: for each part, the JSON of every row."""
-        ...
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        """The stored JSON of rows: one list over the rows for each part of ``form``."""
 
 
-class CountColumn:
-    """Counts."""
+class CountColumn(Column):
+    """The column of ``Count``."""
 
     form = b"%b"
 
@@ -149,11 +121,9 @@ class CountColumn:
         self._counts = np.zeros(0, np.int64)
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._counts = _grown(self._counts, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         kinds = set(map(type, stored))
         if not kinds <= {int, type(None)}:
             raise Unfit
@@ -163,33 +133,28 @@ class CountColumn:
                 raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         self._counts[rows] = [held or 0 for held in stored]
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
         self._counts[rows] = 0
 
     def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         counts = self.counts(segments)
         return counts, segments.unsorted(counts).tolist()
 
     def counts(self, segments: Segments) -> Places:
-        """The counts at each message, sorted."""
+        """The counts at each message, in the order of ``segments``."""
         return running_count(self._counts[segments.rows], segments)
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """See ``Column``."""
         self._counts[segments.rows] = ran[segments.lasts]
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
-        return [lines.of_counts(self._counts[rows])]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(self._counts[rows].tolist())]
 
 
-class NumberColumn:
-    """Totals, or extremes."""
+class NumberColumn(Column):
+    """The column of ``Sum``, ``Min`` or ``Max``."""
 
     form = b"%b"
 
@@ -200,12 +165,10 @@ class NumberColumn:
         self._there = np.zeros(0, bool)
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._values = _grown(self._values, capacity)
         self._whole, self._there = _grown(self._whole, capacity), _grown(self._there, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         kinds = set(map(type, stored))
         if not kinds <= {float, int, type(None)}:
             raise Unfit
@@ -213,7 +176,6 @@ class NumberColumn:
             raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         if set(map(type, stored)) == {float}:
             self._values[rows], self._whole[rows], self._there[rows] = stored, False, True
             return
@@ -222,17 +184,15 @@ class NumberColumn:
         self._there[rows] = [held is not None for held in stored]
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
         self._there[rows] = self._whole[rows] = False
 
     def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         ran = self.numbers(items, segments)
         marks = None if ran.whole is None else segments.unsorted(ran.whole)
         return ran, Numbers(segments.unsorted(ran.values), marks).as_python()
 
     def numbers(self, items: Numbers, segments: Segments) -> Numbers:
-        """The numbers at each message, sorted."""
+        """The totals or extremes at each message, in the order of ``segments``."""
         rows = segments.rows
         whole = self._whole[rows]
         held = Held(Numbers(self._values[rows], whole if whole.any() else None), self._there[rows])
@@ -244,19 +204,17 @@ class NumberColumn:
         return ran
 
     def keep(self, segments: Segments, ran: Numbers) -> None:
-        """See ``Column``."""
         rows, last = segments.rows, ran.take(segments.lasts)
         self._values[rows] = last.values
         self._whole[rows] = False if last.whole is None else last.whole
         self._there[rows] = True
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
-        return [lines.of_numbers(Numbers(self._values[rows], self._whole[rows]))]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(Numbers(self._values[rows], self._whole[rows]).as_python())]
 
 
-class MeanColumn:
-    """Totals with counts."""
+class MeanColumn(Column):
+    """The column of ``Mean``."""
 
     form = b'{"sum":%b,"count":%b}'
 
@@ -265,12 +223,10 @@ class MeanColumn:
         self._counts = CountColumn()
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._totals.grow(capacity)
         self._counts.grow(capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         totals, counts = _parted(stored)
         self._totals.check(totals)
         self._counts.check(counts)
@@ -278,34 +234,29 @@ class MeanColumn:
             raise Unfit
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``."""
         totals, counts = _parted(stored)
         self._totals.load(rows, totals)
         self._counts.load(rows, counts)
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
         self._totals.clear(rows)
         self._counts.clear(rows)
 
     def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         totals, counts = self._totals.numbers(items, segments), self._counts.counts(segments)
-        # Both are exact as floats, so that the quotient is rounded once, as Python does it.
+        # Total and count are exact as floats, so the quotient is rounded once, as in Python.
         return (totals, counts), segments.unsorted(totals.values / counts).tolist()
 
     def keep(self, segments: Segments, ran: Any) -> None:
-        """See ``Column``."""
         self._totals.keep(segments, ran[0])
         self._counts.keep(segments, ran[1])
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
-        return [*self._totals.stored(rows, lines), *self._counts.stored(rows, lines)]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [*self._totals.stored(rows), *self._counts.stored(rows)]
 
 
-class LastColumn:
-    """Newest values, as they came."""
+class LastColumn(Column):
+    """The column of ``Last``."""
 
     form = b"%b"
 
@@ -313,41 +264,37 @@ class LastColumn:
         self._values: Any = np.zeros(0, object)
 
     def grow(self, capacity: int) -> None:
-        """See ``Column``."""
         self._values = _grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """See ``Column``; it is not looked at before it is overwritten."""
+        """Does nothing: the value is overwritten before it is read."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """See ``Column``; it is not looked at before it is overwritten."""
+        """Does nothing: the value is overwritten before it is read."""
 
     def clear(self, rows: Places) -> None:
-        """See ``Column``."""
+        """Does nothing: the value is overwritten before it is read."""
 
     def run(self, items: list[Any], segments: Segments) -> tuple[Any, list[Any]]:
-        """See ``Column``."""
         return items, items
 
     def keep(self, segments: Segments, ran: list[Any]) -> None:
-        """See ``Column``."""
         items = np.fromiter(ran, object, len(ran))
         self._values[segments.rows] = items[segments.order[segments.lasts]]
 
-    def stored(self, rows: Places, lines: Lines) -> list[list[bytes]]:
-        """See ``Column``."""
-        return [lines.of_items(self._values[rows].tolist())]
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(self._values[rows].tolist())]
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A mean as it is stored."""
+    """A stored mean."""
 
     sum: Any
     count: Any
 
 
 def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
-    """Totals and counts."""
+    """Means as a list of totals and a list of counts."""
     if None not in means:
         return [mean.sum for mean in means], [mean.count for mean in means]  # type: ignore[union-attr]
     parts = [(None, None) if mean is None else (mean.sum, mean.count) for mean in means]

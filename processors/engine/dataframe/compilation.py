@@ -1,8 +1,8 @@
-"""Steps into one function of one message: closures, innermost last. This is what steps mean, as plain as can be; tasks
-run what ``fusion`` makes of the same steps, which does the same to a run of messages.
+"""Compiles steps into closures that process one message: the plain definition of what steps do.
 
-The compiled function takes ``(value, key, timestamp_ms, headers)`` with value and key as deserialized. It is
-made for each task anew, because stateful steps hold on to that task's stores.
+Tasks run the loop that ``fusion`` generates from the same steps; it has the same results for a run of messages.
+The compiled function takes ``(value, key, timestamp_ms, headers)`` with deserialized value and key. Each task compiles
+its own, because stateful steps refer to the task's stores.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.state.store import StoreState
 
-#: What a serializer may raise about a value.
+#: The errors by which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
 
 Step = Callable[[Any, Any, int, Headers], None]
 
 
 class NullKey(HoldfastError):
-    """A message without a key came to a stateful step."""
+    """A message without a key reached a stateful step."""
 
 
 @dataclass(slots=True)
 class CurrentMessage:
-    """The raw key of the message that is being processed."""
+    """The raw key of the current message."""
 
     key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What every step of a stream is compiled with."""
+    """The arguments of ``compile_steps`` that every step needs."""
 
     stores: Mapping[str, StoreState]
     current: CurrentMessage
@@ -54,14 +54,14 @@ def compile_steps(
     emit: Callable[[Output], None],
     record_bytes_max: Mapping[str, int],
 ) -> Step:
-    """Compile all steps of one stream.
+    """All steps of one stream as a function of one message.
 
     Args:
         source: The stream's root.
         stores: The task's stores by name.
-        current: Set by the task before each message.
+        current: The current message; the task sets it before each message.
         emit: Called with each output, in order.
-        record_bytes_max: By output topic, how large a record may be; no entry is no limit.
+        record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
     """
     return _children(source, _Surroundings(stores, current, emit, record_bytes_max))
 
@@ -117,7 +117,7 @@ def _compile(node: Node, around: _Surroundings) -> Step:
 def _call(
     node: Node, stores: Mapping[str, StoreState], current: CurrentMessage
 ) -> Callable[[Any, Any, int, Headers], Any]:
-    """The user's function behind one signature."""
+    """The user function with the arguments ``(value, key, timestamp, headers)``."""
     function = node.function
     assert function is not None
     if node.store is None:
@@ -176,19 +176,19 @@ def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings
 
 
 def null_key(function: Callable[..., Any]) -> NullKey:
-    """The error for a message without a key at a stateful function."""
+    """The error for a message without a key at a stateful step."""
     name = getattr(function, "__name__", repr(function))
     return NullKey(
-        f"A message without a key came to the stateful step {name!r}: its state has no place.",
-        action="Give the messages keys, filter those without, or set dead_letter_topic.",
+        f"A message without a key reached the stateful step {name!r}: state belongs to a key.",
+        action="Produce messages with keys, filter messages without a key, or set `dead_letter_topic`.",
         step=name,
     )
 
 
 def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
-    """The error for a key or a value that its serializer refused."""
+    """The error for a key or a value that the serializer refused."""
     return ValueUnwritable(
         f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
-        action=f"Give the topic a {part}_serializer that fits.",
+        action=f"Set a `{part}_serializer` in `app.topic({topic!r})` that takes this type.",
         topic=topic,
     )

@@ -1,7 +1,7 @@
-"""The stream of one topic, and the steps that a user chains onto it.
+"""The stream of one topic, and its steps as a tree of nodes.
 
-A step is a node; ``apply`` and ``filter`` give back a new stream behind the new node, ``update`` and ``to_topic``
-go on in place. A node with several children is a branch point.
+``apply`` and ``filter`` return a new stream behind the new node; ``update`` and ``to_topic`` extend the stream.
+A node with several children is a branch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGGREGATE_STORE = "aggregate"
 
 
 class StepInvalid(HoldfastError):
-    """A step was declared in a way that can't run."""
+    """The declaration of a step can't run."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -34,7 +34,7 @@ _NOT_RENAMED: Mapping[str, str] = {}
 
 @dataclass(slots=True)
 class Node:
-    """One step. ``store`` is set for stateful steps, ``topic`` for outputs, ``model`` where the step declares one."""
+    """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared."""
 
     kind: Literal["source", "apply", "update", "filter", "to_topic"]
     function: Callable[..., Any] | None = None
@@ -42,24 +42,24 @@ class Node:
     expand: bool = False
     metadata: bool = False
     topic: Topic | None = None
-    #: What the values of the store are: see ``processors.engine.schema.models.schema_of``.
+    #: The model of the store's values, an argument of ``schema_of``.
     model: Any = None
     children: list[Node] = field(default_factory=list)
 
     @property
     def aggregation(self) -> Aggregation | None:
-        """The built-in aggregation that this step is, if it is one."""
+        """The step's built-in aggregation; None for a user function."""
         return self.function if isinstance(self.function, Aggregation) else None
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The users' functions in this step."""
+        """The user functions of this step."""
         if isinstance(self.function, Aggregation):
             return self.function.functions
         return () if self.function is None else (self.function,)
 
     def walk(self) -> list[Node]:
-        """This node and all below it, parents first."""
+        """This node and all nodes below it, parents first."""
         nodes = [self]
         for child in self.children:
             nodes.extend(child.walk())
@@ -69,8 +69,8 @@ class Node:
 class StreamingDataFrame:
     """The stream of one input topic.
 
-    Functions get ``(value)``, or ``(value, state)`` when ``stateful``; with ``metadata`` they get
-    ``(value, key, timestamp, headers)`` and then the state.
+    A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
+    ``(value, key, timestamp, headers)``, and the state last.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class StreamingDataFrame:
         store: str = DEFAULT_STORE,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Replace each value by what ``func`` returns; with ``expand``, by each item of what it returns.
+        """Replaces each value by the result of ``func``; with ``expand``, by each item of the result.
 
         Args:
-            func: The function; see the class.
-            stateful: Whether it gets the state of the message's key.
-            expand: Whether it returns many.
-            metadata: Whether it gets key, timestamp and headers.
-            store: The store of its state.
-            model: What the store's values are, for the typed columns of its table in the warehouse: a pydantic model
-                (or another type) of every value; a mapping of state keys to models, ``"*"`` for all others; or
-                ``"infer"``. One of the steps that share a store says it.
+            func: The function, with the arguments that the class describes.
+            stateful: Whether the function gets the state of the message's key.
+            expand: Whether the function returns several values.
+            metadata: Whether the function gets key, timestamp and headers.
+            store: The store of the state.
+            model: The model of the store's values, for typed columns in the warehouse: a pydantic model (or another
+                type) of every value; a mapping of state keys to models, ``"*"`` for all other keys; or ``"infer"``.
+                One of the steps that share a store declares it.
 
         Raises:
             StepInvalid: The store's name or the model can't be used.
@@ -127,9 +127,9 @@ class StreamingDataFrame:
         store: str = DEFAULT_STORE,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Call ``func`` for its effect on the value or the state; its result is ignored. Works in place.
+        """Calls ``func`` for its effect on the value or the state and ignores its result. Works in place.
 
-        ``model`` is as in ``apply``.
+        The arguments are those of ``apply``.
         """
         kept = self._store(stateful, store)
         return self._in_place(Node("update", func, kept, False, metadata, model=_modelled(kept, model)))
@@ -143,7 +143,7 @@ class StreamingDataFrame:
         store: str = DEFAULT_STORE,
         model: Any = None,
     ) -> StreamingDataFrame:
-        """Keep the values for which ``func`` returns something true; ``model`` is as in ``apply``."""
+        """Keeps the values for which ``func`` returns a true value; the arguments are those of ``apply``."""
         kept = self._store(stateful, store)
         return self._then(Node("filter", func, kept, False, metadata, model=_modelled(kept, model)))
 
@@ -155,30 +155,30 @@ class StreamingDataFrame:
         model: Any = None,
         **named: Aggregator,
     ) -> StreamingDataFrame:
-        """Replace each value by the running aggregates of its key, as a dict with one entry for each column.
+        """Replaces each value by the running aggregates of its key: a dict with one entry for each column.
 
         Args:
-            columns: Aggregators by the column's name, as in ``{"orders": Count(), "total": Sum("amount")}``.
-            store: A store for this aggregation alone.
-            model: A pydantic model with a field for columns whose type is not known from the computation: sums are
-                taken for floating numbers, least, greatest and last values for texts. For the warehouse only.
-            named: More columns, as in ``total=Sum("amount")``.
+            columns: Aggregators by the column's name, for example ``{"orders": Count(), "total": Sum("amount")}``.
+            store: A store that no other step uses.
+            model: A pydantic model with more exact types for the warehouse. Without it, the column of a sum is a
+                double; the columns of min, max and last are text.
+            named: More columns, for example ``total=Sum("amount")``.
 
         Raises:
-            AggregationInvalid: There are no columns, or some are no aggregators.
+            AggregationInvalid: There are no columns, or one is no aggregator.
             StepInvalid: The store's name can't be used.
         """
-        if isinstance(model, Aggregator):  # a column of that name
+        if isinstance(model, Aggregator):  # a column with the name "model"
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
         return self._then(Node("apply", made, self._store(True, store), model=model))
 
     def to_topic(self, topic: Topic, key: Callable[[Any], Any] | None = None) -> StreamingDataFrame:
-        """Send each value to ``topic``, with the message's own key or with ``key(value)``. Works in place."""
+        """Sends each value to ``topic``, with the message's key or with ``key(value)``. Works in place."""
         return self._in_place(Node("to_topic", key, topic=topic))
 
     def print(self) -> StreamingDataFrame:
-        """Print each value, to look at a stream while developing. Works in place."""
+        """Prints each value, for development. Works in place."""
         return self.update(print)
 
     def _then(self, node: Node) -> StreamingDataFrame:
@@ -186,14 +186,14 @@ class StreamingDataFrame:
         return StreamingDataFrame(self.topic, self._source, node, self._renamed)
 
     def _store(self, stateful: bool, store: str) -> str | None:
-        """The name that a step's store is kept under; None for a step without state."""
+        """The name under which a step's store is stored; None for a step without state."""
         if not stateful:
             return None
         renamed = next((new for new, old in self._renamed.items() if old == store), None)
         if renamed is not None:
             raise StepInvalid(
-                f"A step uses store {store!r}, which goes on as {renamed!r} (renamed_stores).",
-                action=f"Use store={renamed!r} in this step, too, or give it a store of another name.",
+                f"A step uses store {store!r}, which `renamed_stores` renames to {renamed!r}.",
+                action=f"Write `store={renamed!r}` in this step, or another name.",
                 store=store,
             )
         kept = self._renamed.get(store, store)
@@ -201,7 +201,9 @@ class StreamingDataFrame:
             store_prefix(kept)
         except ValueError as failure:
             raise StepInvalid(
-                f"The store name {kept!r} can't be used: {failure}.", action="Give the store a short name.", store=kept
+                f"The store name {kept!r} can't be used: {failure}.",
+                action="Change `store` to a name of 1 to 255 bytes.",
+                store=kept,
             ) from failure
         return kept
 
@@ -212,15 +214,15 @@ class StreamingDataFrame:
 
 
 def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> tuple[StoreSpec, ...]:
-    """The stores of an application: what its steps make of them.
+    """The descriptions of an application's stores.
 
     Args:
         nodes: All steps.
         users: By store, the topics whose streams use it.
 
     Raises:
-        StepInvalid: Steps that share a store do not fit to each other.
-        SchemaInvalid: A model can't be made into columns.
+        StepInvalid: Steps that share a store contradict each other.
+        SchemaInvalid: A model can't become columns.
     """
     aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
     return tuple(
@@ -241,47 +243,47 @@ def _modelled(store: str | None, model: Any) -> Any:
     """
     if model is not None and store is None:
         raise StepInvalid(
-            f"A step without state has the model {model!r}.", action="Add stateful=True, or take the model away."
+            f"A step without state has the model {model!r}; only a stateful step has a store.",
+            action="Add `stateful=True`, or take `model` out.",
         )
     return model
 
 
 def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
-    """The typed columns of each store that has any.
+    """The typed columns of each store with a model or an aggregation.
 
     Raises:
         StepInvalid: Steps that share a store have different models.
-        SchemaInvalid: A model can't be made into columns.
+        SchemaInvalid: A model can't become columns.
     """
-    told: dict[str, Node] = {}
+    modelled: dict[str, Node] = {}
     for node in nodes:
         if node.store is None or (node.model is None and node.aggregation is None):
             continue
-        other = told.setdefault(node.store, node)
+        other = modelled.setdefault(node.store, node)
         if other.model != node.model:
             raise StepInvalid(
                 f"Steps that share store {node.store!r} have different models: {other.model!r} and {node.model!r}.",
-                action="Give the model in one of the steps.",
+                action="Keep `model` in one of these steps.",
                 store=node.store,
             )
-    if not told:
+    if not modelled:
         return {}
-    from holdfast.processors.engine.dataframe.aggregate_columns import (
-        aggregate_schema,  # which is for descriptions, not for running
-    )
+    # Descriptions need these modules, workers do not.
+    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema
     from holdfast.processors.engine.schema.models import schema_of
 
     return {
         store: schema_of(node.model) if node.aggregation is None else aggregate_schema(node.aggregation, node.model)
-        for store, node in told.items()
+        for store, node in modelled.items()
     }
 
 
 def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:
-    """The aggregation of each store that has one.
+    """The aggregation of each store of an aggregation.
 
     Raises:
-        StepInvalid: Another step uses the store of an aggregation.
+        StepInvalid: Another step uses the same store.
     """
     users: dict[str, list[Node]] = {}
     for node in nodes:
@@ -294,8 +296,8 @@ def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:
             continue
         if len(steps) > 1:
             raise StepInvalid(
-                f"The store {store!r} of an aggregation is used by {len(steps)} steps, expected that one alone.",
-                action="Give each aggregation a store of its own, as in aggregate(..., store='totals').",
+                f"The store {store!r} of an aggregation is used by {len(steps)} steps, expected one.",
+                action="Give each aggregation a store of its own: `aggregate(..., store='totals')`.",
                 store=store,
             )
         found[store] = aggregation

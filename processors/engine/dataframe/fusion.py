@@ -1,9 +1,30 @@
-"""Steps into one function of a run of messages: Python made from the nodes, with no call but those to user functions.
+"""The loop that each message goes through is text generated here; ``print(run_text(sdf.source))`` prints it.
 
-What ``compilation`` makes is what steps mean; this does the same, several times as fast: a filter is an ``if``, an
-expansion a ``for``, an output three appends. The compiled function takes iterators and stops at the first message that
-raises, with its outputs taken back and everything before it done; called again, it goes on behind that message. Writes
-to state are for the caller to take back.
+The text is Python code made from the steps, with no calls but those of user functions: a filter becomes an ``if``, an
+expansion a ``for``, an output three appends. Its results are those of ``compilation``, which defines what steps do.
+``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+
+    def run(values, raw_keys, timestamps, keys, headers):
+     mark_box = len(box.values)
+     try:
+      for value, raw_key, timestamp in zip(values, raw_keys, timestamps):
+       if a(value):                                          # filter
+        if raw_key is None: raise null_key(b)
+        state.message_key = raw_key                          # point the store at the message's key
+        state.timestamp_ms = timestamp
+        value_9 = b(value, state)                            # apply, stateful
+        raw = serialize(value_9)                             # to_topic
+        add_value(raw); add_key(raw_key); add_timestamp(timestamp)
+       if undo: undo.clear()                                 # the message succeeded: keep its state
+     except BaseException:
+      box.keep(len(box.timestamps))                          # remove the outputs of the failed message
+      raise
+
+The function takes iterators. It stops at the first message that raises, after it removed that message's outputs; all
+messages before are complete. Called again with the same iterators, it continues behind the failed message. The caller
+undoes the failed message's writes to state.
+
+``tests/unit/processors/test_fusion.py`` compares generated loops with ``compilation`` for random chains of steps.
 """
 
 from __future__ import annotations
@@ -11,6 +32,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
@@ -24,9 +46,12 @@ from holdfast.processors.engine.dataframe.compilation import (
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskStore
 
-#: Takes values, raw keys, timestamps, keys as deserialized and headers of the messages; the latter two as wanted.
+#: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; the last two may be empty unless
+#: ``Run.wants_metadata``.
 RunFunction = Callable[
     [Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]],
     None,
@@ -35,7 +60,7 @@ RunFunction = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stream's steps, ready to run; ``wants_metadata`` tells whether they look at keys and headers."""
+    """A stream's compiled steps; ``wants_metadata`` tells whether a step uses deserialized keys or headers."""
 
     function: RunFunction
     wants_metadata: bool
@@ -44,26 +69,33 @@ class Run:
 def compile_run(
     source: Node, stores: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
 ) -> Run:
-    """Compile all steps of one stream.
+    """All steps of one stream as a function of a run of messages.
 
     Args:
         source: The stream's root.
         stores: The task's stores by name.
-        outboxes: Where outputs go.
-        record_bytes_max: By output topic, how large a record may be; no entry is no limit.
+        outboxes: The outboxes of the outputs.
+        record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
     """
     writer = _Writer(stores, outboxes, record_bytes_max)
     try:
         function = writer.compile(source)
-    except (SyntaxError, RecursionError, MemoryError):  # Python nests loops and blocks only so deep
+    except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
         return loop_over(source, stores, outboxes, record_bytes_max)
     return Run(function, any(node.metadata for node in source.walk()))
+
+
+def run_text(source: Node) -> str:
+    """The text of the loop for a stream's steps, for readers: ``print(run_text(sdf.source))``."""
+    empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
+    stores = {node.store: StoreState(node.store, empty) for node in source.walk() if node.store is not None}
+    return _Writer(stores, Outboxes(), {}).write(source)
 
 
 def loop_over(
     source: Node, stores: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
 ) -> Run:
-    """The same from closures, for chains of any depth."""
+    """The same function from the closures of ``compilation``, for steps of any depth."""
     current = CurrentMessage()
     step = compile_steps(source, stores, current, outboxes.add, record_bytes_max)
 
@@ -91,7 +123,7 @@ def loop_over(
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes the function's text, and collects what its names stand for."""
+    """Writes the text of the function, and collects the objects that its names refer to."""
 
     stores: Mapping[str, StoreState]
     outboxes: Outboxes
@@ -101,12 +133,20 @@ class _Writer:
     known: dict[int, str] = field(default_factory=dict)
 
     def compile(self, source: Node) -> RunFunction:
+        text = self.write(source)
+        file = f"<steps {id(source):x}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
+        exec(compile(text, file, "exec"), self.names)  # noqa: S102 - our own text; topic names are literals in it
+        function: RunFunction = self.names["run"]
+        return function
+
+    def write(self, source: Node) -> str:
         nodes = source.walk()
         metadata = any(node.metadata for node in nodes)
         boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
-        # One output for a message, as the last thing that is done to it: then there is nothing to take back.
+        # If the only output is the last step, a message that raises has added no complete output: marks are not needed.
         simple = self._ends_with_its_only_sink(source)
         self._write(0, "def run(values, raw_keys, timestamps, keys, headers):")
         self._write_all(1, marks)
@@ -122,18 +162,13 @@ class _Writer:
         self._write_all(3, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(3, "pass")
         self._write(1, "except BaseException:")
-        # Interrupted between the three appends, the last list is the shortest.
+        # An exception between the three appends (such as a signal's) leaves the last list the shortest.
         self._write_all(
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
         self._write(2, "raise")
         self.names.update(unwritable=unwritable, UNWRITABLE=UNWRITABLE, null_key=null_key, too_large=too_large)
-        text = "\n".join(self.lines) + "\n"
-        file = f"<steps {id(source):x}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
-        exec(compile(text, file, "exec"), self.names)  # noqa: S102 - of our own text; topics' names are in it as literals
-        function: RunFunction = self.names["run"]
-        return function
+        return "\n".join(self.lines) + "\n"
 
     @staticmethod
     def _ends_with_its_only_sink(source: Node) -> bool:
@@ -208,11 +243,11 @@ class _Writer:
         self._write(depth, f"except UNWRITABLE as error: raise unwritable('{part}', {what}, {name}, error) from error")
 
     def _name(self, kind: str, thing: Any) -> str:
-        """A name for a thing; the same one for the same thing."""
+        """A name for an object; the same object has the same name."""
         name = self.known.get(id(thing))
         if name is None:
             name = self.known[id(thing)] = f"{kind}_{len(self.known)}"
-            self.names[name] = thing  # which also keeps it, so that its id stays its own
+            self.names[name] = thing  # this reference also keeps the object's id from being used again
         return name
 
     def _write(self, depth: int, line: str) -> None:

@@ -1,14 +1,20 @@
-"""Running aggregates over columns: pure functions of arrays, to the bit what adding and comparing one by one gives.
+"""Running aggregates over arrays: pure functions with exactly the results of adding and comparing one by one.
 
-Messages are sorted by row, each row's in their order. A message's place in its row is its rank; all messages of one
-rank are computed at once, from those of the rank before. Rows with many messages are folded on their own.
+Messages are sorted by row and keep their order within a row. The rank of a message is its number within its row. All
+messages of one rank are computed in one numpy step, from the results of the rank before::
 
-Numbers are floats here, with a mark on those that are whole (Python's ``int``). Whole numbers below ``WHOLE_MAX`` are
-exact as floats, and so are their sums as long as these stay below it; at it or beyond, nothing here may be used.
+    rows in order of arrival   a b a c a        sorted   a a a b c
+                                                rank     0 1 2 0 0
+    step 0: a0, b0, c0 from the rows   step 1: a1 = a0 + item   step 2: a2 = a1 + item
+
+A row with more than ``RANKS_MAX`` messages is folded alone, in Python.
+
+Numbers are floats; a mark tells which ones are integers (Python's ``int``). Integers below ``WHOLE_MAX`` are exact as
+floats, and their sums too, while the sums stay below it. ``Numbers.fit`` checks this.
 
 Invariants:
-    - No sum is made of partial sums: ``np.add.reduceat`` and differences of ``np.cumsum`` round otherwise.
-    - Of equal numbers the first is kept, with its sign of zero and its mark: ``np.minimum`` promises neither.
+    - No sum is made of partial sums: ``np.add.reduceat`` and differences of ``np.cumsum`` round differently.
+    - The first one of equal numbers is kept, with its sign of zero and its mark; ``np.minimum`` guarantees neither.
 """
 
 from __future__ import annotations
@@ -25,32 +31,32 @@ Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 Places = NDArray[np.int64]
 
-#: Below it every whole number is a float of its own.
+#: Below this number every integer has a float of its own.
 WHOLE_MAX = float(1 << 53)
-#: Rows with more messages than this are folded on their own.
+#: Rows with more messages than this are folded alone.
 RANKS_MAX = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers; ``whole`` marks those that are Python's ``int``, None when none is."""
+    """Numbers; ``whole`` marks Python's ``int``, None if there are none."""
 
     values: Floats
     whole: Marks | None = None
 
     def take(self, places: Places) -> Numbers:
-        """Those at some places."""
+        """The numbers at these places."""
         return Numbers(self.values[places], None if self.whole is None else self.whole[places])
 
     def fit(self) -> bool:
-        """Whether all are finite, and the whole ones exact."""
+        """Whether all numbers are finite, and all integers exact as floats."""
         if self.whole is None or not self.whole.any():
             return bool(np.isfinite(self.values).all())
         most = np.abs(self.values)
         return bool((most < np.where(self.whole, WHOLE_MAX, np.inf)).all())
 
     def as_python(self) -> list[Any]:
-        """As ``int`` and ``float``."""
+        """The numbers as ``int`` and ``float``."""
         if self.whole is None or not self.whole.any():
             return list(self.values.tolist())
         if self.whole.all():
@@ -61,7 +67,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What rows held before; ``there`` marks those that held anything, None when all did."""
+    """The numbers that rows hold before a run; ``there`` marks the rows that hold one."""
 
     numbers: Numbers
     there: Marks
@@ -72,13 +78,13 @@ class Segments:
     """Messages by row.
 
     Attributes:
-        order: The messages' places, sorted by row; all other places here are places in this order.
-        rows: The rows that have messages, ascending.
+        order: The places of the messages, sorted by row; all other attributes are places in this order.
+        rows: The rows with messages, ascending.
         starts: The first message of each row.
         lasts: The last message of each row.
-        ranks: Each message's place in its row.
-        later: Of rows with few messages, the places of all second, third, ... messages.
-        long: First place, and place behind the last, of each row with many.
+        ranks: The rank of each message.
+        later: The places of all messages with rank 1, rank 2, ... in rows with few messages.
+        long: The range of places of each row with many messages: first, and last + 1.
     """
 
     order: Places
@@ -91,9 +97,9 @@ class Segments:
 
     @staticmethod
     def of(rows: Places) -> Segments:
-        """From each message's row; there is at least one message."""
+        """The segments of at least one message, given each message's row."""
         count = len(rows)
-        # Sorting 16 bits at a time is a radix sort; row numbers are small as long as there are few keys.
+        # numpy sorts 16-bit integers by radix sort. With few keys all row numbers fit into 16 bits.
         order = np.argsort(rows.astype(np.uint16) if rows.max() < 1 << 16 else rows, kind="stable")
         ordered = rows[order]
         begins = np.empty(count, bool)
@@ -109,25 +115,25 @@ class Segments:
             long = tuple(zip(starts[many].tolist(), (starts + counts)[many].tolist(), strict=True))
             few = np.where(np.repeat(many, counts), 0, ranks)
         highest = int(few.max())
-        by_rank = np.argsort(few.astype(np.uint8), kind="stable")
+        by_rank = np.argsort(few, kind="stable")
         ends = np.cumsum(np.bincount(few, minlength=highest + 1))
         later = tuple(by_rank[ends[rank - 1] : ends[rank]] for rank in range(1, highest + 1))
         return Segments(order, ordered[starts], starts, starts + counts - 1, ranks, later, long)
 
     def unsorted(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Back in the order of the messages."""
+        """Values in the order of the messages' arrival."""
         result = np.empty_like(values)
         result[self.order] = values
         return result
 
 
 def running_count(held: Places, segments: Segments) -> Places:
-    """How many messages each row has had, at each message; ``held`` is 0 for rows without any."""
+    """The count of its row at each message; ``held`` is the count before the run, 0 for a new row."""
     return np.repeat(held, segments.lasts - segments.starts + 1) + segments.ranks + 1
 
 
 def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
-    """The totals at each message; for the caller to check with ``fit``."""
+    """The total of its row at each message; the caller checks the result with ``fit``."""
     starts, values = segments.starts, numbers.values
     sums = values.copy()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -148,7 +154,7 @@ def running_sum(numbers: Numbers, held: Held, segments: Segments) -> Numbers:
 
 
 def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: bool) -> Numbers:
-    """The least, or the greatest, number at each message; of equal ones the first."""
+    """The least (or the greatest) number of its row at each message; the first one of equal numbers."""
     sign = 1.0 if least else -1.0  # changing the sign is exact
     best = numbers.values * sign
     whole = None
@@ -174,7 +180,7 @@ def running_extreme(numbers: Numbers, held: Held, segments: Segments, *, least: 
 
 
 def _places_of_least(values: list[float], first: int) -> Iterator[int]:
-    """Where the least number so far stands."""
+    """The place of the least number so far."""
     at, least = first, values[0]
     for place, value in enumerate(values, first):
         if value < least:

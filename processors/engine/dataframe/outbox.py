@@ -1,4 +1,4 @@
-"""Records that wait to be sent: one by one as they are made, and by topic as they are sent."""
+"""Outputs that wait for the producer, as parallel lists for each topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.infra.kafka.records import Headers
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One record to send; partition is chosen by the key."""
+    """One record to send; the key decides its partition."""
 
     topic: str
     key: bytes | None
@@ -19,9 +19,9 @@ class Output:
 
 
 class Outbox:
-    """The records of one topic, as parallel lists in their order; ``headers`` by index, of those that have any.
+    """The records of one topic as parallel lists; ``headers`` by index, of records with headers only.
 
-    The lists stay the same objects, so that compiled steps can hold on to them.
+    The list objects never change, because compiled steps refer to them.
     """
 
     __slots__ = ("headers", "keys", "timestamps", "topic", "values")
@@ -34,7 +34,7 @@ class Outbox:
         self.headers: dict[int, Headers] = {}
 
     def add(self, output: Output) -> None:
-        """Put one record at the end."""
+        """Appends one record."""
         if output.headers:
             self.headers[len(self.values)] = output.headers
         self.values.append(output.value)
@@ -42,22 +42,22 @@ class Outbox:
         self.timestamps.append(output.timestamp_ms)
 
     def keep(self, count: int) -> None:
-        """Take back all records but the first ``count``; those taken back have no headers."""
+        """Removes all records but the first ``count``; the removed records must have no headers."""
         del self.values[count:], self.keys[count:], self.timestamps[count:]
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Removes all records."""
         self.keep(0)
         self.headers.clear()
 
 
 class Outboxes(dict[str, Outbox]):
-    """The outboxes of a task by topic; one that is asked for is made."""
+    """The outboxes of a task by topic; a missing outbox is created at its first use."""
 
     def __missing__(self, topic: str) -> Outbox:
         box = self[topic] = Outbox(topic)
         return box
 
     def add(self, output: Output) -> None:
-        """Put one record into the box of its topic."""
+        """Appends one record to the outbox of its topic."""
         self[output.topic].add(output)

@@ -1,4 +1,4 @@
-"""What the bytes of keys and values mean, by name."""
+"""The serializers and deserializers of keys and values, by name."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class SerializerUnknown(HoldfastError):
-    """A (de)serializer's name is not one of ours."""
+    """No (de)serializer has this name."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ValueUnreadable(HoldfastError):
-    """The bytes of a message are not what its topic says."""
+    """The topic's deserializer refused the bytes of a message."""
 
 
 class ValueUnwritable(HoldfastError):
-    """An output can't be written as its topic says."""
+    """The topic's serializer refused a key or a value."""
 
 
 def as_is(raw: bytes) -> bytes:
-    """What ``bytes`` means."""
+    """The bytes themselves: the deserializer ``bytes``."""
     return raw
 
 
@@ -61,19 +61,19 @@ _SERIALIZERS: dict[str, Serializer] = {
 
 
 def deserializer(given: str | Deserializer) -> Deserializer:
-    """The function for a name; a function is taken as it is.
+    """The deserializer with this name; a function is returned as it is.
 
     Raises:
-        SerializerUnknown: No such name.
+        SerializerUnknown: There is no such name.
     """
     return given if callable(given) else _named(_DESERIALIZERS, given)
 
 
 def serializer(given: str | Serializer) -> Serializer:
-    """The function for a name; a function is taken as it is.
+    """The serializer with this name; a function is returned as it is.
 
     Raises:
-        SerializerUnknown: No such name.
+        SerializerUnknown: There is no such name.
     """
     return given if callable(given) else _named(_SERIALIZERS, given)
 
@@ -81,8 +81,8 @@ def serializer(given: str | Serializer) -> Serializer:
 def _named(known: dict[str, Any], name: str) -> Any:
     if name not in known:
         raise SerializerUnknown(
-            f"There is no serializer named {name!r}.",
-            action=f"Use one of {', '.join(sorted(known))}, or pass a function.",
+            f"There is no serializer named {name!r}; there are {', '.join(sorted(known))}.",
+            action="Correct the name, or pass a function.",
             name=name,
         )
     return known[name]

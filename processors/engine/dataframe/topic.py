@@ -1,4 +1,4 @@
-"""A topic as an application declares it."""
+"""Topics as an application declares them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer, Ser
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """How a topic is created when it is not there.
+    """The configuration with which a missing topic is created.
 
     Args:
         num_partitions: The number of partitions.
-        replication_factor: Copies of each partition; None takes the cluster's default.
+        replication_factor: Replicas of each partition; None takes the cluster's default.
         extra_config: Topic-level configuration entries.
     """
 
@@ -26,7 +26,7 @@ class TopicConfig:
 
 
 class Topic:
-    """A declared topic: its name, what its bytes mean, and how it is created when missing."""
+    """A declared topic: its name, its (de)serializers, and the configuration with which it is created."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Topic:
         self.serialize_value = serializer(value_serializer)
 
     def spec(self) -> TopicSpec:
-        """The topic as it should be; counts are open when the application did not say."""
+        """The expected topic; partitions and replication are None unless declared."""
         if self.config is None:
             return TopicSpec(self.name)
         return TopicSpec(

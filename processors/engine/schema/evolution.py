@@ -1,7 +1,7 @@
-"""How a table follows its model: the changes by which its columns become what is wanted, or why they can't.
+"""The changes that turn a table's typed columns into those of a model, and the changes that are refused.
 
-Columns are known to Iceberg by ids, not by names: a renamed column keeps its content, one that is dropped stays in the
-versions that had it, and one that is added under a former name begins empty.
+Iceberg identifies columns by id. A renamed column keeps its content; a dropped column stays in older versions; a column
+that is added under a former name starts empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A column is new."""
+    """Adds a column."""
 
     path: Path
     type: ColumnType
@@ -35,7 +35,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """A column has another name now, and keeps its content."""
+    """Renames a column; its content stays."""
 
     path: Path
     name: str
@@ -43,7 +43,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Widen:
-    """A column's type takes more values now."""
+    """Widens a column's type in place."""
 
     path: Path
     type: ColumnType
@@ -51,7 +51,10 @@ class Widen:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """A type that holds every value of the former one, but no table widens to it: a new column of that name."""
+    """Replaces a column by a new one of the same name.
+
+    The new type holds every value of the former one, but Iceberg can't widen a column to it.
+    """
 
     path: Path
     type: ColumnType
@@ -59,14 +62,14 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A column is gone from here on."""
+    """Drops a column; older versions of the table keep it."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A column would have a type that does not hold what the former one did."""
+    """A change that would lose values: the new type can't hold those of the former one."""
 
     path: Path
     has: str
@@ -77,12 +80,7 @@ Change = Add | Rename | Widen | Replace | Drop | Refused
 
 
 def changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
-    """What turns a table's typed columns into those that are wanted, in an order that works.
-
-    Args:
-        has: The table's typed columns.
-        wanted: The model's.
-    """
+    """The changes from a table's typed columns (``has``) to a model's (``wanted``), in the order to apply them."""
     members = tuple(Member(each.name, each.type, each.required, (each.name, *each.former)) for each in wanted)
     return tuple(_of_record((), has, Record(members)))
 
@@ -102,7 +100,7 @@ def _of_record(path: Path, has: Record, wanted: Record) -> list[Change]:
                 continue
             now = there[former.lower()]
             found.append(Rename((*path, now.name), each.name))
-        elif now.name != each.name:  # only upper and lower case differ
+        elif now.name != each.name:  # the names differ in case only
             found.append(Rename((*path, now.name), each.name))
         kept.add(now.name)
         later += _of_type((*path, each.name), now.type, each.type)
@@ -132,16 +130,16 @@ def _of_type(path: Path, has: ColumnType, wanted: ColumnType) -> list[Change]:
 
 
 def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
-    """A list's elements and a map's values can't be put in anew by themselves."""
+    """Iceberg can't replace the elements of a list or the values of a map alone: refused."""
     return Refused(path, has.sql, wanted.sql) if path[-1] in ("element", "value") else Replace(path, wanted)
 
 
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
-    """The columns of a table, out of Spark's description of its schema.
+    """The typed columns of a table, from Spark's description of its schema.
 
     Args:
         described: ``StructType.jsonValue()``.
-        left_out: Columns that are not typed ones.
+        left_out: Names of the columns that every table has.
     """
     return Record(
         tuple(
@@ -167,7 +165,7 @@ def _from_spark(described: Any) -> ColumnType:
 
 
 def plain(kind: ColumnType) -> ColumnType:
-    """A type as a table has it, without what only reading needs."""
+    """A type as the table stores it, without aliases, allowed values and required fields."""
     if isinstance(kind, Quotient | Scalar):
         return Scalar(kind.sql)
     if isinstance(kind, Items):

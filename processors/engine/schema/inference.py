@@ -1,4 +1,4 @@
-"""Types found in values: what SQL says of many JSON values, as typed columns."""
+"""Typed columns inferred from values: turns Spark's ``schema_of_variant_agg`` into columns."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: An object of more names than this is not one with fields: its JSON text is the column.
+#: An object with more names than this counts as a map: the column holds its JSON text.
 MEMBERS_MAX = 100
 
 _TOKEN = re.compile(r"\s*(OBJECT<|ARRAY<|`(?:[^`]|``)*`|[A-Za-z_][\w ]*(?:\(\d+(?:,\s*\d+)?\))?|[<>,:]|[^\s<>,:]+)")
 
 
 def inferred_schema(described: str, known: Record | None = None) -> StoreSchema:
-    """The columns of values of which ``schema_of_variant_agg`` says this.
+    """The columns of a description by ``schema_of_variant_agg``.
 
     Args:
-        described: As in ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``.
-        known: The columns that the table has by now: types only ever widen.
+        described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``.
+        known: The table's columns so far; their types only widen.
     """
     found = parse_variant(described)
     if not isinstance(found, Record):
@@ -48,7 +48,7 @@ def inferred_schema(described: str, known: Record | None = None) -> StoreSchema:
 
 
 def unify(one: ColumnType, other: ColumnType) -> ColumnType:
-    """The type that holds the values of both; the JSON text where there is none."""
+    """The type that holds the values of both types; text (JSON) if no other type does."""
     if one == other:
         return one
     if {one, other} == {WHOLE, FLOATING}:
@@ -75,7 +75,7 @@ def _records(one: Record, other: Record) -> Record:
 
 
 def parse_variant(described: str) -> ColumnType | None:
-    """The type that a description of variants names; None when there were only nulls."""
+    """The column type of a description of variants; None if all values were null."""
     tokens = [found[1].strip() for found in _TOKEN.finditer(described)]
     kind, rest = _parse(tokens)
     assert not rest, described

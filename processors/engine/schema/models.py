@@ -1,36 +1,29 @@
-"""From a pydantic model, or another annotation, to typed columns.
+"""Typed columns from a pydantic model, or from another annotation.
 
-``list``, ``set`` and ``tuple`` become arrays, ``dict`` a map; models, dataclasses and typed dicts structs; ``datetime``
-is a timestamp (without a zone it counts as UTC; ``NaiveDatetime`` stays without one), ``Decimal`` takes its size from
-``max_digits`` and ``decimal_places``. What has no type in SQL (``time``, ``UUID``, a union, ``Any``) is its JSON text.
+``list``, ``set`` and ``tuple`` become arrays, ``dict`` a map; models, dataclasses and typed dicts become structs.
+``Decimal`` takes its size from ``max_digits`` and ``decimal_places``; a union becomes JSON text. ``python_types`` has
+the table of all other types.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import enum
 import types
 import typing
-import uuid
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
-from pathlib import PurePath
 from typing import Any
 
 import pydantic
 
+from holdfast.processors.engine.schema.python_types import BY_TYPE, subclass_column
 from holdfast.processors.engine.schema.types import (
     ANY_STATE_KEY,
-    DAY,
     FLOATING,
     INFERRED,
-    INSTANT,
-    LOCAL_TIME,
     TEXT,
-    TRUTH,
-    WHOLE,
     Column,
     ColumnType,
     Entries,
@@ -46,40 +39,21 @@ from holdfast.processors.engine.schema.types import (
     column_name,
 )
 
-#: Of a decimal number whose model does not say: digits in all, and behind the point.
+#: A decimal without ``max_digits`` and ``decimal_places``: its digits, its decimal places; and the most digits of all.
 DECIMAL_DIGITS, DECIMAL_PLACES, DIGITS_MAX = 38, 18, 38
-#: What stands for columns that are found in the values.
+#: The model that asks for columns inferred from the values.
 INFER = "infer"
-
-_SCALARS: Mapping[Any, Scalar] = {
-    bool: TRUTH,
-    int: WHOLE,
-    float: FLOATING,
-    str: TEXT,
-    bytes: TEXT,
-    dt.datetime: INSTANT,
-    dt.date: DAY,
-    dt.time: TEXT,
-    dt.timedelta: TEXT,
-    uuid.UUID: TEXT,
-    pydantic.AwareDatetime: INSTANT,
-    pydantic.NaiveDatetime: LOCAL_TIME,
-    pydantic.PastDatetime: INSTANT,
-    pydantic.FutureDatetime: INSTANT,
-    Any: TEXT,
-    object: TEXT,
-}
 
 
 def schema_of(model: Any) -> StoreSchema:
-    """The columns of a store's values.
+    """The typed columns of a store's values.
 
     Args:
-        model: A model (or any annotation) of every value; a mapping of state keys to them, in which ``"*"`` stands for
-            all others; or ``"infer"``.
+        model: A model (or any annotation) of every value; a mapping of state keys to models, in which ``"*"`` stands
+            for all other state keys; or ``"infer"``.
 
     Raises:
-        SchemaInvalid: It is none of these, or has a part that can't be a column.
+        SchemaInvalid: The model is none of these, or a part of it can't be a column.
     """
     if model == INFER:
         return INFERRED
@@ -87,8 +61,8 @@ def schema_of(model: Any) -> StoreSchema:
         return checked(StoreSchema((_whole(model),)))
     if not model or not all(isinstance(key, str) and key for key in model):
         raise SchemaInvalid(
-            f"A store's models are {model!r}, expected at least one, by state key.",
-            action='Write, for example, model={"open": Trip, "count": int}.',
+            f"A store's models are {model!r}, expected at least one state key with its model.",
+            action='Write, for example, `model={"open": Trip, "count": int}`.',
         )
     values = []
     for state_key, each in model.items():
@@ -100,7 +74,7 @@ def schema_of(model: Any) -> StoreSchema:
 
 
 def _whole(model: Any) -> ValueSchema:
-    """One model for every value: the fields of an object are columns, anything else is one."""
+    """One model for every value: a column for each field of an object, or one column for any other value."""
     kind, nullable = _kind(model, (), "the value")
     if not isinstance(kind, Record):
         return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable)
@@ -124,7 +98,7 @@ def _comments(model: Any) -> dict[str, str]:
 
 
 def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, ...] = ()) -> tuple[ColumnType, bool]:
-    """The type of an annotation, and whether it may be null; ``given`` is what its field says besides."""
+    """The type of an annotation, and whether it may be null; ``given`` are the metadata of its field."""
     if hasattr(annotation, "__supertype__"):
         return _kind(annotation.__supertype__, seen, where, given)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -141,15 +115,11 @@ def _kind(annotation: Any, seen: tuple[Any, ...], where: str, given: tuple[Any, 
         return _of_values(values), None in arguments
     if origin is not None and isinstance(origin, type):
         return _collection(origin, arguments, seen, where), False
-    if annotation in _SCALARS:
-        return _SCALARS[annotation], annotation in (Any, object)
+    if annotation in BY_TYPE:
+        return BY_TYPE[annotation], annotation in (Any, object)
     if isinstance(annotation, type):
         return _of_class(annotation, seen, where, given), False
-    raise SchemaInvalid(
-        f"{where} is {annotation!r}, which can't be a column.",
-        action="Use a type that JSON can hold, or Any for its JSON text.",
-        field=where,
-    )
+    raise _no_column(where, repr(annotation))
 
 
 def _union(kinds: list[Any], seen: tuple[Any, ...], where: str, given: tuple[Any, ...]) -> ColumnType:
@@ -176,7 +146,7 @@ def _collection(origin: type, arguments: tuple[Any, ...], seen: tuple[Any, ...],
 
 
 def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[Any, ...]) -> ColumnType:
-    if annotation in seen:  # a model within itself has no end as a column
+    if annotation in seen:  # a recursive model would be a column without end
         return TEXT
     within = (*seen, annotation)
     if issubclass(annotation, pydantic.RootModel):
@@ -195,19 +165,19 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         }
         return _plain(hints, needed, within)
-    if hasattr(annotation, "__required_keys__"):  # a typed dict, of this Python's or of typing_extensions
+    if hasattr(annotation, "__required_keys__"):  # a TypedDict of typing or of typing_extensions
         hints = typing.get_type_hints(annotation, include_extras=True)
         return _plain(hints, set(getattr(annotation, "__required_keys__", ())), within)
-    for known, kind in ((PurePath, TEXT), (str, TEXT), (bool, TRUTH), (int, WHOLE), (float, FLOATING)):
-        if issubclass(annotation, known):
-            return kind
-    if annotation.__module__.startswith("pydantic"):  # addresses, secrets: texts in JSON
-        return TEXT
-    if annotation in (list, set, frozenset, tuple, dict):
-        return TEXT
-    raise SchemaInvalid(
-        f"{where} is {annotation.__qualname__}, which can't be a column.",
-        action="Use a type that JSON can hold, or Any for its JSON text.",
+    kind = subclass_column(annotation)
+    if kind is None:
+        raise _no_column(where, annotation.__qualname__)
+    return kind
+
+
+def _no_column(where: str, annotation: str) -> SchemaInvalid:
+    return SchemaInvalid(
+        f"{where} is {annotation}, which can't be a column; expected a type that JSON can hold.",
+        action="Use `Any` to store its JSON text, or a type of the table in docs/warehouse-reading.md.",
         field=where,
     )
 

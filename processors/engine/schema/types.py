@@ -1,8 +1,8 @@
-"""The typed columns of a store, as frozen data: what a table has of a value, and where in its JSON that lies.
+"""The typed columns of a store as frozen data: each column's name, type and place in the JSON of a value.
 
-A row of a store's table is one changelog key: a message key and a state key. A store with one model has the model's
-fields as columns, for every state key; a store with a model for each state key has one column for each of them, null in
-the rows of the others.
+A row of a store's table is one changelog key: a message key and a state key. A store with one model has one column for
+each field of the model. A store with a model for each state key has one column for each state key; the column is null
+in the rows of all other state keys.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
-#: Columns that every table has; a typed column of that name gets an underscore behind it.
+#: Columns that every table has; a typed column of the same name gets an underscore at its end.
 RESERVED = frozenset(
     {"store_partition", "key", "value", "message_key", "state_key", "json", "offset", "changelog_timestamp"}
     | {"event_timestamp", "why", "op", "timestamp", "generation", "snapshot_id"}
 )
-#: Any state key that is not named.
+#: Stands for every state key without a model of its own.
 ANY_STATE_KEY = "*"
 
 
 class SchemaInvalid(HoldfastError):
-    """A model can't be made into columns."""
+    """A model can't become columns."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A type that SQL has by this name; ``allowed`` are the only values, if not empty."""
+    """A type by its SQL name; ``allowed`` lists the only values, empty for all."""
 
     sql: str
     allowed: tuple[str | int, ...] = ()
@@ -44,13 +44,13 @@ class Number:
 
     @property
     def sql(self) -> str:
-        """As SQL has it."""
+        """The type in SQL."""
         return f"decimal({self.precision},{self.scale})"
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """What a mean keeps, ``{"sum": ..., "count": ...}``; as a column it is the one by the other."""
+    """A stored mean, ``{"sum": ..., "count": ...}``; its column is sum divided by count."""
 
     sql: str = "double"
 
@@ -63,25 +63,32 @@ class Items:
 
     @property
     def sql(self) -> str:
-        """As SQL has it."""
+        """The type in SQL."""
         return f"array<{self.element.sql}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """An object with keys of any name."""
+    """A map: an object with keys of any name."""
 
     value: ColumnType
 
     @property
     def sql(self) -> str:
-        """As SQL has it."""
+        """The type in SQL."""
         return f"map<string,{self.value.sql}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of an object: ``sources`` are its names in JSON, the newest first; a required one must be there."""
+    """A field of an object.
+
+    Attributes:
+        name: The name in the table.
+        type: Its type.
+        required: Whether a value without it is invalid.
+        sources: Its names in JSON, the newest first.
+    """
 
     name: str
     type: ColumnType
@@ -90,19 +97,19 @@ class Member:
 
     @property
     def former(self) -> tuple[str, ...]:
-        """Names that its column may have had."""
+        """Former names of its column."""
         return tuple(source for source in self.sources if source != self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with fields that are known."""
+    """An object with known fields."""
 
     members: tuple[Member, ...]
 
     @property
     def sql(self) -> str:
-        """As SQL has it."""
+        """The type in SQL."""
         return f"struct<{','.join(f'{tick(each.name)}:{each.type.sql}' for each in self.members)}>"
 
 
@@ -114,7 +121,7 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A typed column: ``paths`` lead to it in the JSON of a value, the newest first; ``()`` is the value itself."""
+    """A typed column; ``paths`` are its places in the JSON of a value, the newest first; ``()`` is the whole value."""
 
     name: str
     type: ColumnType
@@ -124,31 +131,34 @@ class Column:
 
     @property
     def former(self) -> tuple[str, ...]:
-        """Names that it may have had."""
+        """Former names of the column."""
         return tuple(column_name(path[-1]) for path in self.paths if path and column_name(path[-1]) != self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """The columns that the values of one state key have; ``state_key`` None is for all. ``null`` may be a value."""
+    """The columns of the values of one state key, or of all state keys if ``state_key`` is None.
+
+    With ``nullable`` the whole value may be ``null``.
+    """
 
     state_key: str | None
     columns: tuple[Column, ...]
     nullable: bool = False
-    #: What a field must have, as the version of a format: path and number.
+    #: The field that holds the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSchema:
-    """The columns of a store; ``inferred`` ones are found in its values when a snapshot is taken."""
+    """The typed columns of a store; with ``inferred``, a snapshot infers them from the values."""
 
     values: tuple[ValueSchema, ...]
     inferred: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """All typed columns, in their order."""
+        """The columns of all values, in table order."""
         return tuple(column for value in self.values for column in value.columns)
 
 
@@ -156,10 +166,10 @@ INFERRED = StoreSchema((), inferred=True)
 
 
 def checked(schema: StoreSchema) -> StoreSchema:
-    """The schema itself.
+    """The schema itself, if its column names differ; SQL ignores case.
 
     Raises:
-        SchemaInvalid: Names of columns meet; SQL does not tell upper from lower case.
+        SchemaInvalid: Two columns have the same name.
     """
     for where, names in _names(schema):
         seen: dict[str, str] = {}
@@ -167,8 +177,9 @@ def checked(schema: StoreSchema) -> StoreSchema:
             twin = seen.setdefault(name.lower(), name)
             if twin is not name:
                 raise SchemaInvalid(
-                    f"{where} has two columns of one name: {twin} and {name}.",
-                    action="Rename one of them: names of columns do not differ by case, nor by signs beside _.",
+                    f"{where} has two columns with the same name: {twin} and {name}.",
+                    action="Rename one of these fields. Names are compared without case; any sign but letters, digits "
+                    "and _ becomes _.",
                     name=name,
                 )
     return schema
@@ -192,11 +203,11 @@ def _within(where: str, kind: ColumnType) -> Iterator[tuple[str, list[str]]]:
 
 
 def column_name(name: str) -> str:
-    """A name as columns may have it: letters, digits and underscores, none of those that every table has."""
+    """A legal column name: letters, digits and underscores, different from the columns that every table has."""
     legal = "".join(sign if sign.isascii() and (sign.isalnum() or sign == "_") else "_" for sign in name) or "_"
     return f"{legal}_" if legal.lower() in RESERVED else legal
 
 
 def tick(name: str) -> str:
-    """A name as SQL takes it, whatever signs it has."""
+    """A name quoted for Spark SQL."""
     return f"`{name.replace('`', '``')}`"

@@ -1,7 +1,7 @@
-"""Fingerprints of 256 parts of a set, so that what differs is found without looking at the rest.
+"""Fingerprints of 256 buckets of a set. Two sets differ only in buckets with different fingerprints.
 
-A pair belongs to the bucket ``xxh64(key, seed=42) & 255``, the low byte of a hash that its fingerprint needs anyway;
-Spark's ``xxhash64(key) & 255`` gives the same number. The fingerprints of the buckets add up to that of the set.
+A pair belongs to bucket ``xxh64(key, seed=42) & 255``; its fingerprint needs this hash anyway. Spark's
+``xxhash64(key) & 255`` is the same number. The fingerprints of the buckets add up to that of the set.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOW = np.uint64(BUCKETS - 1)
 
 
 class BucketPrints:
-    """The fingerprints of the buckets of one set; empty when new.
+    """The fingerprints of the buckets of one set, at first the empty set.
 
     Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around.
     """
@@ -36,12 +36,12 @@ class BucketPrints:
         self._totals: _Words = np.zeros(BUCKETS, np.uint64)
 
     def add_pairs(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Add pairs, given as keys and their values."""
+        """Adds pairs, given as parallel lists of keys and values."""
         seeds = list(map(xxh64_intdigest, keys, repeat(SEED)))
         self.add_hashes(seeds, list(map(xxh64_intdigest, values, seeds)))
 
     def add_hashes(self, of_keys: Sequence[int], of_pairs: Sequence[int]) -> None:
-        """Add pairs, given as the hashes of their keys and their own."""
+        """Adds pairs, given as parallel lists of key hashes and pair hashes."""
         buckets = (np.array(of_keys, np.uint64) & _LOW).astype(np.intp)
         hashes = np.array(of_pairs, np.uint64)
         self._counts += np.bincount(buckets, minlength=BUCKETS).astype(np.uint64)
@@ -49,7 +49,7 @@ class BucketPrints:
         np.add.at(self._totals, buckets, hashes)
 
     def put(self, bucket: int, of: Fingerprint) -> None:
-        """Add a whole bucket that somebody else computed."""
+        """Adds the fingerprint of a whole bucket, computed by Spark."""
         self._counts[bucket] += np.uint64(of.count)
         self._xors[bucket] ^= np.uint64(of.xor)
         self._totals[bucket] += np.uint64(of.total)
@@ -61,11 +61,11 @@ class BucketPrints:
     @property
     def whole(self) -> Fingerprint:
         """The fingerprint of the set."""
-        total = int(np.add.reduce(self._totals))  # wraps around, as sums of hashes do
+        total = int(np.add.reduce(self._totals))  # modulo 2^64, as a fingerprint's sum is
         return Fingerprint(int(self._counts.sum()), int(np.bitwise_xor.reduce(self._xors)), total)
 
     def differing(self, other: BucketPrints) -> tuple[int, ...]:
-        """The buckets in which two sets differ, in order."""
+        """The numbers of the buckets in which two sets differ, ascending."""
         unequal = (
             (self._counts != other._counts) | (self._xors != other._xors) | (self._totals != other._totals)
         ).nonzero()[0]
@@ -74,14 +74,14 @@ class BucketPrints:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BucketPrints) and not self.differing(other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"BucketPrints({self.whole.hex})"
 
 
 def bucket_of(key: bytes) -> int:
-    """The bucket of a key."""
+    """The number of a key's bucket."""
     return int(xxh64_intdigest(key, SEED)) & (BUCKETS - 1)
 
 
@@ -94,7 +94,7 @@ def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
-    """The values of each key that falls into one of the buckets: a list, since a key that occurs twice is a fault."""
+    """The values of each key in the wanted buckets; a list with more than one value shows a duplicate key."""
     found: dict[bytes, list[bytes]] = {}
     rest = iter(pairs)
     while batch := list(islice(rest, BATCH_PAIRS)):

@@ -1,7 +1,7 @@
-"""Reads of a RocksDB checkpoint by somebody who is not its owner.
+"""Reads a RocksDB checkpoint that another process owns.
 
 Invariants:
-    - The folder stays as it is, byte for byte, and may be on a disk that can't be written; readers are in nobody's way.
+    - The folder is not changed and may be read-only; any number of readers may read it at the same time.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprin
 from holdfast.processors.engine.state.rocksdb import StateReader
 from holdfast.processors.engine.state.task_store import TaskMeta
 
-#: The library writes its own settings into whatever folder it opens.
+#: rocksdict writes this file into every folder that it opens.
 _SETTINGS = "rocksdict-config.json"
 
 
 class CheckpointDamaged(StateFailed):
-    """A folder is no checkpoint, or a file of it is not what RocksDB wrote."""
+    """A folder is no checkpoint, or RocksDB finds a file in it damaged."""
 
 
 def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield changelog keys and values of one store, in key order.
+    """Yields changelog keys and values of one store, in key order.
 
     Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file of it is damaged; what came before that is right.
+        CheckpointDamaged: The folder is no checkpoint, or a file is damaged; the pairs before are right.
     """
     with _opened(path) as reader:
         yield from reader.items(store)
 
 
 def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Like ``iterate_checkpoint``, as parallel lists of so many; quicker for whoever takes them as lists.
+    """Yields the keys and values of one store as parallel lists of up to ``rows_max``, which is faster than pairs.
 
     Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file of it is damaged; what came before that is right.
+        CheckpointDamaged: The folder is no checkpoint, or a file is damaged; the pages before are right.
     """
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)
 
 
 def checkpoint_meta(path: Path) -> TaskMeta | None:
-    """The offsets that a checkpoint itself says it is at.
+    """The offsets inside a checkpoint; None for a new, empty state.
 
     Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file of it is damaged.
+        CheckpointDamaged: The folder is no checkpoint, or a file is damaged.
     """
     with _opened(path) as reader:
         return reader.meta()
@@ -59,14 +59,14 @@ def fingerprint_checkpoint(path: Path, store: str) -> Fingerprint:
     """The fingerprint of one store in a checkpoint.
 
     Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file of it is damaged.
+        CheckpointDamaged: The folder is no checkpoint, or a file is damaged.
     """
     return fingerprint_of(iterate_checkpoint(path, store))
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[StateReader]:
-    """The checkpoint, opened by way of a folder of links, for that is written to."""
+    """The checkpoint, opened through a temporary folder of links, because rocksdict writes to the folder it opens."""
     with tempfile.TemporaryDirectory(prefix="holdfast-checkpoint-") as view:
         try:
             for file in path.iterdir():
@@ -88,6 +88,6 @@ def _opened(path: Path) -> Iterator[StateReader]:
 def _damaged(path: Path, seen: str) -> CheckpointDamaged:
     return CheckpointDamaged(
         f"The checkpoint {path} {seen}.",
-        action="Take a new checkpoint (materialise the state asset), or read the changelog instead.",
+        action="Materialise the store's state asset, which takes a new checkpoint; or read the changelog instead.",
         path=str(path),
     )

@@ -1,10 +1,10 @@
-"""The coherence guard: may this state run on, from where is it replayed, and does it fit the input offsets?
+"""The coherence guard: whether local state may be used, the offset from which it is replayed, and its input offsets.
 
-Pure functions over facts that were read in this order (anything else can miss the last batch of a former owner):
-the group's committed offsets with pending transactions waited for, *then* the changelogs' high watermarks.
+Pure functions of facts. The facts must be read in this order, or the last batch of a former owner can be missed: first
+the group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.
 
 Invariants:
-    - State that does not belong to the committed input offsets never runs; the error says which command mends it.
+    - State that does not belong to the committed input offsets never runs. The error names the command that repairs it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,25 @@ from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
 from holdfast.processors.engine.topology import Topology
 
-#: Local state may be older than this part of delete.retention.ms before its deletes may be missing.
+#: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
 RETENTION_PART_SAFE = 0.75
-#: Kafka's default of delete.retention.ms, for changelogs whose configuration can't be read.
+#: Kafka's default of delete.retention.ms, used if a changelog's configuration can't be read.
 DELETE_RETENTION_MS_DEFAULT = 86_400_000
-#: Clocks are set back by less than this without anybody noticing, in seconds.
+#: A clock may be set back by this many seconds without doubt about the age of the state.
 CLOCK_STEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogFacts:
-    """One partition of a changelog: ``end`` is the high watermark, ``delete_retention_s`` how long deletes stay."""
+    """One partition of a changelog.
+
+    Attributes:
+        topic: The changelog.
+        topic_id: Its id; a recreated topic has another one.
+        start: The first offset.
+        end: The high watermark.
+        delete_retention_s: Seconds that tombstones stay.
+    """
 
     topic: str
     topic_id: str
@@ -40,28 +48,28 @@ class ChangelogFacts:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """From which offset each store's changelog is replayed; ``wipe`` says to start from nothing, and why."""
+    """The first offset to replay of each store's changelog; ``wipe`` is the reason to delete local state first."""
 
     starts: Mapping[str, int]
     wipe: str | None = None
 
 
 def delete_retention_s(facts: TopicFacts) -> float:
-    """How long deletes stay in a topic, in seconds."""
+    """The seconds that tombstones stay in a topic."""
     return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
 
 
 def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:
-    """Decide the replay of one task (store name -> first offset).
+    """The replay of one task: the first offset of each store.
 
     Args:
-        task: The task's name, for messages.
-        meta: The offsets in the local store; None when it is new.
+        task: The task's name, for errors.
+        meta: The offsets in local state; None for new state.
         changelogs: Facts by store name.
         now: Wall-clock seconds since 1970.
 
     Raises:
-        StateIncoherent: A changelog was recreated or truncated behind the local state.
+        StateIncoherent: A changelog was recreated or truncated since the state was written.
     """
     starts: dict[str, int] = {}
     for store, facts in changelogs.items():
@@ -89,7 +97,7 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """The offsets without those of stores that begin empty: of a changelog that was deleted with all that it held."""
+    """The offsets without those of ``stores`` that start empty because their changelog was deleted and is empty."""
     if meta is None:
         return None
     emptied = {name for name in stores if name in changelogs and changelogs[name].end == 0}
@@ -97,12 +105,11 @@ def without_emptied(
 
 
 def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
-    """Local state would be dropped that no changelog has."""
+    """The error for local state that no changelog has, so that a wipe would lose it."""
     return StateIncoherent(
         f"Task {task}: the local state of {', '.join(stores)} does not belong to its changelog ({why}), and dropping "
         "it would lose it.",
-        action=f"If the local state is right, re-seed the changelog from it (--reseed {' --reseed '.join(stores)}); "
-        "else delete the task's state folder and reset the group's input offsets.",
+        action=_from_local(*stores),
         cause="changelog-truncated",
         task=task,
         store=stores[0] if stores else "",
@@ -110,9 +117,9 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
 
 
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
-    """Why state that was whole so long ago may not be replayed on from this offset; None when it may."""
-    # One offset of difference can only be the marker of the last commit; but a replay that was broken off may have
-    # come to the end so late that deletes were gone on its way.
+    """The reason not to replay from ``offset`` state that is ``age_s`` seconds old; None if the replay is safe."""
+    # One missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
+    # reached the end so late that it missed deletes on its way.
     if facts.end - offset <= 1 and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
@@ -121,22 +128,22 @@ def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring:
             f"may be gone from {facts.topic}"
         )
     if age_s < -CLOCK_STEP_S:
-        return f"the local state is from {-age_s:.0f} s in the future: the clock went back, its age is unknown"
+        return f"the local state is {-age_s:.0f} s in the future: the clock went back, so its age is unknown"
     return None
 
 
 def check_inputs(
     task: str, state_inputs: Mapping[str, Mapping[str, int]], committed: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """Compare what the state holds with what the group committed; return where to read on (topic -> offset).
+    """The next input offset of each topic, if the state holds exactly the input before the committed offsets.
 
     Args:
-        task: The task's name, for messages.
+        task: The task's name, for errors.
         state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
-        committed: The group's committed offset of each input topic; None when there is none.
+        committed: The group's committed offset of each input topic; None without one.
 
     Raises:
-        StateIncoherent: State and offsets do not belong together.
+        StateIncoherent: The state holds less or more input than the group committed.
     """
     for store, inputs in state_inputs.items():
         for topic, offset in committed.items():
@@ -147,10 +154,11 @@ def check_inputs(
                 raise _unfinished(task, store)
             if held is None or (offset is not None and held < offset):
                 raise StateIncoherent(
-                    f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds it only up "
-                    f"to {'nothing' if held is None else held}: its changelog lost records, or the store is new.",
-                    action=f"Reset the group's offsets of {topic} to the beginning and clear the store, "
-                    "to build its state anew from the source.",
+                    f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds "
+                    f"{'nothing of it' if held is None else f'it only up to {held}'}: its changelog lost records, or "
+                    "the store is new.",
+                    action=f"Rebuild the store from its source: `holdfast apply backfill PROCESSOR --store {store} "
+                    "--from topic`.",
                     cause="changelog-truncated",
                     task=task,
                     store=store,
@@ -160,10 +168,9 @@ def check_inputs(
                 )
             raise StateIncoherent(
                 f"Task {task}: store {store} holds {topic} up to {held}, but the group's committed offset is "
-                f"{'none' if offset is None else offset}: the offsets were reset, or they expired. Reading on "
-                "would count twice.",
-                action=f"Set the group's offset of {topic} back to {held} (holdfast apply reposition PROCESSOR does), "
-                "or clear the store before reading the input again.",
+                f"{'none' if offset is None else offset}: the offsets were reset, or they expired. Processing the "
+                "input again would count it twice.",
+                action=f"Set the group's offset of {topic} back to {held}: `holdfast apply reposition PROCESSOR`.",
                 cause="offsets-reset",
                 task=task,
                 store=store,
@@ -175,17 +182,13 @@ def check_inputs(
 
 
 def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, ChangelogFacts]) -> None:
-    """Refuse a restore that took so long that deletes may have been taken from its changelogs meanwhile.
-
-    Raises:
-        StateIncoherent: It took longer than delete.retention.ms.
-    """
+    """Raises StateIncoherent if a restore took longer than delete.retention.ms, so that it may have missed deletes."""
     for facts in changelogs.values():
         if age_s > facts.delete_retention_s:
             raise StateIncoherent(
                 f"Restoring task {task} took {age_s:.0f} s, longer than deletes stay in {facts.topic} "
                 f"({facts.delete_retention_s:.0f} s): deleted keys could come back.",
-                action=f"Raise delete.retention.ms of {facts.topic} to several times the restore's time, then restart.",
+                action=f"Raise `delete.retention.ms` of {facts.topic} to several times this duration, then restart.",
                 cause="bad-configuration",
                 task=task,
                 topic=facts.topic,
@@ -195,22 +198,19 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
 
 
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
-    """Refuse a source topic that is another one than the state was built from.
+    """Raises StateIncoherent if a source topic was recreated since the state was built.
 
     Args:
-        task: The task's name, for messages.
+        task: The task's name, for errors.
         known: By source topic, the topic id that the state belongs to.
         seen: By source topic, its id now.
-
-    Raises:
-        StateIncoherent: A source was deleted and made again.
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
             raise StateIncoherent(
                 f"Task {task}: source {topic} was recreated (topic id {seen[topic]}, the state was built from "
                 f"{topic_id}): its offsets mean other records now.",
-                action=f"Reset the group's offsets of {topic} and clear the state that was built from it.",
+                action=_REBUILD,
                 cause="source-recreated",
                 task=task,
                 topic=topic,
@@ -220,23 +220,20 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
 
 
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
-    """Refuse to skip input that is gone, or that is no longer the input that was processed.
+    """Raises StateIncoherent if the source no longer has the committed offset.
 
     Args:
         topic: The source topic.
         partition: Its partition.
-        committed: The group's committed offset; None when there is none.
-        start: The first offset that is still there.
+        committed: The group's committed offset; None without one.
+        start: The first offset of the partition.
         end: The high watermark, read after ``committed``.
-
-    Raises:
-        StateIncoherent: The source topic no longer has the committed offset.
     """
     if committed is not None and committed > end:
         raise StateIncoherent(
             f"Source {topic}[{partition}] ends at offset {end}, but {committed} is processed: it was truncated or "
             "recreated.",
-            action=f"Reset the group's offsets of {topic} and clear the state that was built from it.",
+            action=_REBUILD,
             cause="source-recreated",
             topic=topic,
             partition=partition,
@@ -247,7 +244,7 @@ def check_source(topic: str, partition: int, committed: int | None, start: int, 
         raise StateIncoherent(
             f"Source {topic}[{partition}] begins at offset {start}, but only {committed} is processed: "
             f"{start - committed} records are gone.",
-            action="To go on without them, knowing that the state lacks them: holdfast apply reposition PROCESSOR.",
+            action="Skip these records, which the state will lack: `holdfast apply reposition PROCESSOR`.",
             cause="source-truncated",
             topic=topic,
             partition=partition,
@@ -257,35 +254,34 @@ def check_source(topic: str, partition: int, committed: int | None, start: int, 
 
 
 def source_missing(topic: str) -> TopicUnusable:
-    """A source topic is not there."""
+    """The error for a missing source topic."""
     return TopicUnusable(
         f"Source topic {topic} is not there.",
-        action="Create it, or correct its name.",
+        action="Create the topic, or correct its name.",
         cause="source-missing",
         topic=topic,
     )
 
 
 def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
-    """A changelog is not there."""
+    """The error for a missing changelog."""
+    store = next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None)
     return StateIncoherent(
         f"Changelog {topic} is not there.",
-        action="If the local state is right, re-seed the changelog from it; else create the topic, clear the store and "
-        "reset the group's input offsets.",
+        action=_from_local(store or "STORE"),
         cause="changelog-missing",
         topic=topic,
-        store=next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None),
+        store=store,
     )
 
 
 def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: str) -> StateIncoherent:
-    """A changelog has another topic id than the one that the state belongs to."""
+    """The error for a changelog with another topic id than the state belongs to."""
     was = "is being made anew" if expected == RESEEDING else "was recreated"
     return StateIncoherent(
         f"Task {task}: changelog {topic} {was} (topic id {seen}, the state of store {store} belongs to {expected}).",
         cause="changelog-recreated",
-        action=f"If the local state is right, re-seed the changelog from it (--reseed {store}); else delete "
-        "the task's state folder and reset the group's input offsets, so that state is built anew.",
+        action=_from_local(store),
         task=task,
         store=store,
         seen=seen,
@@ -294,11 +290,10 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
 
 
 def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
-    """A source has a partition that a changelog lacks."""
+    """The error for a source with more partitions than a changelog."""
     return StateIncoherent(
-        f"Changelog {topic} has no partition {partition}, but the store's source has.",
-        action="The source was given more partitions: build all state anew from it, with holdfast apply clear "
-        "PROCESSOR --all --rewind earliest.",
+        f"Changelog {topic} has no partition {partition}, but the store's source has: partitions were added to it.",
+        action=_REBUILD,
         cause="source-repartitioned",
         topic=topic,
         partition=partition,
@@ -307,9 +302,8 @@ def changelog_too_narrow(topic: str, partition: int) -> StateIncoherent:
 
 def _unfinished(task: str, store: str) -> StateIncoherent:
     return StateIncoherent(
-        f"Task {task}: the changelog of store {store} is being written from the warehouse, and is not whole yet.",
-        action="Go on with the restore that writes it (holdfast apply resume), or restore again: holdfast apply "
-        "restore PROCESSOR --at SNAPSHOT.",
+        f"Task {task}: the changelog of store {store} is being written from the warehouse, and is not complete yet.",
+        action="Finish that restore with `holdfast apply resume N`; `holdfast apply list PROCESSOR` shows N.",
         cause="restore-unfinished",
         task=task,
         store=store,
@@ -320,11 +314,20 @@ def _truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> State
     return StateIncoherent(
         f"Task {task}: changelog {facts.topic} has offsets {facts.start} to {facts.end}, but store {store} would be "
         f"replayed from {held}: the changelog was truncated.",
-        action="If the local state is right, re-seed the changelog from it; else clear the store and reset the "
-        "group's input offsets, so that state is built anew.",
+        action=_from_local(store),
         cause="changelog-truncated",
         task=task,
         store=store,
         seen=facts.start,
         expected=held,
     )
+
+
+#: The action that rebuilds state for which neither a changelog nor local state is left.
+_REBUILD = "Rebuild all state from the source: `holdfast apply clear PROCESSOR --all --rewind earliest`."
+
+
+def _from_local(*stores: str) -> str:
+    """The action for a changelog that does not belong to the local state."""
+    commands = "`, `".join(f"holdfast apply backfill PROCESSOR --store {store} --from local" for store in stores)
+    return f"Write the changelog from local state: `{commands}`. If local state is lost or wrong: {_REBUILD}"

@@ -1,4 +1,4 @@
-"""What a task's store needs of a key-value database on a disk; ``processors.engine.state.rocksdb`` is the real one."""
+"""The port of a state backend: key-value databases, and their files for checkpoints. RocksDB is the default backend."""
 
 from __future__ import annotations
 
@@ -11,95 +11,77 @@ Change = tuple[bytes, bytes | None]
 
 
 class DatabaseCorrupt(Exception):
-    """The data on disk is damaged; raised by any method of a database."""
+    """The data on disk is damaged. Any method of a database may raise it."""
 
 
 class Database(Protocol):
-    """One open database. Every method may raise DatabaseCorrupt, or whatever the disk refuses with."""
+    """One open database. Every method may raise DatabaseCorrupt, or any error of the disk."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of one key; None when absent."""
-        ...
+        """The value of one key; None if absent."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of many keys, in their order."""
-        ...
+        """The values of many keys, in the order of the keys; None for an absent key."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Apply all changes, in order, or none; survives the death of the process, not of the machine."""
-        ...
+        """Writes all changes atomically, in their order. They survive the death of the process, not of the machine."""
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Like ``write``, with all keys and all values."""
-        ...
+        """``write`` with parallel lists of keys and values."""
 
     def begin_bulk(self, records: int) -> None:
-        """Expect nothing but writes, of about so many records: reads may be slow until ``end_bulk``.
+        """Prepares for about ``records`` writes; reads may be slow until ``end_bulk``.
 
-        A process that dies meanwhile loses a suffix of its writes since the last flush, never one from between others.
+        A process that dies before the end loses the newest writes since the last flush, and never an older one alone.
         """
-        ...
 
     def end_bulk(self) -> None:
-        """Flush, and be as after opening."""
-        ...
+        """Flushes, and ends the bulk mode."""
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush that was not waited for is under way."""
-        ...
+        """Whether a flush without ``wait`` is still running."""
 
     def flush(self, *, wait: bool = True) -> None:
-        """Make what is written survive the process and the machine; without ``wait``, soon."""
-        ...
+        """Flushes all writes, so that they survive the machine; without ``wait`` in the background."""
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values in key order, from ``first`` on."""
-        ...
+        """Keys and values in key order, from the key ``first``."""
 
     def checkpoint(self, path: Path) -> None:
-        """A consistent copy at ``path``."""
-        ...
+        """Makes a consistent copy at ``path``."""
 
     def compact(self) -> None:
-        """Rewrite the whole database without what was deleted or overwritten."""
-        ...
+        """Rewrites the database without deleted and overwritten values."""
 
     def estimates(self) -> tuple[int, int]:
-        """About how many keys there are, and how many of the bytes on disk are neither overwritten nor deleted."""
-        ...
+        """Estimates of the number of keys and of the live bytes on disk."""
 
     def size_bytes(self) -> int:
-        """Bytes on disk, without the log of recent writes."""
-        ...
+        """Bytes on disk, without the write-ahead log."""
 
     def close(self) -> None:
-        """Close; what was written stays, and of what was written in bulk, what was flushed."""
-        ...
+        """Closes the database. Writes stay; of writes in bulk mode, only flushed ones."""
 
 
 class Databases(Protocol):
-    """A disk that holds databases by path."""
+    """A disk with databases by path."""
 
     def open(self, path: Path, bulk_records: int | None = None) -> Database:
-        """Open a database; made when absent. With ``bulk_records`` it is as after ``begin_bulk``."""
-        ...
+        """Opens a database, and creates it if absent; with ``bulk_records`` in bulk mode."""
 
     def exists(self, path: Path) -> bool:
-        """Whether there is one."""
-        ...
+        """Whether a database is at this path."""
 
     def move(self, path: Path, to: Path) -> None:
-        """Put a closed database aside."""
-        ...
+        """Moves a closed database."""
 
     def delete(self, path: Path) -> None:
-        """Delete a closed database."""
-        ...
+        """Deletes a closed database."""
 
 
 class LocalFile(NamedTuple):
-    """A file of a database: ``identity`` is another one whenever its content may be."""
+    """A file of a database; ``identity`` changes whenever the content may have changed."""
 
     name: str
     size: int
@@ -108,25 +90,20 @@ class LocalFile(NamedTuple):
 
 @runtime_checkable
 class DatabaseFiles(Protocol):
-    """The files that databases consist of; a backend without it has no checkpoints in a store."""
+    """The files of databases. A backend without this protocol has no checkpoints in an object store."""
 
     @property
     def kind(self) -> str:
-        """What can open these files."""
-        ...
+        """The name of the file format; a checkpoint is restored only by a backend with the same kind."""
 
     def files(self, path: Path) -> list[LocalFile]:
-        """The files of a closed database or of a checkpoint, in the order of their names."""
-        ...
+        """The files of a closed database or of a checkpoint, sorted by name."""
 
     def read_file(self, path: Path, name: str) -> Iterator[bytes]:
-        """One file in pieces."""
-        ...
+        """The content of one file, in pieces."""
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
-        """Make one file of a database that is not opened before all of them are there."""
-        ...
+        """Writes one file of a database, which is opened after all its files are written."""
 
     def clear(self, path: Path) -> None:
-        """Delete a folder with all that lies below it, if it is there."""
-        ...
+        """Deletes a folder and everything below it; does nothing if the folder is absent."""

@@ -1,11 +1,11 @@
-"""What can go wrong with state on disk.
+"""The errors of local state.
 
 HoldfastError
 └── StateFailed
     ├── StateFolderTaken      another process holds the folder
-    ├── StateFolderForeign    the folder belongs to another application or partition layout
+    ├── StateFolderForeign    the folder belongs to another application
     ├── StateDiskFailed       the disk refused a write: full, read-only, broken
-    ├── StateCorrupt          the data on disk is damaged; it is restored from the changelog
+    ├── StateCorrupt          the data on disk is damaged; the changelog restores it
     └── StateIncoherent       state, changelog and input offsets do not belong together
 """
 
@@ -15,36 +15,36 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_DISK_FAILURE, Hol
 
 
 class StateFailed(HoldfastError):
-    """The state of a task can't be used."""
+    """Local state can't be used."""
 
 
 class StateFolderTaken(StateFailed):
-    """Another live process holds the state folder."""
+    """Another live process holds the slot's state folder."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class StateFolderForeign(StateFailed):
-    """The state folder belongs to something else."""
+    """The state folder belongs to another application, or has another format."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
 
 class StateDiskFailed(StateFailed):
-    """The disk refused."""
+    """The disk refused a read or a write."""
 
     cause = "disk-failed"
     exit_code = EXIT_DISK_FAILURE
 
 
 class StateCorrupt(StateFailed):
-    """The data on disk is damaged; the store is moved aside and restored from its changelog."""
+    """The data on disk is damaged. The database is moved aside, and the state is restored from its changelog."""
 
     cause = "store-corrupt"
     exit_code = EXIT_DISK_FAILURE
 
 
 class StateIncoherent(StateFailed):
-    """State, changelog and input offsets do not belong together; running on would corrupt results."""
+    """State, changelog and input offsets do not belong together; processing would corrupt results."""
 
     exit_code = EXIT_BAD_CONFIGURATION

@@ -1,8 +1,8 @@
-"""Files of exported state: JSON lines, one for each entry, complete under their name or not there at all.
+"""Files of exported state: one JSON line for each entry. A file gets its name only when it is complete.
 
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
-A key that is no UTF-8 text stands as ``key_base64``, and bytes that were set as ``value_base64``.
+A key that is no UTF-8 text is written as ``key_base64``, a value of ``set_bytes`` as ``value_base64``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExportFile:
-    """A file being written, as ``<moment>-<name>.jsonl`` in a folder; called ``.part`` until it is whole.
+    """A file ``<moment>-<name>.jsonl`` that is being written; its suffix is ``.part`` until it is complete.
 
     Args:
-        folder: Made when it is not there.
-        name: What is exported.
+        folder: The folder; created if absent.
+        name: The middle part of the file's name.
         now: Seconds since 1970.
 
     Raises (as all methods do):
@@ -51,21 +51,21 @@ class ExportFile:
 
     @property
     def sha256(self) -> str:
-        """The hash of what was written so far."""
+        """The SHA-256 of all lines so far, as hex."""
         return self._hash.hexdigest()
 
     def write(self, store: str, partition: int, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Add entries: changelog keys and stored values.
+        """Appends entries, given as changelog keys and stored values.
 
         Raises:
-            FormatUnknown: One has a format that this version does not know.
+            FormatUnknown: An entry has a format that this version can't read.
         """
         lines = b"".join(_encode(_line(store, partition, key, value)) + b"\n" for key, value in entries)
         self._file.write(lines)
         self._hash.update(lines)
 
     def finish(self) -> None:
-        """Have it survive the machine, and give it its name."""
+        """Syncs the file to the disk and gives it its name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -78,7 +78,7 @@ class ExportFile:
         self._finished = True
 
     def close(self) -> None:
-        """Take away what was not finished."""
+        """Deletes the file if it was not finished."""
         if not self._finished:
             self._file.close()
             self._part.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Order-free fingerprints: equal sets of (key, value) pairs have equal fingerprints, whoever computes them.
+"""Fingerprints of sets of (key, value) pairs: equal sets have equal fingerprints, in any order.
 
-For each pair ``h = xxh64(value, seed=xxh64(key, seed=42))``, over the changelog's key and value bytes; a set is
-its count, the xor of all h, and their sum modulo 2^64 (the xor alone would miss pairs that occur twice).
-Spark's ``xxhash64(key, value)`` gives the same h.
+The hash of a pair is ``h = xxh64(value, seed=xxh64(key, seed=42))`` over the bytes of the changelog's key and value.
+A fingerprint is the count of the pairs, the xor of all h, and their sum modulo 2^64. The xor alone would not see a pair
+that occurs twice. Spark's ``xxhash64(key, value)`` is the same h.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from operator import xor
 from xxhash import xxh64_intdigest
 
 SEED = 42
-#: So many pairs are hashed at once: few enough that they stay in the processor's caches.
+#: Pairs that are hashed at once; so few that they stay in the CPU's caches.
 BATCH_PAIRS = 2_048
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """``xor`` and ``total`` are unsigned 64-bit integers."""
+    """The fingerprint of a set; ``xor`` and ``total`` are unsigned 64-bit integers."""
 
     count: int = 0
     xor: int = 0
     total: int = 0
 
     def add(self, key: bytes, value: bytes) -> Fingerprint:
-        """The fingerprint with one more pair."""
+        """The fingerprint of the set with one more pair."""
         hashed = pair_hash(key, value)
         return Fingerprint(self.count + 1, self.xor ^ hashed, (self.total + hashed) & _MASK)
 
     def __add__(self, other: Fingerprint) -> Fingerprint:
-        """The fingerprint of two disjoint sets together."""
+        """The fingerprint of the union of two disjoint sets."""
         return Fingerprint(self.count + other.count, self.xor ^ other.xor, (self.total + other.total) & _MASK)
 
     @property
     def hex(self) -> str:
-        """A short text form: count, xor and sum."""
+        """The text form: count, xor and sum."""
         return f"{self.count}-{self.xor:016x}-{self.total:016x}"
 
 

@@ -1,11 +1,11 @@
-"""The state folder of one worker slot: who holds it, and whose it is.
+"""The state folder of one worker slot, with its lock and its identity.
 
-    <state_dir>/<group>/<slot>/lock            held (flock) by the live process; holds its pid
-    <state_dir>/<group>/<slot>/identity.json   which application and slot the folder belongs to
-    <state_dir>/<group>/<slot>/<task>/         one RocksDB
+    <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains its pid
+    <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
+    <state_dir>/<group>/<slot>/<task>/         one database
 
 Invariants:
-    - At most one process holds a slot; the kernel lets go of the lock when the process dies.
+    - At most one process holds a slot; the kernel releases the lock when the process dies.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pathlib import Path
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
-#: How many slots one machine offers to processes that were not given one.
+#: Slots of one machine for processes without a configured slot.
 SLOTS_MAX = 256
-#: What the system says when there is no room: on the disk, or for this user.
+#: The system's errors for a full disk and a full quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class StateFolder:
-    """One slot's folder, held until ``release``.
+    """One slot's folder, locked until ``release``.
 
     Args:
         state_dir: The root of all state.
         group: The application's consumer group.
-        slot: The slot to take, or None for the first free one.
+        slot: The slot; None takes the first free one.
 
     Raises:
-        StateFolderTaken: The slot is held by a live process.
+        StateFolderTaken: A live process holds the slot.
         StateFolderForeign: The folder belongs to another application.
-        StateDiskFailed: The folder can't be made or written.
+        StateDiskFailed: The folder can't be created or written.
     """
 
     def __init__(self, state_dir: Path, group: str, slot: str | None) -> None:
@@ -54,43 +54,39 @@ class StateFolder:
         holder = _read(taken / "lock").strip() or "unknown"
         raise StateFolderTaken(
             f"The state folder {taken} is held by the live process {holder}.",
-            action="Stop that process, or give this one another slot or state_dir.",
+            action="Stop that process, or set another `slot` or `state_dir`.",
             path=str(taken),
             pid=holder,
         )
 
     def task(self, name: str) -> Path:
-        """The folder of one task's RocksDB."""
+        """The folder of one task's database."""
         return self.path / _folder_of(name)
 
     @staticmethod
     def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
-        """Where one task's database is, whoever holds the slot."""
+        """The folder of one task's database, without taking the slot."""
         return state_dir / group / slot / _folder_of(name)
 
     def check_held(self) -> None:
-        """Raise when the lock file is not ours any more: the folder was deleted or replaced under us.
-
-        Raises:
-            StateDiskFailed: It was.
-        """
+        """Raises StateDiskFailed if the folder was deleted or replaced since it was locked."""
         try:
             there = os.stat(self.path / "lock")
             ours = os.fstat(self._descriptor)
             if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
                 return
-            seen = "another file has the place of its lock"
+            seen = "its lock file is another one"
         except OSError as failure:
-            seen = f"its lock can't be found: {failure.strerror}"
+            seen = f"its lock file can't be found: {failure.strerror}"
         raise StateDiskFailed(
             f"The state folder {self.path} was deleted or replaced while it was in use: {seen}.",
-            action="Restart the processor: state is restored from the changelog. Find out who deletes state folders.",
+            action="Restart the processor: state is restored from the changelog. Find out what deletes state folders.",
             cause="state-missing",
             path=str(self.path),
         )
 
     def release(self) -> None:
-        """Let go of the slot."""
+        """Releases the lock; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -130,7 +126,7 @@ class StateFolder:
                 raise StateFolderForeign(
                     f"The state folder {self.path} belongs to {found.get('application')!r} "
                     f"(format {found.get('version')}), not to {self.group!r} (format {IDENTITY_VERSION}).",
-                    action="Give this application its own state_dir, or move the folder away.",
+                    action="Set another `state_dir` for this application, or move the folder away.",
                     path=str(self.path),
                 )
             return
@@ -150,7 +146,7 @@ def _folder_of(task: str) -> str:
 def _not_writable(path: Path, failure: OSError) -> StateDiskFailed:
     return StateDiskFailed(
         f"The state folder {path} can't be written: {failure.strerror}.",
-        action="Give the process a state_dir that it may write to, on a disk with room.",
+        action="Set `state_dir` to a folder that the process may write to, on a disk with free space.",
         cause="disk-full" if failure.errno in DISK_FULL else "",
         path=str(path),
     )

@@ -1,10 +1,10 @@
-"""The keys inside a task's RocksDB; built here and nowhere else."""
+"""The keys inside a task's database; no other module builds them."""
 
 from __future__ import annotations
 
 
 def store_prefix(store: str) -> bytes:
-    """What the keys of one store begin with.
+    """The prefix of all keys of one store.
 
     Raises:
         ValueError: The name is empty or longer than 255 bytes.

@@ -1,21 +1,21 @@
-"""Databases in the memory of the process: restored whole from their changelogs at each start, nothing on a disk."""
+"""The memory backend: databases in the process, restored from their changelogs at each start."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from holdfast.processors.engine.state.database import Change, Database
+from holdfast.processors.engine.state.database import Change, Database, Databases
 
-#: Writes keys and values, in order, as a database of its own to a path on disk.
+#: Writes keys and values, in key order, as a new RocksDB at a path.
 Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
 
 
-class MemoryDatabase:
-    """One database in memory; see ``Database``.
+class MemoryDatabase(Database):
+    """One database in memory.
 
     Args:
-        export: Makes checkpoints: memory itself can't outlive the process.
+        export: Writes a checkpoint to the disk.
     """
 
     def __init__(self, export: Export) -> None:
@@ -25,15 +25,12 @@ class MemoryDatabase:
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        """See ``Database.get``."""
         return self._open().get(key)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See ``Database.get_many``."""
         return list(map(self._open().get, keys))
 
     def write(self, changes: Sequence[Change]) -> None:
-        """See ``Database.write``."""
         content = self._open()
         for key, value in changes:
             former = content.pop(key, None) if value is None else content.get(key)
@@ -44,25 +41,24 @@ class MemoryDatabase:
                 self._bytes += len(key) + len(value)
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """See ``Database.load``."""
         self.write(list(zip(keys, values, strict=True)))
 
     def begin_bulk(self, records: int) -> None:
-        """Nothing is slow here."""
+        """Does nothing: writes to memory need no bulk mode."""
 
     def end_bulk(self) -> None:
-        """Nothing was changed."""
+        """Does nothing."""
 
     @property
     def flushing(self) -> bool:
-        """Nothing is flushed."""
+        """False: memory has no flush."""
         return False
 
     def flush(self, *, wait: bool = True) -> None:
-        """Memory does not outlive the process: the changelog does."""
+        """Does nothing: after a restart the changelog restores the state."""
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Database.items``; of what there is now, whatever is written meanwhile."""
+        """Keys and values in key order, from ``first``; of keys that exist at the call."""
         content = self._open()
         for key in sorted(key for key in content if key >= first):
             value = content.get(key)
@@ -70,15 +66,15 @@ class MemoryDatabase:
                 yield key, value
 
     def checkpoint(self, path: Path) -> None:
-        """See ``Database.checkpoint``: a RocksDB, which every reader of checkpoints takes."""
+        """Writes a RocksDB, so that all readers of checkpoints can read it."""
         self._export(path, self.items(b""))
 
     def compact(self) -> None:
-        """Nothing deleted is kept here."""
+        """Does nothing: memory keeps no deleted values."""
         self._open()
 
     def estimates(self) -> tuple[int, int]:
-        """See ``Database.estimates``; exact here."""
+        """The exact number of keys and bytes."""
         return len(self._content), self._bytes
 
     def size_bytes(self) -> int:
@@ -86,7 +82,7 @@ class MemoryDatabase:
         return self._bytes
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Frees the memory; the content is lost."""
         self._content = {}
         self._bytes = 0
         self._closed = True
@@ -97,11 +93,11 @@ class MemoryDatabase:
         return self._content
 
 
-class MemoryDatabases:
-    """Databases in memory; see ``Databases``. A closed one is gone: it is restored whole when it is opened again.
+class MemoryDatabases(Databases):
+    """The databases of a process with state in memory. A closed database is gone; opened again, it is empty.
 
     Args:
-        export: See ``MemoryDatabase``.
+        export: Writes a checkpoint to the disk.
     """
 
     def __init__(self, export: Export) -> None:
@@ -112,11 +108,11 @@ class MemoryDatabases:
         return MemoryDatabase(self._export)
 
     def exists(self, path: Path) -> bool:
-        """Never: a closed database is gone."""
+        """False: a closed database is gone."""
         return False
 
     def move(self, path: Path, to: Path) -> None:
-        """Nothing is there."""
+        """Does nothing: a closed database is gone."""
 
     def delete(self, path: Path) -> None:
-        """Nothing is there."""
+        """Does nothing: a closed database is gone."""

@@ -1,4 +1,4 @@
-"""State that steps by columns hold as rows; the store knows it by this."""
+"""The port through which a store sees columnar state."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ from typing import Protocol
 
 
 class Rows(Protocol):
-    """State that is held outside of the overlay between commits; see ``dataframe.columnar.ColumnarAggregation``."""
+    """Columnar state, held outside of the store's overlay between commits by ``ColumnarAggregation``."""
 
-    #: What the rows of committed values may hold.
+    #: The memory limit of rows with committed values, in bytes.
     rows_bytes_max: int
 
     def write_back(self) -> None:
-        """Put everything uncommitted into the overlay."""
-        ...
+        """Writes all uncommitted rows into the overlay."""
 
     def committed(self) -> None:
-        """The overlay is in RocksDB."""
-        ...
+        """Called after a commit: the overlay is in the database."""
 
     def drop(self) -> None:
-        """Forget everything uncommitted."""
-        ...
+        """Forgets all uncommitted rows."""
 
     def dirty_bytes(self) -> int:
-        """Roughly how much memory the uncommitted part takes in the overlay."""
-        ...
+        """An estimate of the memory that the uncommitted rows will take in the overlay."""
 
     def rows_bytes(self) -> int:
-        """Roughly how much memory all of it takes."""
-        ...
+        """An estimate of the memory of all rows."""

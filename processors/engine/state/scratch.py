@@ -1,4 +1,4 @@
-"""Databases beside the tasks' own, for the time of a command."""
+"""Temporary databases of commands, beside those of the tasks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 
 class ScratchFolder:
-    """Where they are.
+    """The folder of temporary databases in a slot's state folder.
 
     Args:
-        databases: What they are.
+        databases: The worker's databases.
         folder: The slot's state folder.
     """
 
@@ -20,11 +20,11 @@ class ScratchFolder:
         self._databases, self._folder = databases, folder / ".scratch"
 
     def open(self, task: str) -> TaskStore:
-        """An empty database for a task; what a former life left there is deleted."""
+        """An empty database for a task; a leftover of a killed process is deleted."""
         self.delete(task)
         return TaskStore(self._databases, self._folder / task)
 
     def delete(self, task: str) -> None:
-        """Delete it, closed, where it is."""
+        """Deletes a task's temporary database; it must be closed."""
         if self._databases.exists(self._folder / task):
             self._databases.delete(self._folder / task)

@@ -1,13 +1,13 @@
-"""The store of one task: every store of its topology and the offsets that belong to them, in one database.
+"""The database of one task: all stores of its subtopology, and the offsets that belong to them.
 
-Keys: ``length of store name (1 byte) | store name | changelog key``; the reserved key ``0x00 "meta"`` holds
-the offsets. All in one column family, so that no flush can ever part data from offsets: a crash in a bulk replay loses
-the writes since the last flush, data and offsets together, and they are replayed from the changelog.
+A key is ``length of store name (1 byte) | store name | changelog key``. The reserved key ``0x00 "meta"`` holds the
+offsets. Data and offsets are in one column family, so that one flush writes both. A crash in a bulk replay loses the
+writes since the last flush, offsets included; the changelog replays them.
 
 Invariants:
-    - The meta key is in the last piece of every batch: a crash between pieces leaves the older offsets, and the
-      replay from them writes the same values again.
-    - After the first failure nothing is written any more; damaged data is moved aside when the store is closed.
+    - The meta key is in the last piece of every batch. A crash between pieces leaves the older offsets, and the replay
+      from these offsets writes the same values again.
+    - After the first failure nothing is written. Damaged data is moved aside when the store is closed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,23 @@ _log = structlog.get_logger("state.task_store")
 
 META_VERSION = 1
 
-#: Stands for the topic id of a changelog that is being made anew from local state.
+#: The topic id in the offsets while a changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
-#: A write may hold the interpreter lock: pieces stay small enough to never stall the process noticeably.
+#: Operations of one write. rocksdict holds the interpreter lock in a write, so large writes would stall the process.
 BATCH_OPERATIONS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOffset:
-    """How far a store has its changelog: the next offset to replay, which topic that is about, and the input
-    offsets of the last meta record before it."""
+    """The position of a store in its changelog.
+
+    Attributes:
+        topic: The changelog.
+        topic_id: Its topic id.
+        offset: The next offset to replay.
+        inputs: The input offsets of the last meta record before ``offset``.
+    """
 
     topic: str
     topic_id: str
@@ -52,10 +58,14 @@ class StoreOffset:
 class TaskMeta:
     """The offsets that belong to a task's data.
 
-    ``inputs`` are the next input offsets whose effects the data holds; ``restoring`` says that a replay was under
-    way, so that the data is not the fold of any input yet; ``complete_at`` is when the data was last known to hold
-    the whole changelog (wall-clock seconds since 1970): a replay keeps it until it has reached its target, because
-    deletes written since then are what compaction may take first; ``sources`` has the topic ids of the inputs.
+    Attributes:
+        inputs: The next input offset of each topic; the data holds the effects of all messages before it.
+        stores: The position of each store in its changelog.
+        transaction: The number of the last transaction.
+        restoring: Whether a replay is incomplete; the data is then the state at no input offset.
+        complete_at: When the data last held the whole changelog, in wall-clock seconds since 1970. A replay keeps this
+            time until it reaches its target, because compaction may already have removed deletes written since then.
+        sources: The topic ids of the inputs.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -66,7 +76,7 @@ class TaskMeta:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As JSON bytes."""
+        """The offsets as JSON."""
         return json.dumps(
             {
                 "version": META_VERSION,
@@ -83,11 +93,11 @@ class TaskMeta:
 
     @staticmethod
     def decode(raw: bytes) -> TaskMeta:
-        """From JSON bytes.
+        """The offsets of these JSON bytes.
 
         Raises:
-            FormatUnknown: The version is not ours.
-            DatabaseCorrupt: This is no JSON.
+            FormatUnknown: The bytes have another format version.
+            DatabaseCorrupt: The bytes are no JSON.
         """
         try:
             fields = json.loads(raw)
@@ -110,21 +120,21 @@ class TaskMeta:
 
 
 class TaskStore:
-    """The store of one task, open.
+    """The open database of one task.
 
     Args:
-        databases: Where databases live.
-        path: The task's own.
-        bulk_records: Opened at once as after ``begin_bulk``, for a replay of so many records; None otherwise.
+        databases: The worker's databases.
+        path: The task's database.
+        bulk_records: Opens in bulk mode for a replay of this many records; None opens normally.
 
     Raises (from every method that touches the disk):
         StateDiskFailed: The disk refused.
-        StateCorrupt: The data is damaged; it is moved aside on ``close``, and restored when opened again.
+        StateCorrupt: The data is damaged; ``close`` moves it aside, and the next start restores it.
     """
 
     def __init__(self, databases: Databases, path: Path, bulk_records: int | None = None) -> None:
         self.path = path
-        #: The first failure; the store is of no more use after it.
+        #: The first failure; no write is accepted after it.
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
@@ -139,7 +149,7 @@ class TaskStore:
             raise _disk_failed(path, "opened", failure) from failure
 
     def meta(self) -> TaskMeta | None:
-        """The offsets of the last batch; None for a new store."""
+        """The offsets of the last batch; None for new state."""
         try:
             raw = self._database.get(META_KEY)
             return None if raw is None else TaskMeta.decode(raw)
@@ -149,28 +159,28 @@ class TaskStore:
             raise self._broken("read", failure) from failure
 
     def holds_data(self, store: str) -> bool:
-        """Whether there is anything at all of one store."""
+        """Whether a store has any key."""
         try:
             return next(items_of(self._database, store), None) is not None
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of full keys (store prefix included), None where absent."""
+        """The values of full keys (store prefix included); None for an absent key."""
         try:
             return self._database.get_many(keys) if keys else []
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of one full key; None when absent."""
+        """The value of one full key; None if absent."""
         try:
             return self._database.get(key)
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def write(self, changes: Iterable[Change], meta: TaskMeta) -> None:
-        """Apply full keys and values (None deletes) and the offsets; the offsets come last."""
+        """Writes full keys and values (None deletes), and last the offsets."""
         if self.failure is not None:
             raise self.failure
         pieces = [*changes, (META_KEY, meta.encode())]
@@ -181,7 +191,7 @@ class TaskStore:
             raise self._broken("written", failure) from failure
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Apply full keys and values (None deletes) that the offsets do not cover yet: see ``write``."""
+        """Writes full keys and values (None deletes) only; a later ``write`` adds the offsets that cover them."""
         if self.failure is not None:
             raise self.failure
         try:
@@ -193,11 +203,11 @@ class TaskStore:
 
     @property
     def in_bulk(self) -> bool:
-        """Whether it was told to expect a replay in bulk, and not yet that this is over."""
+        """Whether the database is in bulk mode."""
         return self._bulk
 
     def begin_bulk(self, records: int) -> None:
-        """Expect to ``load`` about so many records and to read hardly anything, until ``end_bulk``."""
+        """Starts bulk mode for about ``records`` calls of ``load``; reads may be slow until ``end_bulk``."""
         self._bulk = True
         try:
             self._database.begin_bulk(records)
@@ -205,7 +215,7 @@ class TaskStore:
             raise self._broken("opened", failure) from failure
 
     def end_bulk(self) -> None:
-        """Flush, and be ready for reads again; see ``flush_soon`` for not waiting."""
+        """Flushes and ends bulk mode. To avoid the wait, call ``flush_soon`` first, until ``flushing`` is false."""
         try:
             self._database.end_bulk()
         except Exception as failure:
@@ -213,14 +223,14 @@ class TaskStore:
         self._bulk = False
 
     def flush(self) -> None:
-        """Flush, and wait for it."""
+        """Flushes, and waits for the end of the flush."""
         try:
             self._database.flush()
         except Exception as failure:
             raise self._broken("flushed", failure) from failure
 
     def flush_soon(self) -> None:
-        """Flush without waiting; ``flushing`` tells how long it lasts."""
+        """Starts a flush in the background; ``flushing`` is true until it ends."""
         try:
             self._database.flush(wait=False)
         except Exception as failure:
@@ -228,18 +238,18 @@ class TaskStore:
 
     @property
     def flushing(self) -> bool:
-        """Whether a flush is under way."""
+        """Whether a background flush is running."""
         return self._database.flushing
 
     def items(self, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store, in key order, from a changelog key on."""
+        """Changelog keys and values of one store, in key order, from the changelog key ``first``."""
         try:
             yield from items_of(self._database, store, first)
         except Exception as failure:
             raise self._broken("read", failure) from failure
 
     def checkpoint(self, path: Path) -> None:
-        """A consistent copy of the whole store (hard links where the file system allows)."""
+        """Makes a consistent copy at ``path`` (hard links where the file system allows)."""
         try:
             self._database.checkpoint(path)
         except DatabaseCorrupt as damage:
@@ -248,10 +258,10 @@ class TaskStore:
             raise _disk_failed(path, "checkpointed", failure) from failure
 
     def compact(self, on_wait: Callable[[], None]) -> None:
-        """Rewrite the store without what was deleted or overwritten.
+        """Rewrites the database without deleted and overwritten values.
 
         Args:
-            on_wait: Called about twice a second while it lasts; it may also close the store, which then waits.
+            on_wait: Called about twice a second until the end. It may close the store; ``close`` waits for the end.
         """
         failures: list[Exception] = []
 
@@ -271,15 +281,15 @@ class TaskStore:
             raise self._broken("compacted", failures[0]) from failures[0]
 
     def estimates(self) -> tuple[int, int]:
-        """See ``Database.estimates``."""
+        """Estimates of the number of keys and of the live bytes on disk."""
         return self._database.estimates()
 
     def size_bytes(self) -> int:
-        """The store's size on disk."""
+        """Bytes on disk, without the write-ahead log."""
         return self._database.size_bytes()
 
     def close(self) -> None:
-        """Close; what was written stays, and what could not be is replayed from the changelog."""
+        """Closes the database. It never raises: the changelog replays a write that was lost."""
         if self._compaction is not None:
             self._compaction.join()
         try:
@@ -295,7 +305,7 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self) -> None:
-        """Delete everything and start empty."""
+        """Deletes the database and opens an empty one."""
         try:
             self._database.close()
             self._databases.delete(self.path)
@@ -323,15 +333,16 @@ class TaskStore:
             path=str(self.path),
             moved_to=str(aside),
             error=why[:200],
-            next="check the disk; delete the folder when it is not needed for an inquiry",
+            next="check the disk; delete the folder after the inquiry",
         )
 
     def _broken(self, done: str, failure: Exception) -> StateFailed:
-        """Remember a failure, so that no commit follows it even where user code swallowed it."""
+        """Keeps the failure, so that no commit follows it even if user code caught the exception."""
         if isinstance(failure, DatabaseCorrupt):
             self.failure = StateCorrupt(
                 f"The state folder {self.path} is damaged: {str(failure)[:300]}.",
-                action="Nothing: it is moved aside and restored from the changelog. Check the disk if this repeats.",
+                action="Nothing: the folder is moved aside, and the changelog restores the state. Check the disk if "
+                "this repeats.",
                 path=str(self.path),
             )
         else:
@@ -340,7 +351,7 @@ class TaskStore:
 
 
 def items_of(database: Database, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """Changelog keys and values of one store in a database, in key order, from a changelog key on."""
+    """Changelog keys and values of one store in a database, in key order, from the changelog key ``first``."""
     prefix = store_prefix(store)
     size = len(prefix)
     for key, value in database.items(prefix + first):
@@ -350,14 +361,14 @@ def items_of(database: Database, store: str, first: bytes = b"") -> Iterator[tup
 
 
 def _disk_failed(path: Path, done: str, failure: Any) -> StateDiskFailed:
-    remedy, cause = "Make room on the disk or give back the rights", ""
-    if any(said in str(failure) for said in ("No space left", "Disk quota exceeded")):
+    remedy, cause = "Free space on the disk, or restore the folder's permissions", ""
+    if any(words in str(failure) for words in ("No space left", "Disk quota exceeded")):
         cause = "disk-full"
     if "Too many open files" in str(failure):
-        remedy = "Let the process have more open files (ulimit -n, LimitNOFILE of systemd)"
+        remedy = "Raise the limit of open files (`ulimit -n`, or `LimitNOFILE` of systemd)"
     return StateDiskFailed(
         f"The state folder {path} can't be {done}: {str(failure)[:300]}.",
-        action=f"{remedy}, then restart: what was committed is replayed from the changelog.",
+        action=f"{remedy}, then restart: the changelog replays all committed state.",
         cause=cause,
         path=str(path),
     )

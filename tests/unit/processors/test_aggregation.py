@@ -119,7 +119,7 @@ def test_stored_aggregates_of_another_version_are_refused():
     ("column", "value", "message"),
     [
         (Sum("amount"), {}, "field 'amount' is missing"),
-        (Sum("amount"), [1], "field 'amount' is missing: the value is list, no object"),
+        (Sum("amount"), [1], "field 'amount' is missing: the value is a list, expected an object"),
         (Sum("amount"), {"amount": None}, "field 'amount' is NoneType, expected a number"),
         (Sum("amount"), {"amount": "3"}, "is str, expected"),
         (Sum("amount"), {"amount": True}, "is bool"),
@@ -148,8 +148,8 @@ def test_a_message_that_lacks_what_a_column_needs_names_column_field_and_type(co
         (Sum("v"), 1e308, 1e308, "gives inf"),
         (Sum("v"), 1.5, 10**400, "can't be added to a float"),
         (Mean("v"), 1e308, 1e308, "gives inf"),
-        (Min("v"), 1, "a", "is str, and what is held int"),
-        (Max("v"), "a", 1.5, "is float, and what is held str"),
+        (Min("v"), 1, "a", "is str, but the stored value is int"),
+        (Max("v"), "a", 1.5, "is float, but the stored value is str"),
     ],
 )
 def test_a_message_that_does_not_fit_what_is_held_fails_and_changes_nothing(column, first, second, message):
@@ -164,9 +164,9 @@ def test_a_message_that_does_not_fit_what_is_held_fails_and_changes_nothing(colu
     ("declare", "message"),
     [
         (lambda: Aggregation({}), "no columns"),
-        (lambda: Aggregation({"total": "sum"}), "'sum', which is no aggregator; there are Count, Sum, Mean"),
-        (lambda: Aggregation({"n": Count}), "which is no aggregator"),
-        (lambda: Aggregation({"n": Aggregator()}), "which is no aggregator"),
+        (lambda: Aggregation({"total": "sum"}), "'sum', expected one of Count, Sum, Mean"),
+        (lambda: Aggregation({"n": Count}), "expected one of Count"),
+        (lambda: Aggregation({"n": Aggregator()}), "expected one of Count"),
         (lambda: Aggregation({"": Count()}), "not empty"),
         (lambda: Aggregation({1: Count()}), "name 1"),
         (lambda: Sum(3), "Sum got 3"),

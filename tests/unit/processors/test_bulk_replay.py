@@ -19,7 +19,8 @@ from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
-from holdfast.processors.engine.state.rocksdb import RocksDatabases, RocksMemory
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.rocksdb_options import RocksMemory
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
@@ -51,7 +52,8 @@ FILLED = """
 import resource, signal, sys
 from pathlib import Path
 from holdfast.processors.engine.state.errors import StateDiskFailed
-from holdfast.processors.engine.state.rocksdb import RocksDatabases, RocksMemory
+from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.state.rocksdb_options import RocksMemory
 from holdfast.processors.engine.state.task_store import TaskStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.argv[1]))

@@ -1,5 +1,7 @@
 """The bytes of changelog records: round trips, no collisions, unknown versions refused, an old sample kept."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +75,21 @@ def test_an_unknown_version_is_refused_by_name(read):
 def test_a_value_that_json_can_not_hold_names_its_type():
     with pytest.raises(ValueNotStorable, match="object"):
         encode_value({"a": object()}, 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"x", b"", bytearray(b"x"), memoryview(b"x"), math.nan, [math.inf], {"a": [-math.inf, "null"]}, (None, math.nan)],
+    ids=repr,
+)
+def test_a_value_that_would_come_back_as_another_is_refused(value):
+    with pytest.raises(ValueNotStorable, match="would come back as"):
+        encode_value(value, 0, where=" somewhere")
+
+
+@pytest.mark.parametrize("value", ["x", "", "null", None, [None, "null"], {"null": None}, 1.5, [], {}, True])
+def test_values_that_look_like_those_are_stored(value):
+    assert decode_value(encode_value(value, 7)) == value
 
 
 @pytest.mark.parametrize("store", ["a b", "ü", "x" * 250, ""])

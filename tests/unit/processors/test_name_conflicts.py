@@ -37,7 +37,7 @@ def test_processors_that_share_inputs_and_outputs_are_fine() -> None:
     ("one", "other", "said"),
     [
         (described("a"), described("a"), "Two definitions are named a"),
-        (described("a-b", "s"), described("a_b", "s"), "have one name in Dagster"),
+        (described("a-b", "s"), described("a_b", "s"), "have the same name in Dagster"),
         (described("a", "b-c"), described("a-b", "c"), "Store b-c of a and store c of a-b have one changelog"),
         (described("a", sink="b-s-changelog"), described("b", "s"), "Processor a writes to b-s-changelog"),
         (described("b", "s"), described("a", sink="b-s-changelog"), "Processor a writes to b-s-changelog"),
@@ -67,7 +67,7 @@ def test_reading_anothers_changelog_is_fine() -> None:
         (described("a", "x.y", "x_y"), "differ in dots and underscores only"),
         (described("a", "s", "s_history"), "Stores s and s_history of a both have a table holdfast.a.s_history"),
         (described("a", "s_quarantine", "s"), "Stores s_quarantine and s of a both have a table holdfast.a.s_quar"),
-        (described("a", "_snapshots"), "in the warehouse, that is the table of its snapshots"),
+        (described("a", "_snapshots"), "the warehouse uses this name for the table of snapshots"),
     ],
 )
 def test_a_processor_in_its_own_way_is_told(alone: Topology, said: str) -> None:

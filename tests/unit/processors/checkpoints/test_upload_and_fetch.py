@@ -15,8 +15,8 @@ from holdfast.processors.engine.checkpoints.decision import Patience
 from holdfast.processors.engine.checkpoints.fetch import Fetcher
 from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.checkpoints.retention import MARK_ABANDONED_S
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, step
-from holdfast.processors.engine.checkpoints.upload import MARK_ABANDONED_S
 from tests.tiers import variants
 
 SOURCE = "orders"
@@ -363,7 +363,7 @@ def test_a_checkpoint_of_another_topic_task_format_or_store_is_refused(bench):
         "source": {"sources": {SOURCE: "other"}},
         "files are of": {"database": "memory"},
         "of task": {"task": "orders-1"},
-        "spare too little": {"replay": 150},
+        "save too little": {"replay": 150},
     }.items():
         found = bench.fetch(**changes)
         assert found.manifest is None
@@ -411,7 +411,7 @@ def test_a_download_is_waited_for_as_long_as_a_replay_would_take_and_never_in_si
     assert "nothing for 60 s" in silent.spent(62.0, 7)
     hangs = Patience(replay=10_000_000, began_at=0.0)
     assert hangs.spent(14.0, 0) is None
-    assert "told nothing for 15 s" in hangs.spent(16.0, 0)
+    assert "gave no answer for 15 s" in hangs.spent(16.0, 0)
     short = Patience(replay=1_000, began_at=0.0)
     assert short.spent(59.0, 1) is None
     assert short.spent(61.0, 2) is not None

@@ -159,10 +159,10 @@ class Twins(BaseModel):
     ("model", "said"),
     [
         (Odd, "lock is Application"),
-        (Twins, "two columns of one name: name and Name"),
+        (Twins, "two columns with the same name: name and Name"),
         ({}, "expected at least one"),
         ("inferred", "can't be a column"),
-        ({"a b": int, "a-b": int}, "two columns of one name"),
+        ({"a b": int, "a-b": int}, "two columns with the same name"),
     ],
 )
 def test_what_can_not_be_columns_is_refused_by_name(model, said):

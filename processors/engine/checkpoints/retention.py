@@ -1,0 +1,91 @@
+"""The checkpoints of a task that are kept, and the deletion of all files that no kept checkpoint needs.
+
+An upload can run at the same time on another machine. These rules keep its files:
+
+- Object names are unique to an upload, and an upload shares only files of the newest manifest.
+- ``collect`` lists files, manifests, marks, and manifests again, in this order. It deletes nothing if it sees a mark.
+
+So an upload without a visible mark is in one of two states. Either its manifest is in the second list. Or it has not
+read the newest manifest yet; that will be a manifest that ``collect`` keeps, or one that ``collect`` never saw. A pause
+before the deletion changes nothing: no later manifest ever names a deleted file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator
+
+from holdfast.infra.storage.errors import ObjectMissing
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, generation_of
+from holdfast.processors.engine.checkpoints.ports import Objects
+
+#: Checkpoints of a task that are kept: one to restore from, and one in case its files are damaged.
+CHECKPOINTS_KEPT = 2
+#: A mark older than this, in seconds, was left by an upload that died.
+MARK_ABANDONED_S = 86_400.0
+
+
+def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
+    """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running.
+
+    Args:
+        objects: The checkpoint store.
+        place: The task's checkpoints.
+        time: Returns wall-clock seconds since 1970.
+
+    Raises:
+        StorageFailed: The store is unreachable, or refuses.
+    """
+    files = objects.sizes(place.files)
+    yield
+    first = sorted(_manifests(objects, place))
+    yield
+    marks = yield from _marks_alive(objects, place, time)
+    second = _manifests(objects, place)
+    if marks:
+        return
+    yield
+    old = first[:-CHECKPOINTS_KEPT]
+    used = yield from _named_by(objects, set(second) - set(old))
+    if used is None:
+        return
+    objects.delete(old)
+    yield
+    objects.delete(sorted(set(files) - used))
+
+
+def _manifests(objects: Objects, place: Place) -> list[str]:
+    return [name for name in objects.sizes(place.manifests) if generation_of(name)]
+
+
+def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> Generator[None, None, list[str]]:
+    alive = []
+    for mark in objects.sizes(place.uploads):
+        try:
+            since = float(json.loads(objects.read(mark))["since"])
+        except ObjectMissing:
+            continue
+        except (ValueError, KeyError, TypeError):
+            since = time()  # an unreadable mark is a mark of an upload too
+        if time() - since < MARK_ABANDONED_S:
+            alive.append(mark)
+        else:
+            objects.delete([mark])
+        yield
+    yield
+    return alive
+
+
+def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, None, set[str] | None]:
+    """The objects that these manifests name; None if a manifest can't be read."""
+    named: set[str] = set()
+    for name in sorted(manifests):
+        try:
+            named.update(file.object for file in Manifest.decode(objects.read(name)).files)
+        except (ObjectMissing, FormatUnknown):
+            return None  # another collector is running, or a newer version uploads here
+        except ManifestDamaged:
+            pass  # nothing can be restored from this manifest
+        yield
+    return named

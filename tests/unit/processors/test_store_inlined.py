@@ -1,0 +1,102 @@
+"""``StoreState.get`` and ``set`` contain the code of ``_load`` and ``_store``: both ways must always agree."""
+
+import copy
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.format import decode_value, encode_value
+from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.store import CELLS_MAX, StoreState
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+
+RECORD_BYTES_MAX = 60
+
+
+class Called(StoreState):
+    """The same store with calls in place of the inlined code."""
+
+    def get(self, key, default=None):
+        raw = self._load(key)
+        return copy.deepcopy(default) if raw is None else decode_value(raw)
+
+    def set(self, key, value):
+        raw = encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}")
+        self._store(key, raw)
+
+
+PARTS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=3)
+VALUES = st.recursive(PARTS, lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each))
+#: More state keys than cells, so that some share one.
+STATE_KEYS = st.sampled_from(("n", "total", "é")) | st.integers(0, CELLS_MAX + 2).map(str) | st.just(7)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("get"), STATE_KEYS, VALUES),
+        st.tuples(st.just("set"), STATE_KEYS, VALUES),
+        st.tuples(st.just("set_bytes"), STATE_KEYS, st.binary(max_size=9)),
+        st.tuples(st.just("delete"), STATE_KEYS),
+        st.tuples(st.just("point_at"), st.sampled_from((b"a", b"b", b"long" * 9)), st.integers(0, 9)),
+        st.tuples(st.sampled_from(("undo_message", "keep_message", "commit", "drop", "forget", "shrink"))),
+    ),
+    max_size=60,
+)
+
+
+def store_of(kind):
+    backend = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
+    return kind("s", backend, "log", RECORD_BYTES_MAX), backend
+
+
+def done(store, backend, step):
+    """What a step returned or raised."""
+    name, *arguments = step
+    if name == "commit":
+        store.keep_message()
+        backend.write(store.rocks_changes(store.writes()), TaskMeta())
+        return store.committed()
+    if name == "shrink":
+        return store.bound_cache(400)
+    try:
+        return getattr(store, name)(*arguments)
+    except (HoldfastError, TypeError) as error:
+        return type(error), str(error)
+
+
+def same(one, other):
+    return one == other or repr(one) == repr(other) or (one != one and other != other and math.isnan(one))
+
+
+@settings(deadline=None, max_examples=300)
+@given(STEPS)
+def test_inlined_code_does_what_the_calls_do(steps):
+    (inlined, first), (called, second) = store_of(StoreState), store_of(Called)
+    for step in steps:
+        assert same(done(inlined, first, step), done(called, second, step)), step
+        for told in ("reads", "misses", "undo_log"):
+            assert getattr(inlined, told) == getattr(called, told), (step, told)
+        assert inlined.writes() == called.writes(), step
+        assert inlined.dirty_bytes() == called.dirty_bytes(), step
+        assert inlined.cached_bytes() == called.cached_bytes(), step
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"xx", "xx", "", None, [None], "null", math.nan, [math.inf], {"a": math.nan}, {1: 2}, {1, 2}, object(), 1 << 70],
+    ids=repr,
+)
+def test_values_with_a_rule_of_their_own(value):
+    (inlined, first), (called, second) = store_of(StoreState), store_of(Called)
+    for step in (("set", "n", value), ("get", "n")):
+        assert same(done(inlined, first, step), done(called, second, step)), step
+    assert inlined.writes() == called.writes()
+
+
+def test_a_default_is_copied_for_each_message():
+    store, _ = store_of(StoreState)
+    default = {"seen": []}
+    store.get("n", default)["seen"].append(1)
+    assert default == {"seen": []}
