@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Application, State, TopicConfig
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.state.interface import State
 
 application = Application(
     consumer_group="fleet",

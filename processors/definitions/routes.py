@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Application, State, TopicConfig
 from holdfast.infra.sample_data.flights import route_of
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.state.interface import State
 
 #: Arrivals in the moving average.
 WINDOW = 20
