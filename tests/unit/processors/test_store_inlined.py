@@ -86,7 +86,7 @@ def test_inlined_code_does_what_the_calls_do(steps):
 @pytest.mark.parametrize(
     "value",
     [b"xx", "xx", "", None, [None], "null", math.nan, [math.inf], {"a": math.nan}, {1: 2}, {1, 2}, object(), 1 << 70],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_values_with_a_rule_of_their_own(value):
     (inlined, first), (called, second) = store_of(StoreState), store_of(Called)
