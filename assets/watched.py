@@ -13,7 +13,8 @@ from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector, OpenTransaction
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction
+from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.topology import ChangelogSpec, Topology

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.processors.arguments import ApplicationInvalid, Guarantee, at_least
-from holdfast.processors.engine.runtime.pace import Bounds
+from holdfast.processors.engine.runtime.commit_pace import Bounds
 
 #: The default: the interval adapts between these seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector
+from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
+from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S, Inspector, OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S, OpenTransaction, standing
+from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from tests.kafka.hanging import leave_hanging, unverified

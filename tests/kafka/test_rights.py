@@ -15,7 +15,8 @@ from holdfast import Application
 from holdfast.infra.java import Java
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
-from holdfast.infra.kafka.inspection import Inspector, standing
+from holdfast.infra.kafka.hanging_transactions import standing
+from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.sampling import sample

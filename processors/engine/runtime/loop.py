@@ -1,6 +1,6 @@
 """The worker's loop: one thread that polls, processes, commits, restores and answers requests, in turns.
 
-A commit is due (``_commit_is_due``) at ``commit_every`` messages, at the interval of ``pace``, or at a full overlay.
+A commit is due (``commit_pace.is_due``) at ``commit_every`` messages, at its interval, or at a full overlay.
 
     STARTING ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
                     any of them ──► WAITING (no broker) ──► back
@@ -26,14 +26,14 @@ from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.bounds import Reach
+from holdfast.processors.engine.runtime.commit_pace import Pace, is_due
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner import CommandTable
-from holdfast.processors.engine.runtime.pace import Pace
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.state.errors import StateCorrupt, StateFailed
@@ -404,13 +404,13 @@ class Worker:
     # -- commit --------------------------------------------------------------------------------------------------
 
     def _commit_is_due(self) -> bool:
-        if not self._uncommitted:
-            return False
-        if self.options.commit_every and self._uncommitted >= self.options.commit_every:
-            return True
-        if self.clock.monotonic() >= self._commit_due_at:
-            return True
-        return sum(task.dirty_bytes() for task in self.assignment.tasks) > self.options.overlay_bytes_max
+        return is_due(
+            self._uncommitted,
+            commit_every=self.options.commit_every,
+            remaining_s=self._commit_due_at - self.clock.monotonic(),
+            dirty_bytes=lambda: sum(task.dirty_bytes() for task in self.assignment.tasks),
+            overlay_bytes_max=self.options.overlay_bytes_max,
+        )
 
     def _commit(self) -> None:
         assert self.member is not None

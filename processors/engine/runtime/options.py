@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
-from holdfast.processors.engine.runtime.pace import Bounds
+from holdfast.processors.engine.runtime.commit_pace import Bounds
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20

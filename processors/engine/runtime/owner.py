@@ -14,12 +14,12 @@ from typing import Protocol
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.bounds import Reach
 from holdfast.processors.engine.runtime.commands import Command
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Committer, Outcome
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.topology import Topology

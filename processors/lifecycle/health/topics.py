@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.infra.kafka.inspection import OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction, standing
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import drift

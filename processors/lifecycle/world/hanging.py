@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.infra.kafka.inspection import Inspector, OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction, standing
+from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.lifecycle.plans.facts import HangingTransaction
 from holdfast.processors.lifecycle.plans.stages import AbortTransaction

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from holdfast.infra.kafka.inspection import MAX_TIMEOUT_S, SLACK_S
+from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
 from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, NotConfirmed, PlanRefused, PlanStale

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Application
-from holdfast.processors.engine.runtime.pace import Bounds, Pace, Seen, commit_interval
+from holdfast.processors.engine.runtime.commit_pace import Bounds, Pace, Seen, commit_interval
 
 BOUNDS = Bounds(0.1, 1.0)
 

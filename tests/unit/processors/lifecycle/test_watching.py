@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from holdfast.infra.kafka.inspection import OpenTransaction
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.state.task_store import RESEEDING

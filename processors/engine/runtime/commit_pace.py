@@ -3,12 +3,13 @@
 Readers see results at the commit, so early commits lower the latency. Each commit has a fixed cost, so rare commits
 raise the throughput. A worker that keeps up has time for early commits; a worker that is behind has not.
 
-``loop`` commits at this interval, and earlier at ``commit_every`` messages or when the overlay is full. The decision is
-a pure function of what happened since the last commit.
+``loop`` asks ``is_due``: a commit is due at this interval, and earlier at ``commit_every`` messages or when the overlay
+is full. Both decisions are pure functions of what happened since the last commit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Commits take at most 1/10 of the time, if the bounds allow it.
@@ -57,6 +58,25 @@ def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
         return bounds.longest_s
     least = max(bounds.shortest_s, SHARE_OF_COMMITS * (seen.commit_s or 0.0))
     return min(bounds.longest_s, max(least, last_s / 2))
+
+
+def is_due(
+    uncommitted: int, *, commit_every: int, remaining_s: float, dirty_bytes: Callable[[], int], overlay_bytes_max: int
+) -> bool:
+    """Whether a commit is due now.
+
+    Args:
+        uncommitted: Messages since the last commit.
+        commit_every: Commit after this many messages; 0 for no such limit.
+        remaining_s: Seconds until the commit of the interval; not positive when it has passed.
+        dirty_bytes: Size of the uncommitted state in bytes. It is asked last, because it costs a sum over all tasks.
+        overlay_bytes_max: Commit above this size, in bytes.
+    """
+    if not uncommitted:
+        return False
+    if (commit_every and uncommitted >= commit_every) or remaining_s <= 0:
+        return True
+    return dirty_bytes() > overlay_bytes_max
 
 
 class Pace:

@@ -1,0 +1,79 @@
+"""When an open transaction counts as hanging: a pure judgement over what the brokers say of it.
+
+The threshold is ``transaction.max.timeout.ms`` of the brokers (``MAX_TIMEOUT_S`` when they do not say) plus
+``SLACK_S``; ``standing`` applies it.
+
+Invariants:
+    - A transaction is *hanging* only beyond the threshold: a coordinator ends the transactions that it knows before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.infra.kafka.records import Partition
+
+#: Kafka's default of ``transaction.max.timeout.ms``, for brokers that do not say, seconds.
+MAX_TIMEOUT_S = 900.0
+#: Added to the maximum timeout before a transaction counts as hanging, seconds: brokers check every 10 s, and the
+#: clocks of brokers and clients differ.
+SLACK_S = 60.0
+
+Standing = Literal["open", "unexplained", "hanging"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that wrote to a partition and is neither committed nor aborted.
+
+    Args:
+        partition: The partition.
+        producer_id: Id of its producer.
+        producer_epoch: Epoch of its producer.
+        start_offset: Offset of its first record in the partition.
+        since_write_s: Seconds since its last record in the partition.
+        transactional_id: Name of its producer. This and the rest is None when no coordinator knows the transaction.
+        state: State at its coordinator.
+        age_s: Seconds since its start.
+        timeout_s: Seconds after which its coordinator aborts it.
+    """
+
+    partition: Partition
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    since_write_s: float
+    transactional_id: str | None = None
+    state: str | None = None
+    age_s: float | None = None
+    timeout_s: float | None = None
+
+    @property
+    def open_for_s(self) -> float:
+        """Seconds for which the transaction has been open, at least."""
+        return max(0.0, self.since_write_s if self.age_s is None else self.age_s)
+
+    @property
+    def sentence(self) -> str:
+        """Age, producer and first offset as part of a sentence."""
+        name = "" if self.transactional_id is None else f" of {self.transactional_id}"
+        return (
+            f"open for {self.open_for_s:.0f} s by producer {self.producer_id} (epoch {self.producer_epoch}){name} "
+            f"since offset {self.start_offset}"
+        )
+
+
+def standing(transaction: OpenTransaction, max_timeout_s: float = MAX_TIMEOUT_S) -> Standing:
+    """``open`` (a coordinator knows the transaction), ``hanging`` (none does, and it is too old) or ``unexplained``.
+
+    An unexplained transaction is unknown to the coordinators, but young: it began or ended during the look, or this
+    client may not see its transactional id.
+
+    Args:
+        transaction: The transaction.
+        max_timeout_s: ``transaction.max.timeout.ms`` of the brokers, in seconds.
+    """
+    if transaction.transactional_id is not None:
+        return "open"
+    return "hanging" if transaction.since_write_s > max_timeout_s + SLACK_S else "unexplained"
