@@ -68,7 +68,7 @@ class InMemoryMember:
             if self._broker.clock.monotonic() >= deadline:
                 raise BrokerUnreachable(
                     f"The committed offsets of {len(partitions)} partitions could not be read in time.",
-                    action="Check that the broker runs; the processor goes on where it was when it is back.",
+                    action="Start the broker; processing then continues at the committed offsets.",
                 )
             self._process.sleep(_LOOK_EVERY_S)
         found = {partition: self._group.committed.get(partition) for partition in partitions}
@@ -138,7 +138,7 @@ class InMemoryMember:
             self._process.sleep(COMMIT_TIMEOUT_S)
             raise OutcomeUnknown(
                 "Committing offsets got no answer in time.",
-                action="The engine finds out what was committed and goes on from there.",
+                action="Nothing: the engine reads the committed offsets and continues there.",
             )
         self._process.point("commit_offsets:after")
 

@@ -192,7 +192,7 @@ class InMemoryProducer:
             waited += _WAIT_STEP_S
         raise OutcomeUnknown(
             f"Told to {what}, Kafka gave no answer in time.",
-            action="The engine finds out what was committed and goes on from there.",
+            action="Nothing: the engine reads the committed offsets and continues there.",
         )
 
     def _add_offsets(self, group: Group, member_id: str, generation: int, offsets: Mapping[Partition, int]) -> bool:

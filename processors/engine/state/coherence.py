@@ -277,7 +277,7 @@ def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
 
 def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: str) -> StateIncoherent:
     """The error for a changelog with another topic id than the state belongs to."""
-    was = "is being made anew" if expected == RESEEDING else "was recreated"
+    was = "is being rewritten from local state" if expected == RESEEDING else "was recreated"
     return StateIncoherent(
         f"Task {task}: changelog {topic} {was} (topic id {seen}, the state of store {store} belongs to {expected}).",
         cause="changelog-recreated",

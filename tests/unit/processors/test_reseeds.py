@@ -41,7 +41,7 @@ def test_a_changelog_that_was_turned_on_later_is_made_anew() -> None:
 def test_one_that_was_broken_off_goes_on_though_other_stores_were_being_restored() -> None:
     marked = replace(META, stores={"s": StoreOffset("log", RESEEDING, 0)}, restoring=True)
     assert decided(marked, facts("other", end=40)) == ("s",)
-    with pytest.raises(StateIncoherent, match="is being made anew"):
+    with pytest.raises(StateIncoherent, match="is being rewritten from local state"):
         plan_restore("t", marked, {"s": facts("other", end=40)}, 0.0)
 
 
