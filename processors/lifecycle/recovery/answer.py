@@ -18,6 +18,7 @@ from holdfast.processors.lifecycle.ports import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.incidents import worst
+from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
 #: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
@@ -63,7 +64,7 @@ def judge_working(
     now: datetime,
     *,
     lag: Lag | None = None,
-    attempts: int = 3,
+    attempts: int = ATTEMPTS,
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 

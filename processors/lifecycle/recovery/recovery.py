@@ -86,6 +86,9 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+#: Attempts of recovery for one incident; attempts that only waited do not count.
+ATTEMPTS = 3
+
 
 class IncidentUnknown(HoldfastError):
     """No incident has this id."""
@@ -97,7 +100,7 @@ class RecoveryPolicy:
 
     limits: Limits = field(default_factory=Limits)
     #: Maximum number of attempts for one incident.
-    attempts: int = 3
+    attempts: int = ATTEMPTS
     #: Time limit for a restarted processor to process every partition, seconds.
     ready_s: float = 120.0
     #: Pause before the second attempt, seconds; it doubles before each further one.
