@@ -59,8 +59,8 @@ def test_a_first_start_is_no_answer_yet_and_one_that_mends_is() -> None:
     assert judge_working(starting, None, NOW) is None
     mending = judge_working(starting, incident(remedy="rebuild", kind="store-corrupt", attempts=1), NOW)
     assert text(mending) == (
-        "Its local state is damaged. Slot 0: It is restoring. Since 2026-03-01 12:00:00Z, incident 7. Its local state "
-        "is set aside and restored, attempt 1 of 3."
+        "Its local state is damaged. Slot 0: It is restoring. Since 2026-03-01 12:00:00Z, incident 7. Recovery sets "
+        "its local state aside and restores it, attempt 1 of 3."
     )
 
 
