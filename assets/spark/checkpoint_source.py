@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -63,19 +62,9 @@ def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> Da
         raise ValueError(f"parts must name each partition once, not {numbers}")
     for part in parts:
         _require(part)
-    _register(spark)
+    spark.dataSource.register(CheckpointSource)
     listed = [[part.partition, str(part.path), part.store] for part in parts]
     return spark.read.format(FORMAT).option("parts", json.dumps(listed)).load()
-
-
-def _register(spark: SparkSession) -> None:
-    """Register the source in a session that lacks it."""
-    try:
-        spark.dataSource.register(CheckpointSource)
-    except AnalysisException as refused:
-        # Spark 4.1 hands a registered source to every session that the same JVM makes later, and refuses it there.
-        if refused.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
 
 
 def _require(part: CheckpointPart) -> None:

@@ -118,7 +118,7 @@ def test_a_changelog_that_is_gone_is_asked_for_and_one_action_mends_it(settings:
         requests, (told,) = tick()
         assert requests == []
         action = f"holdfast apply backfill {group} --store counts --from local --yes"
-        assert told.description.startswith("A changelog is not there. ")
+        assert told.description.startswith("A changelog is missing. ")
         assert told.description.endswith(f"Recovery stopped. What to do: {action}")
         assert (told.passed, told.metadata["kind"].value) == (False, "changelog-missing")
 

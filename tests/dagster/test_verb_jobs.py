@@ -94,7 +94,7 @@ def test_keys_that_are_named_in_no_way_are_an_error_with_words(operated: Operate
     result = launch(definitions, "clear_state", "clear_one", processor=operated.group)
     assert not result.success
     (failure,) = (event for event in result.all_node_events if event.event_type_value == "STEP_FAILURE")
-    assert "named in 0 ways" in str(failure.event_specific_data)
+    assert "given in 0 ways" in str(failure.event_specific_data)
 
 
 @pytest.mark.thorough

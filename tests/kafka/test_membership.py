@@ -60,7 +60,7 @@ def test_cooperative_rebalances_are_refused_where_inputs_share_a_store(tmp_path)
     for name in ("left", "right"):
         app.dataframe(app.topic(name)).apply(lambda value, state: value, stateful=True, store="both")
     cluster = InMemoryCluster()
-    with pytest.raises(ApplicationInvalid, match="cooperative-sticky does not keep"):
+    with pytest.raises(ApplicationInvalid, match="cooperative-sticky assigns them separately"):
         app.run_on(cluster.connect(InlineProcess(cluster.clock)), load_settings(home=tmp_path), count=1)
 
 

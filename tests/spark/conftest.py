@@ -95,6 +95,8 @@ def session_for(spark: Any) -> Callable[[Settings], Any]:
         session = spark.newSession()
         for name, value in {**session_configuration(settings), **secret_configuration(settings)}.items():
             session.conf.set(name, value)
+        # This makes it the active session. Spark looks registered sources up there, and refuses one that another has.
+        session.createDataFrame([(1,)], "number int")
         return session
 
     return make

@@ -76,11 +76,6 @@ def test_parts_may_share_a_folder_and_a_store_may_be_empty(spark, copies):
     assert {row["store_partition"]: row["count"] for row in rows} == {0: 2, 2: 2}
 
 
-def test_a_session_that_its_jvm_makes_later_reads_checkpoints_too(spark, copies):
-    assert read_checkpoints(spark, parts(copies, "b")).count() == 4
-    assert read_checkpoints(spark.newSession(), parts(copies, "b")).count() == 4
-
-
 @pytest.mark.parametrize("gone", ["folder", "content"])
 def test_a_folder_that_is_no_checkpoint_is_named(spark, tmp_path, gone):
     path = tmp_path / "copy"

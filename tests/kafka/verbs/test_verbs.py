@@ -201,7 +201,7 @@ def test_a_transaction_that_hangs_on_a_changelog_is_found_and_ended(operated: Op
     assert [type(stage).__name__ for stage in plan.stages] == ["AbortTransaction"]
     assert f"{operated.changelog}[1]" in plan.stages[0].says
     done = operated.verbs.apply(plan, confirmed=plan.hash)
-    assert done.notes[0].text.endswith("ended")
+    assert done.notes[0].text.endswith("aborted")
     assert operated.topics.settled_end_offsets(operated.changelog, 60, upto={1: 2})[1] == 2
     assert isinstance(operated.verbs.plan(request).verdict, Refused)
 

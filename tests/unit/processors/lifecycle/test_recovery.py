@@ -321,7 +321,7 @@ def test_a_folder_of_somebody_else_is_never_set_aside(stage: Any, eventually: Wa
     incident_id = broken_down(stage, eventually, failing("store-corrupt", 74, path=str(precious)))
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=POLICY)
     assert result.outcome == "failed"
-    assert "is no state folder of slot 0 of fleet" in result.reason
+    assert "is not a state folder of slot 0 of" in result.reason
     assert precious.is_dir()
 
 
