@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.java import BRIEF, find_java, spark_java_home
+from holdfast.infra.local_ports import free_port
 from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import SparkUnavailable
@@ -21,12 +21,6 @@ from tests.spark.driver import Driver
 from tests.spark.tuning import COMPILED_ONCE
 
 PATIENCE_S = 240.0
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Cluster:

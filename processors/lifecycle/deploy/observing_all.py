@@ -1,4 +1,4 @@
-"""Asks the instances of many processors at the same time, each once.
+"""Asks the instances of many processors at the same time; every instance gets one request.
 
 Invariants:
     - All of it takes about as long as the slowest instance, however many are silent.

@@ -100,7 +100,7 @@ class WorldFacts:
         return tuple(self._instance(processor, slot) for slot in slots)
 
     def members(self, group: str) -> int:
-        """See ``FactSource.members``; waits until the sessions of workers that died have timed out."""
+        """Number of members in the group, after the sessions of dead workers have timed out."""
         found = 0
 
         def settled() -> bool:
