@@ -12,6 +12,7 @@ class Fate(Enum):
     LOST = "never arrives"
     REPLY_LOST = "is done, but its answer is lost"
     DELAYED = "arrives after the sender has stopped waiting"
+    RAISES = "the client library raises an error that it does not document"
 
 
 class Network:
@@ -29,5 +30,8 @@ class Network:
         self.brokers_up = True
 
     def fate(self, process: str, request: str) -> Fate:
-        """The fate of one ``request``: ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``."""
+        """The fate of one ``request``: ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``.
+
+        For ``queue``, many records that the client takes at once, only ``RAISES`` has a meaning.
+        """
         return Fate.OK

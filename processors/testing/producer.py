@@ -18,6 +18,10 @@ _LOOK_EVERY_S = 0.05
 _WAIT_STEP_S = 1.0
 
 
+class ClientRaised(Exception):
+    """Stands for an exception of the client library that nobody expects."""
+
+
 @dataclass(slots=True)
 class _Queued:
     partition: Partition
@@ -79,7 +83,8 @@ class InMemoryProducer:
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queues one record."""
+        """Queues one record; refuses with TypeError or UnicodeEncodeError what the client library refuses."""
+        key, value = _taken("key", key), _taken("value", value)
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         self._queue.append(_Queued(place, key, value, timestamp_ms, headers, on_delivered))
 
@@ -94,7 +99,10 @@ class InMemoryProducer:
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
         """Queues many records of one topic, given as parallel lists."""
+        raises = self._broker.network.fate(self._process.name, "queue") is Fate.RAISES
         for index, (value, key) in enumerate(zip(values, keys, strict=True)):
+            if raises and index == len(values) // 2:
+                raise ClientRaised("the client library raised while it took records")
             self.produce(
                 topic,
                 value,
@@ -244,6 +252,15 @@ class InMemoryProducer:
         if queued.on_delivered is not None:
             queued.on_delivered(offset)
         return True
+
+
+def _taken(part: str, given: object) -> bytes | None:
+    """A key or a value as the client library sends it: bytes as they are, a text as UTF-8."""
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    raise TypeError(f"a record's {part} is {type(given).__name__}, expected bytes or str")
 
 
 def _quietly(effect: Callable[[], bool]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.infra.kafka.errors import KafkaFailed, ProducerFenced
@@ -39,6 +41,25 @@ def test_many_records_at_once_keep_their_order_times_and_headers(bench: Bench) -
     assert [record.timestamp_ms for record in records[20:]] == times + times
     assert all(record.timestamp_ms > times[-1] for record in records[:20])
     assert {number: record.headers for number, record in enumerate(records) if record.headers} == {38: [("h", b"1")]}
+
+
+@pytest.mark.parametrize("part", ["value", "key"])
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [(bytearray(b"v"), TypeError), (memoryview(b"v"), TypeError), (7, TypeError), ("\ud800", UnicodeEncodeError)],
+)
+def test_what_is_no_bytes_is_refused_before_it_is_queued(
+    bench: Bench, part: str, given: Any, refusal: type[Exception]
+) -> None:
+    place = Partition(bench.topic(), 0)
+    producer = bench.producer()
+    sent = {"value": b"v", "key": b"k", part: given}
+    with pytest.raises(refusal):
+        producer.produce(place.topic, sent["value"], sent["key"])
+    with pytest.raises(refusal):
+        producer.produce_all(place.topic, [b"1", sent["value"]], [b"k", sent["key"]])
+    producer.flush(PATIENCE_S)
+    assert [record.value for record in bench.replay(place)[0]] == [b"1"]
 
 
 def test_keys_go_where_java_puts_them(bench: Bench) -> None:

@@ -16,7 +16,7 @@ import pytest
 from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
-from holdfast.processors.engine.runtime import commit, standby
+from holdfast.processors.engine.runtime import commit, loop, standby
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.restore import Restorer
@@ -325,6 +325,10 @@ def _standby_counts_as_complete(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(standby, "_plan", plan)
 
 
+def _commit_after_any_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loop, "ProcessingFailed", Exception)
+
+
 BUGS = (
     Planted("RocksDB is written before the commit", _write_before_commit),
     Planted("a zombie writes locally what its group refused", _zombie_writes),
@@ -347,6 +351,7 @@ BUGS = (
     Planted("offsets are written before the data, not with it", _meta_first),
     Planted("nothing is read again after an abort", _no_rewind),
     Planted("a refused commit counts as done", _refusal_is_success),
+    Planted("work is committed after an exception that nobody knows", _commit_after_any_failure),
     Planted("work goes on with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),

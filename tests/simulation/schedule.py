@@ -116,6 +116,7 @@ class Schedule:
         aggregated: A built-in aggregation is run instead of functions.
         patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
         standby_replicas: How many other processes follow each task.
+        client_raises_at_s: When a client library raises an undocumented error at its next records.
     """
 
     seed: int
@@ -141,6 +142,7 @@ class Schedule:
     store_step_s: float
     aggregated: bool
     standby_replicas: int
+    client_raises_at_s: tuple[float, ...]
     faults: tuple[Fault, ...]
 
 
@@ -185,5 +187,13 @@ def draw_schedule(seed: int) -> Schedule:
         store_step_s=random.choice([0.0, 0.0, 0.01, 0.3]),
         aggregated=Random(f"aggregation of {seed}").random() < 0.25,
         standby_replicas=standby_replicas,
+        client_raises_at_s=_client_raises_at_s(seed),
         faults=faults,
     )
+
+
+def _client_raises_at_s(seed: int) -> tuple[float, ...]:
+    """In every fourth seed, some moments while input arrives. Drawn by itself, as the standbys."""
+    random = Random(f"client of {seed}")
+    count = random.choice([0, 0, 0, random.randint(1, 3)])
+    return tuple(random.uniform(0.0, 2.0) for _ in range(count))

@@ -26,6 +26,7 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.disk import Damage, SimulatedDisk
 from holdfast.processors.testing.network import Fate, Network
+from holdfast.processors.testing.producer import ClientRaised
 from holdfast.processors.testing.objects import SimulatedObjects
 from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.checkpoint_store import CheckpointCheck
@@ -40,7 +41,7 @@ SETTLE_S = 5.0
 #: So many exits in one run are no recovery any more.
 EXITS_MAX = 60
 #: What may end a processor in a simulation; it is started again, as a supervisor would.
-EXPECTED_EXITS = (KafkaFailed, StateDiskFailed, StateCorrupt)
+EXPECTED_EXITS = (KafkaFailed, StateDiskFailed, StateCorrupt, ClientRaised)
 
 
 class SimulatedNetwork(Network):
@@ -282,6 +283,8 @@ class World:
         for _ in range(3 if self.schedule.retention_s < 60.0 else 0):
             late_s = self.schedule.retention_s * self.random.uniform(1.0, 3.0)
             self.clock.call_at(late_s, lambda: self.compact(self.a_changelog()))
+        for at_s in self.schedule.client_raises_at_s:
+            self.clock.call_at(at_s, self._let_a_client_raise)
         self.clock.call_at(self.schedule.horizon_s, lambda: None)  # so that there is something to wait for
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
@@ -314,6 +317,11 @@ class World:
         self._audit(final, checkpoints=False)
         if self.checkpoints.manifests():
             self._audit(final, checkpoints=True)
+
+    def _let_a_client_raise(self) -> None:
+        alive = [machine.alive for machine in self.machines if machine.alive is not None]
+        if alive:
+            self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
 
     def _take_away(self) -> Machine:
         """One machine is switched off, for longer than deletes stay in the changelogs."""

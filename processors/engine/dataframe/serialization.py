@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -70,12 +70,33 @@ def deserializer(given: str | Deserializer) -> Deserializer:
 
 
 def serializer(given: str | Serializer) -> Serializer:
-    """The serializer with this name; a function is returned as it is.
+    """The serializer with this name. A user's function is wrapped: a result that Kafka does not take fails its message.
 
     Raises:
         SerializerUnknown: There is no such name.
     """
-    return given if callable(given) else _named(_SERIALIZERS, given)
+    if not callable(given):
+        return cast(Serializer, _named(_SERIALIZERS, given))
+    return given if given in _SERIALIZERS.values() else _only_bytes(given)
+
+
+def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:
+    """The same serializer; a text becomes UTF-8, bytes-like results become bytes, others raise TypeError.
+
+    The Kafka client would refuse such a result when the message is sent: too late to fail this message alone.
+    """
+
+    def serialized(value: Any) -> bytes:
+        made = serialize(value)
+        if isinstance(made, bytes):
+            return made
+        if isinstance(made, str):
+            return made.encode()
+        if isinstance(made, (bytearray, memoryview)):
+            return bytes(made)
+        raise TypeError(f"its serializer returned {type(made).__name__}, expected bytes")
+
+    return serialized
 
 
 def _named(known: dict[str, Any], name: str) -> Any:

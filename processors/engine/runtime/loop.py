@@ -10,6 +10,7 @@ Invariants:
     - Only this thread touches Kafka clients and RocksDB.
     - Nothing is restored inside a rebalance callback; partitions stay paused until their task runs.
     - On revoke, work is committed or dropped before the callback returns; on loss, work is dropped.
+    - After an exception, only ``ProcessingFailed`` is followed by a commit: of the messages before the failed one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import structlog
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.commit_pace import Pace, is_due
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
-from holdfast.processors.engine.runtime.failures import FailurePolicy
+from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner import CommandTable
@@ -36,7 +36,7 @@ from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
-from holdfast.processors.engine.state.errors import StateCorrupt, StateFailed
+from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.loop")
@@ -246,9 +246,9 @@ class Worker:
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
-        except (OwnershipLost, KafkaFailed, StateFailed, FormatUnknown):
-            raise  # memory may be ahead of what Kafka has; the work is dropped and read again
-        except Exception:
+        except ProcessingFailed:
+            # The only failure that leaves state, outputs and positions in step. After any other one, memory may be
+            # ahead of what was sent: the work is dropped, its transaction aborted, and its messages read again.
             self._commit_before_failure()
             raise
         finally:
@@ -371,8 +371,8 @@ class Worker:
             before = task.positions[topic]
             try:
                 done = task.process(batch, first, last, self.failures)
-            except Exception:
-                self._send(task)
+            except ProcessingFailed as failed:
+                self._send_before(failed, task)
                 raise
             if task.positions[topic] != before:
                 self._uncommitted += max(done, 1)
@@ -387,6 +387,17 @@ class Worker:
                 self._commit()
                 if self._rewinds != rewinds:
                     return  # the rest of this batch is read again
+
+    def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
+        """Send the outputs of the messages before the failed one.
+
+        Raises:
+            Exception: They can't be sent; the failed message is the cause, so that its text is not lost.
+        """
+        try:
+            self._send(task)
+        except Exception as failure:
+            raise failure from failed
 
     def _send(self, task: Task) -> bool:
         """Send a task's outputs; False when everything since the last commit will be read again."""
