@@ -26,8 +26,8 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.disk import Damage, SimulatedDisk
 from holdfast.processors.testing.network import Fate, Network
-from holdfast.processors.testing.producer import ClientRaised
 from holdfast.processors.testing.objects import SimulatedObjects
+from holdfast.processors.testing.producer import ClientRaised
 from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.schedule import Schedule
