@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: Headers of a record: (name, bytes) pairs, or None.
-Headers = list[tuple[str, bytes]] | None
+#: Headers of a record: pairs of a name and bytes or None; or no headers at all.
+Headers = list[tuple[str, bytes | None]] | None
 
 
 class Partition(NamedTuple):

@@ -15,7 +15,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Output
-from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
+from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.state.store import StoreState
@@ -84,7 +84,7 @@ def _compile(node: Node, around: _Surroundings) -> Step:
     child = _children(node, around)
     if node.kind == "to_topic":
         assert node.topic is not None
-        return _sink(node.topic, node.function, around, child)
+        return _sink(node.topic, node, around, child)
     call = _call(node, around.stores, around.current)
     if node.kind == "filter":
 
@@ -148,7 +148,8 @@ def _call(
     return with_state
 
 
-def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings, child: Step) -> Step:
+def _sink(topic: Topic, node: Node, around: _Surroundings, child: Step) -> Step:
+    key_of, headers_of = node.function, node.headers
     serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
     current, emit = around.current, around.emit
     bytes_max = around.record_bytes_max.get(name, UNLIMITED)
@@ -163,13 +164,14 @@ def _sink(topic: Topic, key_of: Callable[..., Any] | None, around: _Surroundings
         else:
             made = key_of(value)
             try:
-                raw_key = serialize_key(made)
+                raw_key = None if made is None else serialize_key(made)
             except UNWRITABLE as failure:
                 raise unwritable("key", made, name, failure) from failure
-        size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
+        sent = headers if headers_of is None else written_headers(headers_of(value), name)
+        size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key)) + headers_size(sent)
         if size > bytes_max:
             raise too_large("An output", name, size, bytes_max)
-        emit(Output(name, raw_key, raw, timestamp))
+        emit(Output(name, raw_key, raw, timestamp, sent))
         child(value, key, timestamp, headers)
 
     return send

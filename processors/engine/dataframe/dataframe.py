@@ -42,6 +42,8 @@ class Node:
     expand: bool = False
     metadata: bool = False
     topic: Topic | None = None
+    #: Makes the headers of an output from its value; None sends the message's own.
+    headers: Callable[[Any], Any] | None = None
     #: The model of the store's values, an argument of ``schema_of``.
     model: Any = None
     children: list[Node] = field(default_factory=list)
@@ -56,7 +58,7 @@ class Node:
         """The user functions of this step."""
         if isinstance(self.function, Aggregation):
             return self.function.functions
-        return () if self.function is None else (self.function,)
+        return tuple(function for function in (self.function, self.headers) if function is not None)
 
     def walk(self) -> list[Node]:
         """This node and all nodes below it, parents first."""
@@ -173,9 +175,21 @@ class StreamingDataFrame:
         made = Aggregation({**(columns or {}), **named})
         return self._then(Node("apply", made, self._store(True, store), model=model))
 
-    def to_topic(self, topic: Topic, key: Callable[[Any], Any] | None = None) -> StreamingDataFrame:
-        """Sends each value to ``topic``, with the message's key or with ``key(value)``. Works in place."""
-        return self._in_place(Node("to_topic", key, topic=topic))
+    def to_topic(
+        self,
+        topic: Topic,
+        key: Callable[[Any], Any] | None = None,
+        *,
+        headers: Callable[[Any], Mapping[str, Any] | Sequence[tuple[str, Any]] | None] | None = None,
+    ) -> StreamingDataFrame:
+        """Sends each value to ``topic``, with the key, the headers and the timestamp of its message. Works in place.
+
+        Args:
+            topic: The output topic.
+            key: Makes another key from the value.
+            headers: Makes other headers from the value: names with bytes, texts or None. None sends no headers.
+        """
+        return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
 
     def print(self) -> StreamingDataFrame:
         """Prints each value, for development. Works in place."""

@@ -7,13 +7,14 @@ expansion a ``for``, an output three appends. Its results are those of ``compila
     def run(values, raw_keys, timestamps, keys, headers):
      mark_box = len(box.values)
      try:
-      for value, raw_key, timestamp in zip(values, raw_keys, timestamps):
+      for value, raw_key, timestamp, header in zip(values, raw_keys, timestamps, headers):
        if a(value):                                          # filter
         if raw_key is None: raise null_key(b)
         state.message_key = raw_key                          # point the store at the message's key
         state.timestamp_ms = timestamp
         value_9 = b(value, state)                            # apply, stateful
         raw = serialize(value_9)                             # to_topic
+        if header: headers_of_box[len(values_of_box)] = header
         add_value(raw); add_key(raw_key); add_timestamp(timestamp)
        if undo: undo.clear()                                 # the message succeeded: keep its state
      except BaseException:
@@ -45,13 +46,14 @@ from holdfast.processors.engine.dataframe.compilation import (
 )
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
+from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 
-#: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; the last two may be empty unless
-#: ``Run.wants_metadata``.
+#: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
+#: ``Run.wants_headers``.
 RunFunction = Callable[
     [Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]],
     None,
@@ -60,10 +62,10 @@ RunFunction = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stream's compiled steps; ``wants_metadata`` tells whether a step uses deserialized keys or headers."""
+    """A stream's compiled steps; ``wants_headers`` tells whether a step reads headers or sends them on."""
 
     function: RunFunction
-    wants_metadata: bool
+    wants_headers: bool
 
 
 def compile_run(
@@ -82,7 +84,11 @@ def compile_run(
         function = writer.compile(source)
     except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
         return loop_over(source, stores, outboxes, record_bytes_max)
-    return Run(function, any(node.metadata for node in source.walk()))
+    return Run(function, any(_uses_headers(node) for node in source.walk()))
+
+
+def _uses_headers(node: Node) -> bool:
+    return node.metadata or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
@@ -118,7 +124,7 @@ def loop_over(
             for state in stores.values():
                 state.keep_message()
 
-    return Run(run, wants_metadata=True)
+    return Run(run, wants_headers=True)
 
 
 @dataclass(slots=True)
@@ -142,7 +148,6 @@ class _Writer:
 
     def write(self, source: Node) -> str:
         nodes = source.walk()
-        metadata = any(node.metadata for node in nodes)
         boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
         undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
@@ -151,12 +156,12 @@ class _Writer:
         self._write(0, "def run(values, raw_keys, timestamps, keys, headers):")
         self._write_all(1, marks)
         self._write(1, "try:")
-        if metadata:
-            self._write(
-                2, "for value, raw_key, timestamp, key, header in zip(values, raw_keys, timestamps, keys, headers):"
-            )
-        else:
-            self._write(2, "for value, raw_key, timestamp in zip(values, raw_keys, timestamps):")
+        taken = ["value", "raw_key", "timestamp"]
+        if any(node.metadata for node in nodes):
+            taken.append("key")
+        if any(_uses_headers(node) for node in nodes):
+            taken.append("header")
+        self._write(2, f"for {', '.join(taken)} in zip({', '.join(f'{name}s' for name in taken)}):")
         self._write_all(3, [] if simple else marks)
         self._children(source, 3, "value", frozenset())
         self._write_all(3, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
@@ -167,7 +172,14 @@ class _Writer:
             2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
         )
         self._write(2, "raise")
-        self.names.update(unwritable=unwritable, UNWRITABLE=UNWRITABLE, null_key=null_key, too_large=too_large)
+        self.names.update(
+            unwritable=unwritable,
+            UNWRITABLE=UNWRITABLE,
+            null_key=null_key,
+            too_large=too_large,
+            written_headers=written_headers,
+            headers_size=headers_size,
+        )
         return "\n".join(self.lines) + "\n"
 
     @staticmethod
@@ -228,11 +240,23 @@ class _Writer:
         if node.function is not None:
             raw_key = "made_key"
             self._write(depth, f"made = {self._name('function', node.function)}({value})")
-            self._serialize(depth, raw_key, "key", topic.serialize_key, "made", name)
+            self._write(depth, "if made is None: made_key = None")
+            self._write(depth, "else:")
+            self._serialize(depth + 1, raw_key, "key", topic.serialize_key, "made", name)
         self._write(depth, f"if {raw_key} is not None: size += len({raw_key})")
+        headers = "header"
+        if node.headers is not None:
+            headers = "made_headers"
+            made = f"{self._name('function', node.headers)}({value})"
+            self._write(depth, f"made_headers = written_headers({made}, {name})")
+        self._write(depth, f"if {headers}: size += headers_size({headers})")
         bytes_max = self.record_bytes_max.get(topic.name, UNLIMITED)
         if bytes_max != UNLIMITED:
             self._write(depth, f"if size > {bytes_max}: raise too_large('An output', {name}, size, {bytes_max})")
+        self._write(
+            depth,
+            f"if {headers}: {self._name('headers', box.headers)}[len({self._name('values', box.values)})] = {headers}",
+        )
         for added, what in ((box.values, "raw"), (box.keys, raw_key), (box.timestamps, "timestamp")):
             self._write(depth, f"{self._name('add', added.append)}({what})")
 

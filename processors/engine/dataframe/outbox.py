@@ -42,13 +42,14 @@ class Outbox:
         self.timestamps.append(output.timestamp_ms)
 
     def keep(self, count: int) -> None:
-        """Removes all records but the first ``count``; the removed records must have no headers."""
+        """Removes all records but the first ``count``."""
         del self.values[count:], self.keys[count:], self.timestamps[count:]
+        for index in [index for index in self.headers if index >= count]:
+            del self.headers[index]
 
     def clear(self) -> None:
         """Removes all records."""
         self.keep(0)
-        self.headers.clear()
 
 
 class Outboxes(dict[str, Outbox]):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.kafka.records import Headers
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
@@ -97,6 +98,45 @@ def _only_bytes(serialize: Callable[[Any], Any]) -> Serializer:
         raise TypeError(f"its serializer returned {type(made).__name__}, expected bytes")
 
     return serialized
+
+
+def written_headers(made: Any, topic: str) -> Headers:
+    """Headers as the Kafka client takes them, from those that a user's function made.
+
+    Raises:
+        ValueUnwritable: They are no names with bytes, texts or None.
+    """
+    if made is None:
+        return None
+    pairs = list(made.items()) if isinstance(made, Mapping) else made
+    try:
+        return [(_header_name(name), _header_value(value)) for name, value in pairs]
+    except (TypeError, ValueError) as failure:
+        raise ValueUnwritable(
+            f"The headers {made!r} can't be written to topic {topic}: {failure}.",
+            action="Let `headers=` return names with bytes, texts or None: a mapping, or a list of pairs.",
+            topic=topic,
+        ) from failure
+
+
+def _header_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a header's name is {name!r}, expected a text")
+    name.encode()  # the client library crashes at a lone surrogate
+    return name
+
+
+def _header_value(value: Any) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes):
+        return value
+    raise TypeError(f"a header's value is {value!r}, expected bytes, a text or None")
+
+
+def headers_size(headers: Headers) -> int:
+    """The bytes of names and values."""
+    return sum(len(name.encode()) + len(value or b"") for name, value in headers or ())
 
 
 def _named(known: dict[str, Any], name: str) -> Any:

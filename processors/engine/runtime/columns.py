@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
 from holdfast.processors.engine.dataframe.outbox import Outbox, Outboxes
-from holdfast.processors.engine.dataframe.serialization import as_is, deserializer, serializer
+from holdfast.processors.engine.dataframe.serialization import as_is, deserializer, headers_size, serializer
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.state.store import StoreState
 
@@ -27,6 +27,8 @@ RUN_MIN = 48
 RUN_MAX = 500
 #: After slices that went mostly message by message, at most this many slices skip the attempt.
 REST_MAX = 64
+#: Bytes of a record that outputs leave free for headers; runs with longer headers go message by message.
+HEADERS_ROOM = 4096
 
 
 class ColumnarStream:
@@ -35,10 +37,11 @@ class ColumnarStream:
     Args:
         columns: The aggregation.
         boxes: The outboxes of its outputs.
+        headers_room: The bytes that each output leaves for the headers of its message.
     """
 
-    def __init__(self, columns: ColumnarAggregation, boxes: list[Outbox]) -> None:
-        self._columns, self._boxes = columns, boxes
+    def __init__(self, columns: ColumnarAggregation, boxes: list[Outbox], headers_room: int) -> None:
+        self._columns, self._boxes, self._headers_room = columns, boxes, headers_room
         self._rest, self._rested = 0, 0
         #: Total messages processed by columns, and message by message.
         self.taken = self.left = 0
@@ -63,11 +66,15 @@ class ColumnarStream:
         """
         if last - first < RUN_MIN:
             return False
-        keys, timestamps = batch.keys[first:last], batch.timestamps[first:last]
+        keys, timestamps, sent = batch.keys[first:last], batch.timestamps[first:last], batch.headers[first:last]
+        headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
+        if headers and max(map(headers_size, headers.values())) > self._headers_room:
+            return False
         outputs = self._columns.run(keys, batch.values[first:last], timestamps)
         if outputs is None:
             return False
         for box in self._boxes:
+            box.headers.update((len(box.values) + index, pairs) for index, pairs in headers.items())
             box.values.extend(outputs)
             box.keys.extend(keys)
             box.timestamps.extend(timestamps)
@@ -107,20 +114,24 @@ def columnar_stream(
     from holdfast.processors.engine.dataframe.columns import Unfit
 
     state = states[step.store]
+    output_bytes_max = min(record_bytes_max.get(topic, UNLIMITED) for topic in topics)
+    headers_room = min(HEADERS_ROOM, output_bytes_max // 4)
     try:
         columns = ColumnarAggregation(
             aggregation,
             state,
-            output_bytes_max=min(record_bytes_max.get(topic, UNLIMITED) for topic in topics),
+            output_bytes_max=output_bytes_max - headers_room,
             state_bytes_max=state.record_bytes_max,
             rows_bytes_max=state.cache_bytes,
         )
     except Unfit:
         return None
     state.attach(columns)
-    return ColumnarStream(columns, [outboxes[topic] for topic in topics])
+    return ColumnarStream(columns, [outboxes[topic] for topic in topics], headers_room)
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether the node sends values as JSON under the message's own key."""
-    return node.topic is not None and node.function is None and node.topic.serialize_value is serializer("json")
+    """Whether the node sends values as JSON under the message's own key and headers."""
+    if node.topic is None or node.function is not None or node.headers is not None:
+        return False
+    return node.topic.serialize_value is serializer("json")

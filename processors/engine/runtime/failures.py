@@ -10,6 +10,7 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.outbox import Output
+from holdfast.processors.engine.dataframe.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.runtime.task import FailedMessage
 
@@ -71,9 +72,7 @@ class FailurePolicy:
         if self._topic is None:
             raise _failure(failed) from failed.error
         headers = self._headers(failed)
-        size = sum(len(part or b"") for part in (failed.key, failed.value)) + sum(
-            len(name.encode()) + len(value or b"") for name, value in headers or []
-        )
+        size = sum(len(part or b"") for part in (failed.key, failed.value)) + headers_size(headers)
         if size > self._bytes_max:
             large = too_large("The dead letter, with its reasons in headers,", self._topic, size, self._bytes_max)
             raise _failure(failed, also=large.message, action=large.action) from failed.error

@@ -269,11 +269,11 @@ class Task:
     ) -> None:
         """Process records that are deserialized; the module's docstring draws how a failed one is found."""
         topic, offsets = batch.partition.topic, batch.offsets
-        run, metadata = stream.run.function, stream.run.wants_metadata
+        run = stream.run.function
         # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
         values, raw_keys = iter(readable.values), iter(batch.keys[first:last])
         timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
-        headers = iter(batch.headers[first:last] if metadata else ())
+        headers = iter(batch.headers[first:last] if stream.run.wants_headers else ())
         while True:
             try:
                 run(values, raw_keys, timestamps, keys, headers)

@@ -113,14 +113,22 @@ def _large(value: Any, *rest: Any) -> Any:
 
 PLAIN = (_increase, _none, _long, _fails, _exits, _even, _object)
 WITH_STATE = (_count, _forget, _half_way, _large, _increase)
-KEYS = (None, lambda value: b"made", lambda value: None if value is None else object(), _fails)
+
+
+def _headers(value: Any) -> Any:
+    return {"made": str(value), "none": None} if _number(value) % 5 else [("bad", 7)]
+
+
+HEADERS = (None, None, _headers, _none)
+KEYS = (None, _none, lambda value: b"made", lambda value: None if value is None else object(), _fails)
 
 
 @st.composite
 def _steps(draw: st.DrawFn, depth: int = 4) -> Node:
     kind = draw(st.sampled_from(("apply", "update", "filter", "expand", "to_topic", "to_topic")))
     if kind == "to_topic":
-        node = Node("to_topic", draw(st.sampled_from(KEYS)), topic=Topic(draw(st.sampled_from(("out", "more")))))
+        topic = Topic(draw(st.sampled_from(("out", "more"))))
+        node = Node("to_topic", draw(st.sampled_from(KEYS)), topic=topic, headers=draw(st.sampled_from(HEADERS)))
     else:
         store = draw(st.sampled_from((None, *STORES)))
         metadata = draw(st.booleans())
