@@ -19,7 +19,7 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
-from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.arguments import (
@@ -47,6 +47,7 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer, Ser
 from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
+from holdfast.processors.engine.record_times import RecordTimes, time_limits
 from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
 from holdfast.processors.signals import stop_on_signals
 
@@ -314,7 +315,12 @@ class Application:
             # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
             chosen = 0
         memory = self._memory(settings)
-        options = self._within(self._prepare_topics(topology, cluster), standby_replicas=chosen, memory=memory)
+        facts, written = self._prepare_topics(topology, cluster), topology.written()
+        bytes_max = record_limits(written, facts, cluster.record_bytes_max)
+        options = replace(
+            self._within(bytes_max, standby_replicas=chosen, memory=memory),
+            record_times=RecordTimes(time_limits(written, facts), cluster.clock),
+        )
         exports, start = settings.paths.exports(self.consumer_group), self._start or options.start
         options = replace(options, exports=exports, start=start)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
@@ -393,6 +399,7 @@ class Application:
             self.consumer_group,
             topology.code_version,
             options.record_bytes_max.get(self._dead_letter_topic or "", UNLIMITED),
+            options.record_times,
         )
         name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
         worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)
@@ -447,8 +454,8 @@ class Application:
             broker_timeout_s=self._broker_timeout_s,
         )
 
-    def _prepare_topics(self, topology: Topology, cluster: Cluster) -> dict[str, int]:
-        """Creates missing topics if allowed; returns the record limit of each written topic, in bytes."""
+    def _prepare_topics(self, topology: Topology, cluster: Cluster) -> Mapping[str, TopicFacts]:
+        """Creates missing topics if allowed; returns the facts of all topics."""
         topics = cluster.topics()
         facts = required_topics.read_facts(topics, topology)
         _log.info(f"topics required by application {self.consumer_group!r}:")
@@ -465,7 +472,7 @@ class Application:
         required_topics.apply(missing, topics)
         if missing.stages:
             facts = required_topics.read_facts(topics, topology)
-        return record_limits(topology.written(), facts, cluster.record_bytes_max)
+        return facts
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
         """Sets what a deployed worker gets from its command line.

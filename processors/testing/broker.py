@@ -15,6 +15,9 @@ from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.transactions import TransactionCoordinator
 
+#: Kafka's default of ``message.timestamp.after.max.ms`` since version 4.0 (KIP-1030).
+AFTER_MAX_MS = 3_600_000
+
 
 @dataclass(slots=True)
 class Topic:
@@ -77,7 +80,10 @@ class Broker:
     def facts(self, name: str) -> TopicFacts | None:
         """A topic as ``describe`` returns it; None if it does not exist."""
         topic = self.topics.get(name)
-        return None if topic is None else TopicFacts(name, topic.topic_id, len(topic.logs), 1, dict(topic.config))
+        if topic is None:
+            return None
+        config = {"message.timestamp.after.max.ms": str(AFTER_MAX_MS), **topic.config}
+        return TopicFacts(name, topic.topic_id, len(topic.logs), 1, config)
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
         """A topic's partitions; empty if it does not exist."""
@@ -102,6 +108,15 @@ class Broker:
         """Appends a record; returns its offset."""
         stamp = timestamp_ms or int(self.clock.time() * 1000)
         return self.log(partition).append(key, value, stamp, headers, producer)
+
+    def takes_time(self, topic: str, timestamp_ms: int) -> bool:
+        """Whether the topic takes a record of this time; 0 stands for now. The limits are those of Kafka 4."""
+        config = self.topics[topic].config if topic in self.topics else {}
+        if not timestamp_ms or config.get("message.timestamp.type") == "LogAppendTime":
+            return True
+        ahead_ms = timestamp_ms - self.clock.time() * 1000
+        after_ms = int(config.get("message.timestamp.after.max.ms", AFTER_MAX_MS))
+        return -int(config.get("message.timestamp.before.max.ms", 2**63 - 1)) <= ahead_ms <= after_ms
 
     def partition_for(self, topic: str, key: bytes | None) -> Partition:
         """The partition of a key by murmur2, as in Java and Spark; the first one for a record without a key."""

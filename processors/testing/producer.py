@@ -240,6 +240,13 @@ class InMemoryProducer:
         _quietly(lambda: all(self._arrives(queued) for queued in late))
 
     def _arrives(self, queued: _Queued) -> bool:
+        if not self._broker.takes_time(queued.partition.topic, queued.timestamp_ms):
+            raise TransactionAborted(
+                f"Kafka did not accept a record for {queued.partition.topic}[{queued.partition.number}]: "
+                "INVALID_TIMESTAMP.",
+                action="Nothing to do: the batch is processed again.",
+                error="INVALID_TIMESTAMP",
+            )
         producer = None
         if self._id is not None:
             if not self._broker.transactions.add_partition(self._id, self._epoch, queued.partition):

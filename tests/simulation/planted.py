@@ -16,6 +16,7 @@ import pytest
 from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime import commit, loop, standby
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.committer import Committer
@@ -329,6 +330,10 @@ def _commit_after_any_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "ProcessingFailed", Exception)
 
 
+def _times_unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecordTimes, "bounds", lambda self, topic: (float("-inf"), float("inf")))
+
+
 BUGS = (
     Planted("RocksDB is written before the commit", _write_before_commit),
     Planted("a zombie writes locally what its group refused", _zombie_writes),
@@ -352,6 +357,7 @@ BUGS = (
     Planted("nothing is read again after an abort", _no_rewind),
     Planted("a refused commit counts as done", _refusal_is_success),
     Planted("work is committed after an exception that nobody knows", _commit_after_any_failure),
+    Planted("times that a topic refuses are sent", _times_unchecked),
     Planted("work goes on with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),

@@ -26,9 +26,12 @@ from holdfast.processors.engine.dataframe.aggregation import (
     Min,
     Sum,
 )
+from holdfast.processors.engine.record_times import RecordTimeRefused
 
 GROUP = "totals"
 INPUT, OUTPUT, DEAD = "orders", "results", "spoilt"
+#: The fault of a message that is dated ``AHEAD_S`` ahead.
+AHEAD, AHEAD_S = "ahead", 7_200.0
 STORES = ("first", "second")
 
 #: (partition, number of the message, stage): what names one output.
@@ -40,7 +43,10 @@ class Spoilt(Exception):
 
 
 class Message(NamedTuple):
-    """One input: ``number`` counts in its partition; ``spoils`` names the store whose step raises after its writes."""
+    """One input: ``number`` counts in its partition.
+
+    ``spoils`` names the store whose step raises after its writes; ``AHEAD`` stands for a time that outputs can't have.
+    """
 
     number: int
     key: bytes
@@ -137,7 +143,7 @@ class _ByStage:
 
 
 def _skip_spoilt(error: Exception, *_: Any) -> bool:
-    return isinstance(error, (Spoilt, AggregationFailed))
+    return isinstance(error, (Spoilt, AggregationFailed, RecordTimeRefused))
 
 
 def aggregated(workload: Workload) -> Workload:
@@ -145,7 +151,7 @@ def aggregated(workload: Workload) -> Workload:
 
     def changed(message: Message) -> Message:
         amount = message.amount / 10 if message.number % 4 == 1 else message.amount
-        return message._replace(amount="no number" if message.spoils else amount, drops=False)
+        return message._replace(amount="no number" if message.spoils not in (None, AHEAD) else amount, drops=False)
 
     messages = tuple(tuple(map(changed, of)) for of in workload.messages)
     return replace(workload, messages=messages, stores=1, aggregated=True)
@@ -159,7 +165,7 @@ def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once:
     return Workload(
         tuple(
             tuple(
-                Message(
+                _some_are_ahead(
                     number,
                     random.choice(keys),
                     random.randint(1, 99),
@@ -174,6 +180,10 @@ def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once:
         exactly_once,
         dead_letters,
     )
+
+
+def _some_are_ahead(number: int, key: bytes, amount: int, drops: bool, spoils: str | None) -> Message:
+    return Message(number, key, amount, drops, AHEAD if spoils is not None and number % 3 == 0 else spoils)
 
 
 @dataclass(slots=True)

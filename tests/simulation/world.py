@@ -32,7 +32,7 @@ from holdfast.processors.testing.simulation import SimulatedProcess, Simulation,
 from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
-from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
+from tests.simulation.workload import AHEAD, AHEAD_S, DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
 
 #: Everything healed, the rest of the input is processed in less than so many virtual seconds.
 RECOVERY_S = 400.0
@@ -231,7 +231,10 @@ class World:
     def feed(self, partition: int, upto: int) -> None:
         """More input arrives."""
         for message in self.workload.messages[partition][self._sent[partition] : upto]:
-            offset = self.cluster.produce(INPUT, message.encode(partition), message.key, partition=partition)
+            time_ms = int((self.clock.time() + AHEAD_S) * 1000) if message.spoils == AHEAD else 0
+            offset = self.cluster.produce(
+                INPUT, message.encode(partition), message.key, partition=partition, timestamp_ms=time_ms
+            )
             self._ends[partition] = offset + 1
         self._sent[partition] = max(self._sent[partition], upto)
 
@@ -296,7 +299,7 @@ class World:
         absent = self._take_away() if self.schedule.retention_s < 60.0 and self.random.random() < often else None
         self._until(self.consumed, RECOVERY_S, "liveness")
         final = FinalCheck(self.cluster, self.workload, expect(self.workload), self.history)
-        self._until(lambda: not final.missing(self.databases()), RECOVERY_S, "liveness")
+        self._until(lambda: not final.missing(self.databases()) and self._all_owned(), RECOVERY_S, "liveness")
         if absent is not None:
             self._come_back(absent, final)
         damaged = {
@@ -371,6 +374,17 @@ class World:
         self._stop_all()
         self._raise()
         final.check_databases("restore", auditor.databases())
+
+    def _all_owned(self) -> bool:
+        """Whether a task runs for each partition: a stop during a handover leaves copies that are complete, but not
+        marked so."""
+        running = sum(
+            task.running
+            for machine in self.machines
+            if machine.alive is not None and machine.app is not None and machine.app._worker is not None
+            for task in machine.app._worker.assignment.tasks
+        )
+        return running >= self.schedule.partitions
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
         """Every usable database of every machine."""

@@ -18,10 +18,13 @@ from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.state.store import StoreState
 
 #: The errors by which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
+
+_ANY_TIME = RecordTimes()
 
 Step = Callable[[Any, Any, int, Headers], None]
 
@@ -45,6 +48,7 @@ class _Surroundings:
     current: CurrentMessage
     emit: Callable[[Output], None]
     record_bytes_max: Mapping[str, int]
+    times: RecordTimes
 
 
 def compile_steps(
@@ -53,6 +57,7 @@ def compile_steps(
     current: CurrentMessage,
     emit: Callable[[Output], None],
     record_bytes_max: Mapping[str, int],
+    times: RecordTimes = _ANY_TIME,
 ) -> Step:
     """All steps of one stream as a function of one message.
 
@@ -62,8 +67,9 @@ def compile_steps(
         current: The current message; the task sets it before each message.
         emit: Called with each output, in order.
         record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
+        times: The times that the output topics take.
     """
-    return _children(source, _Surroundings(stores, current, emit, record_bytes_max))
+    return _children(source, _Surroundings(stores, current, emit, record_bytes_max, times))
 
 
 def _children(node: Node, around: _Surroundings) -> Step:
@@ -152,7 +158,7 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Step) -> Step:
     key_of, headers_of = node.function, node.headers
     serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
     current, emit = around.current, around.emit
-    bytes_max = around.record_bytes_max.get(name, UNLIMITED)
+    bytes_max, times = around.record_bytes_max.get(name, UNLIMITED), around.times
 
     def send(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         try:
@@ -171,6 +177,9 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Step) -> Step:
         size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key)) + headers_size(sent)
         if size > bytes_max:
             raise too_large("An output", name, size, bytes_max)
+        earliest, latest = times.bounds(name)
+        if not earliest <= timestamp <= latest:
+            raise times.refusal(name, timestamp)
         emit(Output(name, raw_key, raw, timestamp, sent))
         child(value, key, timestamp, headers)
 

@@ -48,9 +48,12 @@ from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
+
+_ANY_TIME = RecordTimes()
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
 #: ``Run.wants_headers``.
@@ -69,7 +72,11 @@ class Run:
 
 
 def compile_run(
-    source: Node, stores: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
+    source: Node,
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = _ANY_TIME,
 ) -> Run:
     """All steps of one stream as a function of a run of messages.
 
@@ -78,12 +85,13 @@ def compile_run(
         stores: The task's stores by name.
         outboxes: The outboxes of the outputs.
         record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
+        times: The times that the output topics take.
     """
-    writer = _Writer(stores, outboxes, record_bytes_max)
+    writer = _Writer(stores, outboxes, record_bytes_max, times)
     try:
         function = writer.compile(source)
     except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
-        return loop_over(source, stores, outboxes, record_bytes_max)
+        return loop_over(source, stores, outboxes, record_bytes_max, times)
     return Run(function, any(_uses_headers(node) for node in source.walk()))
 
 
@@ -95,15 +103,19 @@ def run_text(source: Node) -> str:
     """The text of the loop for a stream's steps, for readers: ``print(run_text(sdf.source))``."""
     empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
     stores = {node.store: StoreState(node.store, empty) for node in source.walk() if node.store is not None}
-    return _Writer(stores, Outboxes(), {}).write(source)
+    return _Writer(stores, Outboxes(), {}, _ANY_TIME).write(source)
 
 
 def loop_over(
-    source: Node, stores: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
+    source: Node,
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = _ANY_TIME,
 ) -> Run:
     """The same function from the closures of ``compilation``, for steps of any depth."""
     current = CurrentMessage()
-    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max)
+    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times)
 
     def run(
         values: Iterator[Any],
@@ -134,6 +146,7 @@ class _Writer:
     stores: Mapping[str, StoreState]
     outboxes: Outboxes
     record_bytes_max: Mapping[str, int]
+    times: RecordTimes
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
@@ -155,6 +168,10 @@ class _Writer:
         simple = self._ends_with_its_only_sink(source)
         self._write(0, "def run(values, raw_keys, timestamps, keys, headers):")
         self._write_all(1, marks)
+        for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
+            if self.times.limits(topic):  # once for a run: its messages are processed within milliseconds
+                earliest, latest = self._bounds(topic)
+                self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
         self._write(1, "try:")
         taken = ["value", "raw_key", "timestamp"]
         if any(node.metadata for node in nodes):
@@ -177,6 +194,7 @@ class _Writer:
             UNWRITABLE=UNWRITABLE,
             null_key=null_key,
             too_large=too_large,
+            times=self.times,
             written_headers=written_headers,
             headers_size=headers_size,
         )
@@ -253,6 +271,9 @@ class _Writer:
         bytes_max = self.record_bytes_max.get(topic.name, UNLIMITED)
         if bytes_max != UNLIMITED:
             self._write(depth, f"if size > {bytes_max}: raise too_large('An output', {name}, size, {bytes_max})")
+        if self.times.limits(topic.name):
+            earliest, latest = self._bounds(topic.name)
+            self._write(depth, f"if not {earliest} <= timestamp <= {latest}: raise times.refusal({name}, timestamp)")
         self._write(
             depth,
             f"if {headers}: {self._name('headers', box.headers)}[len({self._name('values', box.values)})] = {headers}",
@@ -265,6 +286,10 @@ class _Writer:
     ) -> None:
         self._write(depth, f"try: {into} = {self._name('serialize', serializer)}({what})")
         self._write(depth, f"except UNWRITABLE as error: raise unwritable('{part}', {what}, {name}, error) from error")
+
+    def _bounds(self, topic: str) -> tuple[str, str]:
+        box = self._name("box", self.outboxes[topic])
+        return f"earliest_{box}", f"latest_{box}"
 
     def _name(self, kind: str, thing: Any) -> str:
         """A name for an object; the same object has the same name."""

@@ -319,7 +319,7 @@ class Assignment:
                 store.close()
             raise
         changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
-        task.open(store, self._stores(task), changelogs_of, self._options.record_bytes_max)
+        task.open(store, self._stores(task), changelogs_of, self._options.record_bytes_max, self._options.record_times)
         self._restorer.begin(task, decided, facts, committed, looked_at)
 
     def _plan(

@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFr
 from holdfast.processors.engine.dataframe.outbox import Outbox, Outboxes
 from holdfast.processors.engine.dataframe.serialization import as_is, deserializer, headers_size, serializer
 from holdfast.processors.engine.record_size import UNLIMITED
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.state.store import StoreState
 
 if TYPE_CHECKING:
@@ -38,10 +39,13 @@ class ColumnarStream:
         columns: The aggregation.
         boxes: The outboxes of its outputs.
         headers_room: The bytes that each output leaves for the headers of its message.
+        times: The times that the outputs' topics take.
     """
 
-    def __init__(self, columns: ColumnarAggregation, boxes: list[Outbox], headers_room: int) -> None:
-        self._columns, self._boxes, self._headers_room = columns, boxes, headers_room
+    def __init__(
+        self, columns: ColumnarAggregation, boxes: list[Outbox], headers_room: int, times: RecordTimes
+    ) -> None:
+        self._columns, self._boxes, self._headers_room, self._times = columns, boxes, headers_room, times
         self._rest, self._rested = 0, 0
         #: Total messages processed by columns, and message by message.
         self.taken = self.left = 0
@@ -70,6 +74,10 @@ class ColumnarStream:
         headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
         if headers and max(map(headers_size, headers.values())) > self._headers_room:
             return False
+        for box in self._boxes:
+            earliest, latest = self._times.bounds(box.topic)
+            if self._times.limits(box.topic) and (min(timestamps) < earliest or max(timestamps) > latest):
+                return False
         outputs = self._columns.run(keys, batch.values[first:last], timestamps)
         if outputs is None:
             return False
@@ -96,6 +104,7 @@ def columnar_stream(
     states: Mapping[str, StoreState],
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
+    times: RecordTimes,
 ) -> ColumnarStream | None:
     """The stream by columns; None when it does not have the form that the module draws."""
     if len(frame.source.children) != 1:
@@ -127,7 +136,7 @@ def columnar_stream(
     except Unfit:
         return None
     state.attach(columns)
-    return ColumnarStream(columns, [outboxes[topic] for topic in topics], headers_room)
+    return ColumnarStream(columns, [outboxes[topic] for topic in topics], headers_room, times)
 
 
 def _is_plain(node: Node) -> bool:

@@ -271,6 +271,8 @@ class Committer:
         return producer
 
     def _abort(self, why: KafkaFailed) -> None:
+        if why.fields.get("error") == "INVALID_TIMESTAMP":
+            self._options.record_times.refused()
         self._count_abort(why)
         _log.warning(
             "transaction aborted; its messages will be processed again",

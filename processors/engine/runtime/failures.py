@@ -12,6 +12,7 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.task import FailedMessage
 
 _log = structlog.get_logger("runtime.failures")
@@ -42,6 +43,8 @@ class FailurePolicy:
         processor: The processor's name, for the headers.
         code_version: The processor's code version, for the headers.
         record_bytes_max: Maximum bytes of a dead letter.
+        record_times: The times that the dead-letter topic takes. A message with another time is put aside with the
+            present time; the header ``holdfast.timestamp`` has its own.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class FailurePolicy:
         processor: str,
         code_version: str,
         record_bytes_max: int = UNLIMITED,
+        record_times: RecordTimes | None = None,
     ) -> None:
         self._topic = dead_letter_topic
         self._ask = on_processing_error
         self._processor = processor
         self._code_version = code_version
         self._bytes_max = record_bytes_max
+        self._times = record_times or RecordTimes()
         self.dead_lettered = 0
         self.skipped = 0
 
@@ -88,7 +93,8 @@ class FailurePolicy:
                 dead_letter_topic=self._topic,
                 total=self.dead_lettered,
             )
-        return Output(self._topic, failed.key, failed.value, failed.timestamp_ms, headers)
+        time_ms = self._times.taken(self._topic, failed.timestamp_ms)
+        return Output(self._topic, failed.key, failed.value, time_ms, headers)
 
     def _skips(self, ask: OnProcessingError, failed: FailedMessage) -> bool:
         try:
@@ -105,6 +111,7 @@ class FailurePolicy:
             "holdfast.topic": failed.partition.topic,
             "holdfast.partition": str(failed.partition.number),
             "holdfast.offset": str(failed.offset),
+            "holdfast.timestamp": str(failed.timestamp_ms),
             "holdfast.processor": self._processor,
             "holdfast.code_version": self._code_version,
         }

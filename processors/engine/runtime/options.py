@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.commit_pace import Bounds
 
 #: Uncommitted writes above this commit early, in bytes.
@@ -55,6 +56,8 @@ class RuntimeOptions:
     standby_replicas: int = 0
     #: By topic that is written to, the maximum bytes of a record's key, value and headers together.
     record_bytes_max: Mapping[str, int] = field(default_factory=dict)
+    #: The times that these topics take in records.
+    record_times: RecordTimes = field(default_factory=RecordTimes)
     #: Maximum bytes of a batch that all of these topics accept.
     batch_bytes_max: int = BATCH_BYTES_MAX
     #: Uncommitted writes above this commit early, in bytes.

@@ -47,6 +47,7 @@ from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from holdfast.processors.engine.record_size import UNLIMITED
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
@@ -150,6 +151,7 @@ class Task:
         self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
+        self._times = RecordTimes()
 
     @property
     def running(self) -> bool:
@@ -172,6 +174,7 @@ class Task:
         store_names: tuple[str, ...],
         changelogs: Mapping[str, str] = _NONE,
         record_bytes_max: Mapping[str, int] = _NONE,
+        times: RecordTimes | None = None,
     ) -> None:
         """Take the task's RocksDB (None for a task without stores) and start restoring.
 
@@ -180,7 +183,9 @@ class Task:
             store_names: The stores in it.
             changelogs: By store, the changelog's topic, where it has one.
             record_bytes_max: By topic that is written to, the largest record in bytes.
+            times: The times that these topics take.
         """
+        self._times = times or self._times
         self._record_bytes_max = record_bytes_max
         self.store = store
         if store is not None:
@@ -202,8 +207,9 @@ class Task:
         """
         for topic in self.inputs:
             frame = frames[topic]
-            run = compile_run(frame.source, self.states, self.outboxes, self._record_bytes_max)
-            columns = columnar_stream(frame, self.states, self.outboxes, self._record_bytes_max)
+            limits = self._record_bytes_max, self._times
+            run = compile_run(frame.source, self.states, self.outboxes, *limits)
+            columns = columnar_stream(frame, self.states, self.outboxes, *limits)
             self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
         self.began = dict(began)

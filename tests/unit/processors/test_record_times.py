@@ -1,0 +1,117 @@
+"""A message whose time an output topic does not take fails alone: by the failure policy, within one transaction."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Application, Count
+from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.processors.engine.record_times import AFTER_KEY, BEFORE_KEY, RecordTimes, time_limits
+from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.testing import InMemoryCluster
+
+HOUR_MS = 3_600_000
+
+
+def count(value: Any, state: Any) -> int:
+    state.set("n", state.get("n", 0) + 1)
+    return int(state.get("n"))
+
+
+def build(*, columns: bool = False, **options: Any) -> Application:
+    app = Application(consumer_group="p", auto_offset_reset="earliest", loglevel=None, **options)
+    stream = app.dataframe(app.topic("in"))
+    made = (
+        stream.aggregate(n=Count(), store="counts") if columns else stream.apply(count, stateful=True, store="counts")
+    )
+    made.to_topic(app.topic("out"))
+    return app
+
+
+def fed(*ahead_ms: int, copies: int = 1, **config: str) -> tuple[InMemoryCluster, list[int]]:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    cluster.create_topic("out", config={name.replace("_", "."): value for name, value in config.items()})
+    now_ms = int(cluster.clock.time() * 1000)
+    times = [now_ms + each for _ in range(copies) for each in ahead_ms]
+    for time_ms in times:
+        cluster.produce("in", b"{}", b"k", timestamp_ms=time_ms)
+    return cluster, times
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_message_dated_two_hours_ahead_becomes_a_dead_letter_with_a_time_that_kafka_takes(columns: bool) -> None:
+    cluster, times = fed(0, 2 * HOUR_MS, 0, copies=60 if columns else 1)
+    cluster.run(build(columns=columns, dead_letter_topic="dead"))
+    good = [time_ms for time_ms in times if time_ms == times[0]]
+    assert [record.timestamp_ms for _, record in cluster.read("out")] == good
+    letters = [record for _, record in cluster.read("dead")]
+    assert len(letters) == len(times) - len(good)
+    for letter in letters:
+        headers = dict(letter.headers or [])
+        assert headers["holdfast.error.type"] == b"RecordTimeRefused"
+        assert headers["holdfast.timestamp"] == b"%d" % times[1]
+        assert letter.timestamp_ms < times[1]
+    assert b"topic out takes records up to 3,600 s ahead" in dict(letters[0].headers or [])["holdfast.error"]
+    if not columns:
+        assert cluster.state(build(), "counts") == {(b"k", "n"): len(good)}
+
+
+def test_without_a_policy_it_stops_at_the_message_with_all_before_it_committed() -> None:
+    cluster, _ = fed(0, 2 * HOUR_MS, 0)
+    with pytest.raises(ProcessingFailed, match=r"in\[0\] offset 1 .*7,200 s ahead of this worker's clock") as stopped:
+        cluster.run(build())
+    assert "(`message.timestamp.after.max.ms`)" in stopped.value.message
+    assert cluster.committed_offsets("p") == {Partition("in", 0): 1}
+    assert cluster.state(build(), "counts") == {(b"k", "n"): 1}
+
+
+def test_it_can_be_skipped() -> None:
+    cluster, _ = fed(0, 2 * HOUR_MS, 0)
+    cluster.run(build(on_processing_error=lambda error, message, log: True))
+    assert [record.value for _, record in cluster.read("out")] == [b"1", b"2"]
+
+
+def test_a_message_from_1970_is_refused_where_the_topic_limits_the_past() -> None:
+    cluster, _ = fed(0, -HOUR_MS, message_timestamp_before_max_ms="60000")
+    with pytest.raises(ProcessingFailed, match=r"offset 1 .*behind this worker's clock.*up to 60 s behind"):
+        cluster.run(build())
+
+
+def test_a_topic_that_stamps_records_itself_takes_all_times() -> None:
+    cluster, _ = fed(0, 99 * HOUR_MS, -99 * HOUR_MS, message_timestamp_type="LogAppendTime")
+    cluster.run(build())
+    assert len(list(cluster.read("out"))) == 3
+
+
+def test_a_broker_whose_clock_is_behind_refuses_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = fed(0, HOUR_MS - 2_000, 0)
+    takes = cluster._broker.takes_time
+    monkeypatch.setattr(
+        cluster._broker, "takes_time", lambda topic, time_ms: takes(topic, time_ms and time_ms + 60_000)
+    )
+    cluster.run(build(dead_letter_topic="dead"))
+    assert [record.value for _, record in cluster.read("out")] == [b"1", b"2"]
+    assert len(list(cluster.read("dead"))) == 1
+
+
+def test_limits_come_from_the_configuration_of_topics() -> None:
+    def facts(**config: str) -> TopicFacts:
+        return TopicFacts("t", "id", 1, 1, config)
+
+    known = {
+        "default": facts(**{AFTER_KEY: "3600000", BEFORE_KEY: str(2**63 - 1)}),
+        "both": facts(**{AFTER_KEY: "1", BEFORE_KEY: "2"}),
+        "stamps": facts(**{AFTER_KEY: "1", "message.timestamp.type": "LogAppendTime"}),
+        "free": facts(**{AFTER_KEY: str(2**63 - 1)}),
+    }
+    limits = time_limits([*known, "missing"], known)
+    assert set(limits) == {"default", "both"}
+    assert limits["both"] == (2, 1)
+
+
+def test_a_time_beyond_the_calendar_is_shown_as_a_number() -> None:
+    times = RecordTimes({"t": (1, 1)})
+    assert "9223372036854775807 ms since 1970" in times.refusal("t", 2**63 - 1).message
+    assert times.taken("t", 2**63 - 1) < 2**62
+    assert times.taken("other", 5) == 5
