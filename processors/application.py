@@ -241,6 +241,7 @@ class Application:
             changelogs=changelogs,
             subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
         )
+        check_strategy(self._consumer_config, described)
         code = "".join(source_of(code) for steps in nodes.values() for node in steps for code in node.functions)
         return replace(described, code_version=code_version_of(described, code))
 
@@ -308,7 +309,6 @@ class Application:
                 f"Application {self.consumer_group} has no input topic; expected at least one.",
                 action="Declare one with `app.dataframe(topic)`.",
             )
-        check_strategy(self._consumer_config, topology)
         state_dir = self.state_dir or settings.paths.state
         chosen = settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):

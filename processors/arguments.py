@@ -155,10 +155,13 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
 
 
 def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> None:
-    """Raises ApplicationInvalid if the assignment strategy could separate inputs that share a store."""
-    strategy = str(consumer_config.get("partition.assignment.strategy", ""))
+    """Raises ApplicationInvalid if the assignment strategy could separate inputs that share a store.
+
+    Of the client library's strategies, only ``range`` gives one member partition n of all topics.
+    """
+    strategy = str(consumer_config.get("partition.assignment.strategy", "range"))
     shared = [sub for sub in topology.subtopologies if len(sub.inputs) > 1]
-    if "cooperative" in strategy and shared:
+    if shared and {name.strip() for name in strategy.split(",")} != {"range"}:
         raise ApplicationInvalid(
             f"{' and '.join(shared[0].inputs)} share a store, so one worker must own partition n of each; "
             f"partition.assignment.strategy {strategy} assigns them separately, expected range.",

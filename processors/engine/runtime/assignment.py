@@ -27,6 +27,7 @@ from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
+from holdfast.processors.engine.runtime.inputs_together import check_together
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reseeds import Reseeds
@@ -247,6 +248,7 @@ class Assignment:
         topics = self._cluster.topics()
         names = sorted({partition.topic for partition in inputs})
         described = topics.describe(names)
+        check_together(self._options.group, self._topology, self.pending, topics)
         for name in names:
             if name not in described:
                 raise source_missing(name)

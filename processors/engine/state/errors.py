@@ -44,6 +44,12 @@ class StateCorrupt(StateFailed):
     exit_code = EXIT_DISK_FAILURE
 
 
+class InputsParted(StateFailed):
+    """The group gave a worker only some of the inputs that feed a store; it would count a key's messages in part."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
 class StateIncoherent(StateFailed):
     """State, changelog and input offsets do not belong together; processing would corrupt results."""
 

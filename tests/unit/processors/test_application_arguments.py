@@ -109,3 +109,19 @@ def test_a_secret_is_not_in_the_refusal():
     with pytest.raises(HoldfastError) as refused:
         KafkaCluster("localhost:1", client_config={"sasl.password": "hunter2", "sasl.usr": "me"})
     assert "hunter2" not in str(refused.value.as_dict())
+
+
+@pytest.mark.parametrize("strategy", ["roundrobin", "range,roundrobin", "cooperative-sticky"])
+def test_a_strategy_that_parts_the_inputs_of_a_store_is_refused_before_the_start(strategy):
+    def build(*topics):
+        app = Application("in-memory", consumer_group="p", consumer_extra_config={STRATEGY: strategy}, loglevel=None)
+        for topic in topics:
+            app.dataframe(app.topic(topic)).update(lambda value, state: None, stateful=True, store="shared")
+        return app.topology()
+
+    with pytest.raises(ApplicationInvalid, match=f"a and b share a store.*{strategy}.*expected range"):
+        build("a", "b")
+    assert build("a").inputs[0].name == "a"
+
+
+STRATEGY = "partition.assignment.strategy"
