@@ -7,7 +7,6 @@ Modules that only a worker needs are imported in ``run``: the Dagster code serve
 from __future__ import annotations
 
 import shutil
-import socket
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -401,7 +400,7 @@ class Application:
             options.record_bytes_max.get(self._dead_letter_topic or "", UNLIMITED),
             options.record_times,
         )
-        name = transactional_id(self.consumer_group, socket.gethostname(), folder.slot)
+        name = transactional_id(self.consumer_group, folder.id, folder.slot)
         worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)
         if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
             worker.same_changelogs = SameChangelogs(topology, cluster)

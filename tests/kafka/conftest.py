@@ -23,6 +23,7 @@ from holdfast.infra.paths import Paths
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.state.folder import StateFolder
 from tests.kafka.object_store import S3Server
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -91,6 +92,13 @@ class Stream:
 
     def feed_numbers(self, count: int, keys: int = 10) -> None:
         self.feed([(b"k%d" % (number % keys), json.dumps(number).encode()) for number in range(count)])
+
+    def folder_id(self, slot: str) -> str:
+        """The id of a slot's state folder, which is made if it is not there."""
+        file = self.state_dir / self.group / slot / "id"
+        if not file.exists():
+            StateFolder(self.state_dir, self.group, slot).release()
+        return file.read_text().strip()
 
     def application(self, step: Callable[..., Any] | None = None, **options: Any) -> Application:
         app = Application(

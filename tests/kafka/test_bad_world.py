@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -230,7 +229,7 @@ def rival(stream, slot):
     producer = Producer(
         {
             "bootstrap.servers": stream.bootstrap,
-            "transactional.id": transactional_id(stream.group, socket.gethostname(), slot),
+            "transactional.id": transactional_id(stream.group, stream.folder_id(slot), slot),
         }
     )
     producer.init_transactions(30)

@@ -58,6 +58,25 @@ def loading_id(processor: str) -> str:
     return f"holdfast-{processor}-load"
 
 
-def transactional_id(processor: str, host: str, slot: str) -> str:
-    """The transactional id of one worker slot. It is stable: a restarted worker ends its former open transaction."""
-    return f"holdfast-{processor}-{host}-{slot}"
+def file_name(name: str, longest: int = 255) -> str:
+    """A name for a file or a folder: safe characters, and a long name cut, with a hash of the whole.
+
+    The name of a task joins the names of its topics, so it can be longer than the 255 bytes that file systems take.
+    """
+    safe = re.sub(r"[^A-Za-z0-9._+-]", "_", name)
+    if len(safe) <= longest:
+        return safe
+    head, _, partition = safe.rpartition("-")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{head[: longest - 30]}~{digest}-{partition[-12:]}"
+
+
+def transactional_id(processor: str, folder_id: str, slot: str) -> str:
+    """The transactional id of one worker slot. It is stable: a restarted worker ends its former open transaction.
+
+    Args:
+        processor: The processor's name.
+        folder_id: The id of the slot's state folder. Hosts may share a name, folders do not share an id.
+        slot: The slot.
+    """
+    return f"holdfast-{processor}-{folder_id}-{slot}"

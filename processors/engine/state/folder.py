@@ -2,7 +2,11 @@
 
     <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains its pid
     <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
+    <state_dir>/<group>/<slot>/id              the folder's own id, a part of its worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one database
+
+The id is made with the folder, so two workers on hosts of one name, each with its own disk, never share one. A folder
+from before there were ids takes the host's name: its worker keeps its transactional id.
 
 Invariants:
     - At most one process holds a slot; the kernel releases the lock when the process dies.
@@ -14,14 +18,18 @@ import errno
 import fcntl
 import json
 import os
-import re
+import secrets
+import socket
 from pathlib import Path
 
+from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
 #: Slots of one machine for processes without a configured slot.
 SLOTS_MAX = 256
+#: The longest name of a task's folder; file systems take 255 bytes, and folders that are set aside have longer names.
+NAME_MAX = 160
 #: The system's errors for a full disk and a full quota.
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -48,7 +56,8 @@ class StateFolder:
             descriptor = self._lock(path)
             if descriptor is not None:
                 self.path, self.slot, self._descriptor = path, name, descriptor
-                self._identify()
+                #: The folder's id: stable, and different from that of any other folder.
+                self.id = self._own_id(first_use=self._identify())
                 return
         taken = state_dir / group / wanted[-1]
         holder = _read(taken / "lock").strip() or "unknown"
@@ -61,12 +70,12 @@ class StateFolder:
 
     def task(self, name: str) -> Path:
         """The folder of one task's database."""
-        return self.path / _folder_of(name)
+        return _task_folder(self.path, name)
 
     @staticmethod
     def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
         """The folder of one task's database, without taking the slot."""
-        return state_dir / group / slot / _folder_of(name)
+        return _task_folder(state_dir / group / slot, name)
 
     def check_held(self) -> None:
         """Raises StateDiskFailed if the folder was deleted or replaced since it was locked."""
@@ -110,7 +119,17 @@ class StateFolder:
             raise _not_writable(path, failure) from failure
         return descriptor
 
-    def _identify(self) -> None:
+    def _own_id(self, *, first_use: bool) -> str:
+        file = self.path / "id"
+        found = _read(file).strip()
+        if found:
+            return found
+        made = secrets.token_hex(6) if first_use else socket.gethostname()
+        self._write(file, made)
+        return made
+
+    def _identify(self) -> bool:
+        """Check whose folder it is; True for a folder that nobody has used."""
         file = self.path / "identity.json"
         ours = {"version": IDENTITY_VERSION, "application": self.group}
         text = _read(file)
@@ -129,18 +148,26 @@ class StateFolder:
                     action="Set another `state_dir` for this application, or move the folder away.",
                     path=str(self.path),
                 )
-            return
+            return False
+        self._write(file, json.dumps(ours))
+        return True
+
+    def _write(self, file: Path, text: str) -> None:
         temporary = file.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(ours))
+            temporary.write_text(text)
             temporary.replace(file)
         except OSError as failure:
             self.release()
             raise _not_writable(self.path, failure) from failure
 
 
-def _folder_of(task: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", task)
+def _task_folder(slot: Path, task: str) -> Path:
+    """A task's folder. Its name may join the names of many topics: a long one is cut, with a hash of the whole."""
+    former = file_name(task)
+    if len(former) > NAME_MAX and (slot / former).is_dir():
+        return slot / former
+    return slot / file_name(task, NAME_MAX)
 
 
 def _not_writable(path: Path, failure: OSError) -> StateDiskFailed:

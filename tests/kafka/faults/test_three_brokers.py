@@ -1,6 +1,5 @@
 """Three brokers, replication 3: a leader or a coordinator is killed in the middle of a commit."""
 
-import socket
 import threading
 
 import pytest
@@ -73,7 +72,7 @@ def test_a_broker_of_three_killed_in_mid_commit_loses_and_doubles_nothing(
     stream.feed_numbers(2000)
     app = stream.application(commit_every=100, slot="0")
     changelog = changelog_topic(stream.group, "counts")
-    coordinated = transactional_id(stream.group, socket.gethostname(), "0")
+    coordinated = transactional_id(stream.group, stream.folder_id("0"), "0")
     killed = []
 
     def kill():

@@ -1,0 +1,70 @@
+"""The identity and the names of state folders."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast import Application
+from holdfast.processors.engine.changelog.names import file_name
+from holdfast.processors.engine.checkpoints.manifest import Place
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.testing import InMemoryCluster
+
+
+def folder_id(state_dir: Path) -> str:
+    folder = StateFolder(state_dir, "p", "0")
+    folder.release()
+    return folder.id
+
+
+def test_two_folders_on_hosts_of_one_name_have_ids_of_their_own_and_keep_them(tmp_path: Path) -> None:
+    first, second = folder_id(tmp_path / "a"), folder_id(tmp_path / "b")
+    assert first != second
+    assert (folder_id(tmp_path / "a"), folder_id(tmp_path / "b")) == (first, second)
+
+
+def test_a_folder_of_a_former_version_keeps_the_transactional_id_of_its_host(tmp_path: Path) -> None:
+    path = tmp_path / "p" / "0"
+    path.mkdir(parents=True)
+    (path / "identity.json").write_text(json.dumps({"version": 1, "application": "p"}))
+    assert folder_id(tmp_path) == socket.gethostname()
+    # A former version reads the identity only, and accepts it.
+    assert json.loads((path / "identity.json").read_text()) == {"version": 1, "application": "p"}
+
+
+TOPICS = [f"{name}.{'x' * 120}" for name in "abc"]
+
+
+def test_a_store_that_many_topics_feed_has_a_folder_of_a_bounded_name(tmp_path: Path) -> None:
+    cluster = InMemoryCluster()
+    app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", state_dir=tmp_path, loglevel=None)
+    for topic in TOPICS:
+        cluster.create_topic(topic)
+        cluster.produce(topic, b"1", b"k")
+        app.dataframe(app.topic(topic)).update(
+            lambda value, state: state.set("n", state.get("n", 0) + 1), stateful=True, store="shared"
+        )
+    cluster.run(app)
+    assert cluster.state(app, "shared") == {(b"k", "n"): 3}
+    [task] = app.topology().tasks(dict.fromkeys(TOPICS, 1))
+    assert len(task) > 255
+    folder = StateFolder.path_of(tmp_path, "p", "0", task)
+    assert folder.is_dir()
+    assert len(folder.name) <= 160
+    assert max(map(len, Place("p", task).folder.split("/"))) <= 255
+
+
+@pytest.mark.parametrize(("length", "kept"), [(150, True), (161, True), (250, True), (256, False)])
+def test_the_folder_of_a_former_version_is_found(tmp_path: Path, length: int, kept: bool) -> None:
+    task = "t" * (length - 2) + "-0"
+    if length <= 255:
+        (tmp_path / "p" / "0" / task).mkdir(parents=True)
+    assert (StateFolder.path_of(tmp_path, "p", "0", task).name == task) is kept
+
+
+def test_cut_names_differ_where_names_differ() -> None:
+    names = ["x" * 300 + f"{number}-{partition}" for number in range(3) for partition in range(3)]
+    assert len({file_name(name, 160) for name in names}) == 9
+    assert {len(file_name(name, 160)) for name in names} <= set(range(161))
