@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.processors.engine.changelog.json_values import comes_back, state_fault
 
 KEY_VERSION = 1
 VALUE_VERSION = 1
@@ -39,8 +39,6 @@ UNFINISHED = -1
 _LENGTH = struct.Struct(">BI")
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
-#: The first byte of a text in JSON.
-_QUOTE = 0x22
 pack_head = _JSON_HEAD.pack
 
 encode_json = msgspec.json.Encoder().encode
@@ -85,33 +83,22 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     """The stored form of a JSON value; ``where`` goes into the error.
 
     Raises:
-        ValueNotStorable: JSON can't hold a part of the value.
+        ValueNotStorable: A part of the value would not come back as it is.
     """
     try:
         payload = encode_json(value)
-        # The first test of each line is quick, and false for nearly all values: each stateful message comes here.
-        if payload[0] == _QUOTE and isinstance(value, (bytes, bytearray, memoryview)):
-            raise TypeError("bytes would come back as text")
-        if b"null" in payload and not _is_finite(value):
-            raise ValueError("NaN and infinity would come back as null")
+        if not comes_back(value, payload):
+            fault = state_fault(value)
+            if fault is not None:
+                raise TypeError(fault)
     except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as failure:
         raise ValueNotStorable(
             f"A state value of type {type(value).__name__}{where} can't be written as JSON: {failure}.",
-            action="Set values made of dict, list, str, int, float, bool and None, or use `state.set_bytes`.",
+            action="Set values made of dict with text keys, list, str, int, float, bool and None, or use "
+            "`state.set_bytes`.",
             value_type=type(value).__name__,
         ) from failure
     return pack_head(VALUE_VERSION, CODEC_JSON, timestamp_ms) + payload
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether a value has neither NaN nor infinity, which JSON can't hold."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(_is_finite(part) for part in value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(_is_finite(part) for part in value)
-    return True
 
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:

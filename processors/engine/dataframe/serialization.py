@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.changelog.json_values import is_plain, output_fault
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
@@ -28,6 +29,15 @@ class ValueUnreadable(HoldfastError):
 
 class ValueUnwritable(HoldfastError):
     """The topic's serializer refused a key or a value."""
+
+
+def _json_out(value: Any) -> bytes:
+    raw = _encode_json(value)
+    if not is_plain(value, raw):
+        fault = output_fault(value)
+        if fault is not None:
+            raise TypeError(f"{fault}. `value_serializer=msgspec.json.encode` writes it so")
+    return raw
 
 
 def as_is(raw: bytes) -> bytes:
@@ -54,7 +64,7 @@ _DESERIALIZERS: dict[str, Deserializer] = {
     "string": bytes.decode,
 }
 _SERIALIZERS: dict[str, Serializer] = {
-    "json": _encode_json,
+    "json": _json_out,
     "bytes": _bytes_out,
     "str": _text_out,
     "string": _text_out,

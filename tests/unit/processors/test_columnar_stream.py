@@ -8,6 +8,7 @@ import pytest
 from holdfast import Application, Collect, Count, Last, Mean, Min, Sum
 from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
 from holdfast.processors.engine.dataframe.outbox import Outboxes
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime import task
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.testing import InMemoryCluster
@@ -131,7 +132,7 @@ class AnyState:
 
 def is_by_columns(frame):
     states = {node.store: AnyState() for node in frame.source.walk() if node.store}
-    return columnar_stream(frame, states, Outboxes(), {}) is not None
+    return columnar_stream(frame, states, Outboxes(), {}, RecordTimes()) is not None
 
 
 def test_what_is_an_aggregation_and_nothing_else_goes_by_columns():

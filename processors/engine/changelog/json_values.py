@@ -1,0 +1,81 @@
+"""What JSON changes without a word: NaN becomes ``null``, bytes become text, number keys become text, sets lists.
+
+State must come back as it was set, so ``state_fault`` refuses all of it; a tuple may come back as a list. An output is
+read by others, so ``output_fault`` refuses only what no reader could get back: NaN, infinity, bytes and sets.
+
+Both are called for each message. ``comes_back`` and ``is_plain`` answer for most values, at a cost of about a tenth of
+a microsecond for a scalar and a fifth for a flat dict; what they can't tell is walked through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+#: Exact types that JSON gives back; NaN and infinity are floats, and show as ``null`` in the text.
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+_only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
+
+
+def comes_back(value: Any, text: bytes) -> bool:
+    """Whether a flat value surely comes back from its JSON text as it is; False when that is not known."""
+    kind = type(value)
+    if kind is dict:
+        known = _only_scalars(map(type, value.values())) and _only_texts(map(type, value))
+    else:
+        known = kind in _SCALARS
+    return known and (value is None or b"null" not in text)
+
+
+def is_plain(value: Any, text: bytes) -> bool:
+    """Whether a flat value surely has no NaN, infinity, bytes or set; False when that is not known."""
+    kind = type(value)
+    known = _only_scalars(map(type, value.values())) if kind is dict else kind in _SCALARS
+    return known and (value is None or b"null" not in text)
+
+
+def state_fault(value: Any) -> str | None:
+    """What would not come back as it is, with its place in the value; None when all does."""
+    return next(_faults(value, "value", _other_type, text_keys=True), None)
+
+
+def output_fault(value: Any) -> str | None:
+    """The first NaN, infinity, bytes or set, with its place in the value; None when there is none."""
+    return next(_faults(value, "value", _in_fields, text_keys=False), None)
+
+
+def _faults(value: Any, path: str, other: Callable[[Any, str], Iterator[str]], *, text_keys: bool) -> Iterator[str]:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            yield f"{path} is {value!r}, which would come back as null"
+    elif value is None or isinstance(value, (str, int)):
+        return
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if text_keys and not isinstance(key, str):
+                yield f"{path} has the key {key!r}, which would come back as text"
+            yield from _faults(part, f"{path}[{key!r}]", other, text_keys=text_keys)
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            yield from _faults(part, f"{path}[{index}]", other, text_keys=text_keys)
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        yield f"{path} is bytes, which would come back as text"
+    elif isinstance(value, (set, frozenset)):
+        yield f"{path} is a set, which would come back as a list"
+    else:
+        yield from other(value, path)
+
+
+def _other_type(value: Any, path: str) -> Iterator[str]:
+    yield f"{path} is of type {type(value).__name__}, which would come back as another type"
+
+
+def _in_fields(value: Any, path: str) -> Iterator[str]:
+    """The faults in the fields of a dataclass or a msgspec struct; other objects that JSON takes hold no values."""
+    names = getattr(type(value), "__struct_fields__", None)
+    if names is None:
+        names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()
+    for name in names:
+        yield from _faults(getattr(value, name), f"{path}.{name}", _in_fields, text_keys=False)
