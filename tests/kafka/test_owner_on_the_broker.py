@@ -258,7 +258,7 @@ def test_a_store_takes_over_what_another_group_has_built(
         one.client.adopt("counts", other, {0: upto[0] - 2})
     with pytest.raises(CommandWrong, match="does not exist"):
         one.client.adopt("counts", other + "s", upto)
-    with pytest.raises(CommandWrong, match=f"ends at {upto[0]}; expected"):
+    with pytest.raises(CommandWrong, match=f"ends at offset {upto[0]}; expected"):
         one.client.adopt("counts", other, {0: upto[0] + 1})
     with pytest.raises(CommandWrong, match="store counts itself"):
         one.client.adopt("counts", f"{stream.group}-counts-changelog", upto)
