@@ -25,9 +25,9 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.verbs import this_process
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.plans.apply import is_free
-from holdfast.processors.lifecycle.ports import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.answer import Answer, Lag, is_due, judge_broken_off, judge_working, next_lag
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits

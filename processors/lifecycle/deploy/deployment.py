@@ -23,7 +23,8 @@ import structlog
 
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 log = structlog.get_logger(__name__)
 

@@ -24,10 +24,10 @@ from datetime import datetime
 from pathlib import Path
 
 from holdfast.infra.database.records import Release
+from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
-from holdfast.processors.lifecycle.ports import Releases
 
 #: Number of releases kept for each processor.
 KEPT = 5
@@ -93,7 +93,7 @@ class ReleaseFolders:
         paths: The paths below the home folder.
     """
 
-    def __init__(self, book: Releases, paths: Paths) -> None:
+    def __init__(self, book: ReleaseBook, paths: Paths) -> None:
         self._book = book
         self._paths = paths
 

@@ -143,7 +143,7 @@ class DeployedProcessors:
             self._releases.prune(processor, [stage.release_id])
         how = "paused, " if stage.paused else ""
         started = f"slot {', '.join(done.started)} started" if done.started else "it already ran"
-        restored = sum(int(getattr(task, "restored", 0)) for each in done.statuses.values() for task in each.tasks)
+        restored = sum(task.restored for each in done.statuses.values() for task in each.tasks)
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _go_back(

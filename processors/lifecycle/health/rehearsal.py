@@ -218,10 +218,8 @@ class Rehearsals:
             for slot in () if deployment is None else deployment.slots:
                 status = self._world.statuses(name, slot).status()
                 for task in () if status is None else status.tasks:
-                    runs = task.phase == "running" and bool(getattr(task, "stores", {}))
-                    if runs and partition in (None, task.partition):
-                        told = str(getattr(task, "task", task.partition))
-                        found.append(Candidate(name, slot, told, task.partition))
+                    if task.phase == "running" and task.stores and partition in (None, task.partition):
+                        found.append(Candidate(name, slot, task.task, task.partition))
         return found
 
     def rehearse(self, chosen: Candidate, who: str) -> Rehearsal:

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.infra.database.records import ApplyRecord, Incident
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.ports import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.incidents import worst

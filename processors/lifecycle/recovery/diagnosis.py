@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from holdfast.infra.database.records import Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
-from holdfast.processors.lifecycle.ports import ProcessorStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
 
 _EXIT_MEANINGS = {

@@ -15,10 +15,11 @@ import structlog
 
 from holdfast.infra.database.records import Incident
 from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
-from holdfast.processors.lifecycle.ports import SILENT_S, ProcessorStatus, World
+from holdfast.processors.lifecycle.ports import SILENT_S, World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,

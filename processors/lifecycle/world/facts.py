@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.kafka.partitioners import spread_in
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.kafka.topics import Topics
@@ -28,7 +29,7 @@ from holdfast.processors.lifecycle.plans.facts import (
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, OtherTable, StoreTable, Tables
-from holdfast.processors.lifecycle.ports import Journal, World
+from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.changelog_ends import held_inputs
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -64,7 +65,7 @@ class WorldFacts:
         self,
         topics: Topics,
         world: World,
-        journal: Journal,
+        journal: ApplyJournal,
         folders: Callable[[str], LocalFolders],
         owners: Counting,
         code: Callable[[str], Code],
@@ -189,13 +190,12 @@ class WorldFacts:
         alive = program is not None and program.alive
         if not alive or status is None:
             return InstanceFacts(slot, alive)
-        sizes = [getattr(task, "store_bytes", None) for task in status.tasks]
         return InstanceFacts(
             slot,
             alive,
             phase=status.phase,
             code_version=status.code_version,
             paused=status.paused,
-            tasks=tuple(str(getattr(task, "task", task.partition)) for task in status.tasks),
-            store_bytes=sum(size for size in sizes if size is not None),
+            tasks=tuple(task.task for task in status.tasks),
+            store_bytes=sum(task.store_bytes or 0 for task in status.tasks),
         )
