@@ -319,9 +319,6 @@ class PeekHolding:
     def open(self, path: Path) -> _Opened:
         return _Opened(self._databases.open(path))
 
-    def close(self, readable: Any) -> None:
-        readable.database.close()
-
 
 class _Opened:
     def __init__(self, database: Database) -> None:
@@ -336,3 +333,6 @@ class _Opened:
 
     def size_bytes(self) -> int:
         return self.database.size_bytes()
+
+    def close(self) -> None:
+        self.database.close()

@@ -15,9 +15,8 @@ from typing import Any
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting, in_words, worst
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
-from holdfast.processors.lifecycle.recovery.incidents import worst
 from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
@@ -91,7 +90,7 @@ def judge_working(
     return _failing(found, gravest, told, attempts)
 
 
-def judge_broken_off(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
+def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
     """The answer for a processor with an interrupted apply; the processor may be half changed.
 
     Args:
@@ -99,7 +98,7 @@ def judge_broken_off(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answ
         found: Diagnosis by slot.
     """
     plan = plans.decode(begun.plan)
-    sick = " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items() if each.needs_recovery)
+    sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if plan.after_kill == "go on":
         action = f"holdfast apply resume {begun.id}"
         held = "Recovery leaves the processor alone until then."
@@ -158,7 +157,7 @@ def _falls_behind(lag: Lag, now: datetime) -> Answer:
 
 
 def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incident | None, attempts: int) -> Answer:
-    said = " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items() if not isinstance(each, Healthy))
+    said = in_words({slot: each for slot, each in found.items() if not isinstance(each, Healthy)})
     if incident is None:
         kind = gravest.kind
         doing = Wait(kind).sentence if kind == "broker-away" else "The recovery sensor opens an incident."

@@ -22,26 +22,20 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcess
 from holdfast.processors.lifecycle.ports import SILENT_S, World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
-    Dead,
     Diagnosis,
-    Failed,
-    Healthy,
     Limits,
-    NotDeployed,
     Starting,
-    Stuck,
     Waiting,
     admits_incident,
     diagnose,
     flaps,
+    worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
 from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, remedy_for
 
 log = structlog.get_logger(__name__)
 
-#: Gravest diagnosis first; it names the incident when instances differ.
-_GRAVITY: tuple[type[Diagnosis], ...] = (Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
 #: An incident that ended longer ago has no bearing on the next one, seconds.
 BEFORE_S = 900.0
 
@@ -124,8 +118,9 @@ def notice(
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
-    fresh = {slot: now for slot, each in seen.items() if each.status is not None and _lives(each.program)}
-    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen} | fresh
+    answering = [slot for slot, each in seen.items() if each.status and each.program and each.program.alive]
+    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen}
+    answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
     if not gravest.needs_recovery or is_applied(processor, world, now):
         return Notice(seen, None, False, answered)
@@ -218,12 +213,3 @@ def is_applied(processor: str, world: World, now: datetime) -> bool:
         starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
         return plan.after_kill == "go on" and starts_or_stops
     return False
-
-
-def _lives(program: ProgramStatus | None) -> bool:
-    return program is not None and program.alive
-
-
-def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The gravest diagnosis of the instances; ``NotDeployed`` without any."""
-    return min(diagnoses.values(), key=lambda each: _GRAVITY.index(type(each)), default=NotDeployed())
