@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.infra.database.records import Release
-from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.lifecycle.deploy.deployment import (
     DeploymentFailed,
     DeploymentResult,
@@ -43,16 +42,8 @@ class RollbackFailed(ApplyFailed):
     """A version failed, and the former one failed too or does not exist."""
 
 
-class Described(Protocol):
-    """Describes topics."""
-
-    def describe(self, names: list[str]) -> dict[str, TopicFacts]:
-        """Topic name -> facts, for existing topics only."""
-        ...
-
-
 def rollout_of_release(
-    release: Release, topics: Described, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
+    release: Release, topics: Topics, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
 ) -> Rollout:
     """The rollout of a release.
 

@@ -187,7 +187,7 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
         return (
             CompactionProblem(
                 "absent",
-                f"Topic {facts.topic} is not there.",
+                f"Topic {facts.topic} is missing.",
                 "Materialise its asset to create it, or run the command.",
                 f"holdfast apply provision {name}",
             ),

@@ -252,7 +252,7 @@ def judge_config(
         f"`holdfast apply stop {processor}` if it runs."
     )
     if seen is None:
-        sentence = f"Changelog {topic} is not there; no restore is possible."
+        sentence = f"Changelog {topic} is missing; no restore is possible."
         return Finding(CONFIG_MATCHES, topic, "missing", processor, store, sentence, fill, {"drifted_entries": 0})
     if known is not None and known.topic_id != seen.topic_id:
         sentence = (
@@ -366,7 +366,7 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
     """Whether the committed offsets of every reader are within the offsets that a source topic still has."""
     seen = look.topics.get(topic)
     if seen is None:
-        sentence = f"Source topic {topic} is not there."
+        sentence = f"Source topic {topic} is missing."
         action = f"Have it created again with its records, or create it empty: `holdfast apply provision {readers[0]}`."
         return Finding(OFFSETS_WITHIN_LOG, topic, "missing", sentence=sentence, action=action)
     starts, ends = look.starts.get(topic, {}), look.ends.get(topic, {})

@@ -14,13 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from xxhash import xxh64_intdigest
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.partitioners import PARTITIONERS
-from holdfast.infra.kafka.records import GroupMetadata, Partition, TopicSpec
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
@@ -42,7 +44,6 @@ from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
-    Sender,
     TableUnfit,
     checked_rows,
     loader,
@@ -64,14 +65,6 @@ class PositionsUnset(HoldfastError):
     """Input offsets can't be set: the group has members, or offsets are missing. Fields: processor."""
 
 
-class Loading(Sender, Protocol):
-    """Writes a processor's changelogs while no worker runs; ``infra.kafka.cluster.KafkaCluster``."""
-
-    def outside_metadata(self, group: str) -> GroupMetadata:
-        """Group metadata for offsets that no member sends; Kafka takes them only while the group is empty."""
-        ...
-
-
 #: The fingerprints of the owners' stores: processor, stores -> store -> partition -> fingerprint.
 Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
 
@@ -90,8 +83,8 @@ class TableWorld:
     """
 
     tables: Tables
-    topics: Any
-    cluster: Callable[[str], Loading]
+    topics: Topics
+    cluster: Callable[[str], KafkaCluster]
     topology: Callable[[str], Topology]
     held: Held
     clock: Any = time

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION
 from holdfast.processors.engine.changelog.names import loading_id
 from holdfast.processors.engine.runtime.ports import TransactionProducer
@@ -38,16 +39,8 @@ class TableUnfit(ApplyFailed):
     """A table's rows can't be the content of a store; nothing was changed. Fields: table."""
 
 
-class Sender(Protocol):
-    """Creates producers; ``processors.engine.runtime.ports.Cluster`` has this method."""
-
-    def producer(self, transactional_id: str | None) -> TransactionProducer:
-        """A new producer, which the caller closes; not transactional without an id."""
-        ...
-
-
 @contextmanager
-def loader(cluster: Sender, processor: str) -> Iterator[Loader]:
+def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
     """A sender of changelog records, after an abort of the transactions that a former loader left open."""
     producer = cluster.producer(loading_id(processor))
     try:
