@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -78,12 +78,8 @@ class Copy(Protocol):
         ...
 
 
-class Superseded(Protocol):
-    """Finds keys with newer changelog records: compaction may have removed their older ones."""
-
-    def __call__(self, keys: Collection[bytes]) -> frozenset[bytes]:
-        """The keys among these that have a record after the moment."""
-        ...
+#: The keys among these that have a record after the moment: compaction may have removed their older ones.
+Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +153,7 @@ _MEANING = {
 
 
 def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], superseded: Superseded) -> Moment:
-    """Compare the copies of one moment, down to the keys where they differ.
-
-    Args:
-        partition: The partition's number.
-        place: The point in the changelog that all copies are at.
-        copies: Two or three copies.
-        superseded: Finds keys with newer changelog records.
-    """
+    """Compare two or three copies of one moment, which are all at ``place``, down to the keys where they differ."""
     prints = {side: copy.prints() for side, copy in copies.items()}
     odd: Counter[Odd] = Counter()
     by_bucket: Counter[int] = Counter()

@@ -132,11 +132,11 @@ class ForeignTransaction:
         return self._broker.append(partition, key, value, 0, None, self._producer_id)
 
     def commit(self) -> None:
-        """Commits the transaction."""
+        """Releases the records to readers."""
         self._broker.transactions.end(self._id, self._epoch, commit=True)
 
     def abort(self) -> None:
-        """Aborts the transaction."""
+        """Ends it; its records are never read."""
         self._broker.transactions.end(self._id, self._epoch, commit=False)
 
 

@@ -30,7 +30,7 @@ class _Queued:
 
 
 class InMemoryProducer(TransactionProducer):
-    """A producer."""
+    """A transactional producer, or a plain one without an id."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker

@@ -45,15 +45,7 @@ class RollbackFailed(ApplyFailed):
 def rollout_of_release(
     release: Release, topics: Topics, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
 ) -> Rollout:
-    """The rollout of a release.
-
-    Args:
-        release: The release.
-        topics: Where its inputs are described.
-        slots: Its slots.
-        environment: Settings as variables.
-        project: The working folder of the processor's programs.
-    """
+    """The rollout of a release; ``environment`` has settings, ``project`` is the working folder of its programs."""
     names = list(from_document(release.shape).inputs)
     facts = topics.describe(names)
     return Rollout(

@@ -81,12 +81,7 @@ def look_closer(
 ) -> CompactionFacts:
     """Add the facts that need more requests: sizes, producers of transactions, samples of records, workers.
 
-    Args:
-        facts: From ``read_compaction``.
-        topics: The cluster.
-        client_config: Security settings.
-        workers: For each running worker the tasks in its status.
-        now: The wall clock, seconds since 1970.
+    ``workers`` has for each running worker the tasks in its status; ``now`` is the wall clock, seconds since 1970.
     """
     if facts.config is None:
         return facts

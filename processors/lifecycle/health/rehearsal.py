@@ -18,7 +18,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -152,26 +152,14 @@ def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) 
 
 def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
     """The rehearsal as a JSON object, for the registry and `--json`."""
+    stores = [{**asdict(each), "restored": each.restored.hex, "owned": each.owned.hex} for each in rehearsal.stores]
     return {
-        "processor": rehearsal.processor,
-        "task": rehearsal.task,
-        "partition": rehearsal.partition,
-        "records": rehearsal.records,
+        **asdict(rehearsal),
         "seconds": round(rehearsal.seconds, 3),
         "records_per_s": round(rehearsal.records_per_s, 1),
-        "tasks": rehearsal.tasks,
         "all_s": round(rehearsal.all_s, 3),
         "equal": rehearsal.equal,
-        "stores": [
-            {
-                "store": each.store,
-                "changelog": each.changelog,
-                "offset": each.offset,
-                "restored": each.restored.hex,
-                "owned": each.owned.hex,
-            }
-            for each in rehearsal.stores
-        ],
+        "stores": stores,
     }
 
 

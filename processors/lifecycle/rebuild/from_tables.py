@@ -301,19 +301,13 @@ class TableStages:
         """Make the store of the paused owners equal to the loaded topic."""
         topology = self._on.topology(processor)
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
-        counts = {"set": 0, "deleted": 0, "same": 0}
+        topic = filling_topic(processor, store)
 
-        def once() -> None:
-            counts.update(dict.fromkeys(counts, 0))
+        def act(told: dict[str, int]) -> None:
             self._rebuilding.stand_still(processor, tell)
-            self._rebuilding.take_over(processor, (store, inputs), filling_topic(processor, store), counts, tell)
+            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell)
 
-        self._rebuilding.patiently(once, tell)
-        return Done(
-            f"{store} is equal to the table: {counts['set']:,} entries differed or were missing and are set, "
-            f"{counts['deleted']:,} extra entries are deleted, {counts['same']:,} were the same",
-            sum(counts.values()),
-        )
+        return self._rebuilding.adopt_by(act, store, "the table", tell)
 
     def _make_topic(self, processor: str, store: str) -> str:
         changelog = self._on.topology(processor).changelog_of(store)

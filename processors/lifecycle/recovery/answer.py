@@ -67,12 +67,8 @@ def judge_working(
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 
-    Args:
-        found: Diagnosis by slot.
-        incident: The open incident, or else the newest one.
-        now: The present moment.
-        lag: The lag, as ``next_lag`` remembers it.
-        attempts: Maximum number of attempts of an incident.
+    ``found`` has the diagnosis of each slot, ``incident`` is the open one or else the newest, ``lag`` is as
+    ``next_lag`` remembers it, and ``attempts`` is the maximum number for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, NotDeployed):
@@ -91,12 +87,7 @@ def judge_working(
 
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
-    """The answer for a processor with an interrupted apply; the processor may be half changed.
-
-    Args:
-        begun: The apply.
-        found: Diagnosis by slot.
-    """
+    """The answer for a processor with an interrupted apply; the processor may be half changed."""
     plan = plans.decode(begun.plan)
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if plan.after_kill == "go on":
@@ -115,13 +106,7 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to remember for the next look; None when it is small.
-
-    Args:
-        before: The remembered lag of the last look.
-        statuses: Answers of the instances.
-        now: The present moment.
-    """
+    """The lag to remember for the next look; None when it is small. ``before`` is that of the last look."""
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
     if records < LAG_RECORDS:
@@ -134,10 +119,7 @@ def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datet
 def is_due(answer: Answer, told: Any, now: float) -> bool:
     """Whether to record an answer: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
 
-    Args:
-        answer: The answer.
-        told: ``[short, at]`` of the last recorded answer, from the sensor's cursor.
-        now: The present moment, seconds since 1970.
+    ``told`` is ``[short, at]`` of the last recorded answer, from the sensor's cursor; ``now`` is seconds since 1970.
     """
     try:
         short, at = told

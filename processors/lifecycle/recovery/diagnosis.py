@@ -173,7 +173,7 @@ def diagnose(
     *,
     answered_at: datetime | None = None,
 ) -> Diagnosis:
-    """The diagnosis of one instance.
+    """The diagnosis of one instance at the moment ``now`` of the facts.
 
     Args:
         program: The supervisor's view; None when it does not know the program.
@@ -219,12 +219,8 @@ def admits_incident(
     ``limits.retry_s``. After an incident that asks a person, the same fault opens no second one. A processor that
     crashes after each restart gets a bounded number of incidents.
 
-    Args:
-        recent: The processor's newest incidents, newest first (``limits.incidents`` of them are enough).
-        desired: The recorded deployment.
-        now: The present moment.
-        limits: The bounds.
-        said: The gravest present sentence.
+    ``recent`` are the processor's newest incidents, newest first (``limits.incidents`` of them are enough); ``said`` is
+    the gravest present sentence.
     """
     if not recent or recent[0].closed_at is None:
         return True

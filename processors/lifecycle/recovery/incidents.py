@@ -83,12 +83,8 @@ def observe(
 ) -> dict[str, Observation]:
     """The observation of each slot of the deployment; empty when the processor was never deployed.
 
-    Args:
-        processor: Its name.
-        world: The world that it runs in. A stopped supervisor has no programs.
-        limits: Time limits.
-        patience_s: How long to ask a silent instance with a process again, seconds.
-        answered_at: Time of each slot's last answer, as the caller remembers it (``diagnose``).
+    A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
+    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs.
     """
     desired = world.registry.deployment(processor)
     if desired is None:
@@ -154,13 +150,7 @@ def _stop_trying(processor: str, world: World, detail: Mapping[str, str], limits
 
 
 def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> str:
-    """Why the sensor launches no run yet, as a sentence; empty when a run is due.
-
-    Args:
-        incident: The processor's open incident.
-        found: The present diagnosis.
-        conditions: Tests whether the cause is over.
-    """
+    """Why the sensor launches no run for an open incident yet, as a sentence; empty when a run is due."""
     if isinstance(found, Waiting) or (incident.remedy == Wait.name and isinstance(found, Starting)):
         return found.sentence
     remedy = remedy_for(found, Case(incident.processor)) if found.needs_recovery else None
@@ -170,14 +160,7 @@ def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> s
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Record once that an incident waits.
-
-    Args:
-        incident: The incident, as just read.
-        found: The diagnosis of its processor.
-        why: Why it waits, as a sentence.
-        world: The world with the registry.
-    """
+    """Record once that an incident, as just read, waits; ``why`` is a sentence."""
     kind = found.kind if found.kind in PASSING else kind_of(incident.kind)
     if (incident.remedy, incident.kind) == (Wait.name, kind):
         return
@@ -186,12 +169,7 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:
-    """The sentences of faults that earlier restarts did not repair.
-
-    Args:
-        incident: The incident of this recovery.
-        recent: The processor's newest incidents, newest first.
-    """
+    """The sentences of faults that earlier restarts did not repair; ``recent`` incidents are newest first."""
     if incident.retried_at is not None:
         return frozenset()
     said = frozenset(incident.detail.values()) if incident.attempts else frozenset()

@@ -104,7 +104,7 @@ def recover(
     Args:
         incident_id: The incident.
         rollout: The wanted deployment of the processor.
-        world: What to act through.
+        world: The ports to act through.
         run_id: The run that works on it; the same run may call again after an interruption.
         policy: Attempts and time limits.
         progress: Called at each poll while the processor starts.
@@ -132,12 +132,6 @@ def recover(
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
     """The result of a run that reached no broker: the incident stays open and waits for one.
 
-    Args:
-        incident_id: The incident.
-        world: The world of the incident.
-        run_id: The run.
-        away: The error of the unreachable broker.
-
     Raises:
         IncidentUnknown: No incident has this id.
     """
@@ -151,13 +145,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident for a recovery that a person asked for: the open one, else the last failed one, else a new one.
-
-    Args:
-        processor: The processor.
-        world: The world that it runs in.
-        run_id: The launched run, for the timeline.
-    """
+    """The incident for a recovery that a person asked for: the open one, else the last failed one, else a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())

@@ -87,12 +87,7 @@ class Case:
 
 
 def remedy_for(found: Diagnosis, case: Case) -> Remedy:
-    """The remedy for a diagnosis that needs recovery.
-
-    Args:
-        found: The diagnosis.
-        case: Facts beside it.
-    """
+    """The remedy for a diagnosis that needs recovery."""
     remedy = _decided(found, case)
     return Restart() if case.mended and isinstance(remedy, Ask) else remedy
 
