@@ -46,12 +46,12 @@ class Odd(Enum):
     CHANGELOG_WAREHOUSE = "changelog and warehouse"
     STORE_WAREHOUSE = "store and warehouse"
 
-
-_PAIRS = {
-    frozenset({Side.STORE, Side.CHANGELOG}): Odd.STORE_CHANGELOG,
-    frozenset({Side.CHANGELOG, Side.WAREHOUSE}): Odd.CHANGELOG_WAREHOUSE,
-    frozenset({Side.STORE, Side.WAREHOUSE}): Odd.STORE_WAREHOUSE,
-}
+    @property
+    def where(self) -> str:
+        """The copies that differ, as the end of a sentence."""
+        if self is Odd.ALL:
+            return "in all three"
+        return f"between {self.value}" if " and " in self.value else f"in the {self.value} only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +135,10 @@ class Moment:
             return None
         copies = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
         how = ", ".join(
-            f"{'1 key differs' if count == 1 else f'{count:,} keys differ'} {_MEANING[odd]}"
+            f"{'1 key differs' if count == 1 else f'{count:,} keys differ'} {odd.where}"
             for odd, count in self.odd.items()
         )
         return f"partition {self.partition} at offset {self.place.offset}: the {copies}: {how}"
-
-
-_MEANING = {
-    Odd.STORE: "in the store only",
-    Odd.CHANGELOG: "in the changelog only",
-    Odd.WAREHOUSE: "in the warehouse only",
-    Odd.ALL: "in all three",
-    Odd.STORE_CHANGELOG: "between store and changelog",
-    Odd.CHANGELOG_WAREHOUSE: "between changelog and warehouse",
-    Odd.STORE_WAREHOUSE: "between store and warehouse",
-}
 
 
 def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], superseded: Superseded) -> Moment:
@@ -188,7 +177,7 @@ def classify(entries: Mapping[Side, Entry]) -> Odd | None:
     if len(groups) < 2:
         return None
     if len(entries) == 2:
-        return _PAIRS[frozenset(entries)]
+        return Odd(" and ".join(side.value for side in Side if side in entries))
     alone = [sides[0] for sides in groups.values() if len(sides) == 1]
     return Odd(alone[0].value) if len(groups) == 2 else Odd.ALL
 

@@ -229,13 +229,17 @@ def measure(
             seen="none" if facts is None else facts.topic_id,
             expected=part.topic_id,
         )
-    size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
     changelog = ChangelogCopy(topics, Partition(part.changelog, part.partition), part.offset, config)
     copies: dict[Side, Copy] = {Side.STORE: StoreCopy(part.path, store, part.place), Side.CHANGELOG: changelog}
     if tabled is not None and tabled.place(part.partition) == part.place:
         copies[Side.WAREHOUSE] = tabled.copy(part.partition)
     moment = compare_copies(part.partition, part.place, copies, changelog.superseded)
-    return MeasuredPartition(part, round(size / MIB, 3), moment, changelog.records, changelog.stray())
+    return MeasuredPartition(part, round(size_of(part.path) / MIB, 3), moment, changelog.records, changelog.stray())
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], config: Config) -> list[int]:

@@ -27,6 +27,7 @@ from holdfast.infra.database.records import Action
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.audits.stores import size_of
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.task import Task
@@ -229,7 +230,7 @@ class Rehearsals:
                 task=chosen.task,
             )
         owned = {name: fingerprint_checkpoint(Path(copied["path"]), name) for name in copied["stores"]}
-        with self._scratch(chosen, _size_of(Path(copied["path"]))) as folder:
+        with self._scratch(chosen, size_of(Path(copied["path"]))) as folder:
             restored, records, seconds = self._restore(chosen, copied, folder)
         stores = tuple(
             StoreRehearsal(name, at["changelog"], at["offset"], restored[name], owned[name])
@@ -357,7 +358,3 @@ def cut_at(batch: Batch, end: int) -> Batch:
         return batch
     count = bisect_left(batch.offsets, end)
     return replace(batch, keys=batch.keys[:count], values=batch.values[:count], offsets=batch.offsets[:count])
-
-
-def _size_of(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
