@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.errors import StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, items_of
 from holdfast.processors.testing.cluster import InMemoryTopics
-from holdfast.processors.testing.simulation import SimulatedProcess
+from tests.simulation.scheduler import SimulatedProcess
 
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
