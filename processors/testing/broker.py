@@ -27,12 +27,7 @@ class Topic:
 
 
 class Broker:
-    """The data of a cluster.
-
-    Args:
-        clock: Virtual time.
-        network: The fate of requests.
-    """
+    """The data of a cluster, with virtual time and a network that decides the fate of requests."""
 
     def __init__(self, clock: VirtualClock, network: Network) -> None:
         self.clock = clock

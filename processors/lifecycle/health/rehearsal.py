@@ -186,13 +186,7 @@ def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
 
 
 class Rehearsals:
-    """Rehearses restores on this machine.
-
-    Args:
-        world: The registry, the workers' statuses and paths.
-        cluster: Kafka.
-        databases: Opens the scratch folders.
-    """
+    """Rehearses restores on this machine."""
 
     def __init__(self, world: World, cluster: KafkaCluster, databases: Databases) -> None:
         self._world = world

@@ -63,11 +63,7 @@ class ProcessorPaused(HoldfastError):
 
 
 class Rebuilding:
-    """Carries out the stages that rebuild one store (``execution.Shadows``).
-
-    Args:
-        machine: The ports it works with.
-    """
+    """Carries out the stages that rebuild one store (``execution.Shadows``)."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine

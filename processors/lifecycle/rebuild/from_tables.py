@@ -44,12 +44,12 @@ from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
+    Progress,
     TableUnfit,
     checked_rows,
     loader,
     message_key,
     row_value,
-    told,
     unreadable,
 )
 
@@ -91,12 +91,7 @@ class TableWorld:
 
 
 class TableStages:
-    """Carries out the stages that read tables.
-
-    Args:
-        world: The ports it works with.
-        rebuilding: Pauses processors, and lets their owners adopt loaded content.
-    """
+    """Carries out the stages that read tables; ``rebuilding`` pauses processors, and lets owners adopt content."""
 
     def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
         self._on = world
@@ -131,7 +126,7 @@ class TableStages:
         Raises:
             TableDamaged, TableUnfit: Nothing was changed; the apply ends.
         """
-        progress = told(tell, f"of {stage.store} read")
+        progress = Progress(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)
         try:
             for number, expected in stage.fingerprints.items():
@@ -154,7 +149,7 @@ class TableStages:
         assert topic is not None
         inputs = next(spec.inputs for spec in topology.stores if spec.name == stage.store)
         unfinished = ChangelogMeta(dict.fromkeys(inputs, UNFINISHED), 0, topology.code_version).encode()
-        progress = told(tell, f"of {stage.store} written")
+        progress = Progress(tell, f"of {stage.store} written")
         of = (stage.store, stage.table, stage.version)
         with loader(self._on.cluster(processor), processor) as load:
             for number in stage.fingerprints:
@@ -272,7 +267,7 @@ class TableStages:
         topic = self._make_topic(processor, stage.store)
         count = self._on.topics.describe([topic])[topic].partitions
         place = PARTITIONERS[stage.partitioner]
-        progress, keyless, seen = told(tell, "written"), 0, set[int]()
+        progress, keyless, seen = Progress(tell, "written"), 0, set[int]()
         columns = tuple(dict.fromkeys((stage.key, *stage.columns)))
         try:
             with loader(self._on.cluster(processor), processor) as load:

@@ -60,11 +60,7 @@ class Machine:
 
 
 class ShadowProgram:
-    """Starts and removes shadows.
-
-    Args:
-        machine: The ports it works with.
-    """
+    """Starts and removes shadows."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
