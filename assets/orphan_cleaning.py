@@ -10,16 +10,17 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
+from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 from holdfast.processors.lifecycle.orphans.owned import Defined
-from holdfast.processors.lifecycle.ports import Memory, now_utc
+from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 
 def open_cleaning(
-    settings: Settings, registry: Memory, topics: Topics, who: str, clock: Callable[[], datetime] = now_utc
+    settings: Settings, registry: Registry, topics: Topics, who: str, clock: Callable[[], datetime] = now_utc
 ) -> OrphanCleaning:
     """The cleaning of this installation's orphans; ``who`` is recorded with each deletion."""
     return OrphanCleaning(settings, registry, topics, who, partial(_defined, settings), clock)

@@ -1,6 +1,6 @@
 """The sensor ``notifications``: posts incidents and failed runs to the webhook of the settings.
 
-``processors.lifecycle.recovery.notifications`` writes the messages and decides when to send them; ``infra.webhook``
+``processors.lifecycle.recovery.messages`` writes the messages and decides when to send them; ``infra.webhook``
 posts them.
 
 Invariants:
@@ -9,7 +9,6 @@ Invariants:
     - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,8 +21,8 @@ from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
 from holdfast.orchestration.resources import LifecycleResource
-from holdfast.processors.lifecycle.recovery import notifications as messages
-from holdfast.processors.lifecycle.recovery.notifications import Notification, Outbox
+from holdfast.processors.lifecycle.recovery import messages
+from holdfast.processors.lifecycle.recovery.messages import Cursor, Notification, Outbox
 
 NOTIFY_EVERY_S = 15
 #: Number of the newest incidents that a tick reads.
@@ -53,15 +52,15 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         settings = load_settings()
         if settings.webhook.url is None:
             return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")
-        outbox, position, first = _remembered(context.cursor)
-        if first:
-            position = _newest_failure(context.instance)
+        known = messages.decoded(context.cursor)
+        outbox = Outbox() if known is None else known.outbox
+        position = _newest_failure(context.instance) if known is None else known.failures_after
         try:
             incidents = _of_incidents(lifecycle)
         except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
             return dg.SensorResult(skip_reason=failed.message, cursor=context.cursor)
-        if first:  # incidents that ended before the first tick are not sent
+        if known is None:  # incidents that ended before the first tick are not sent
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [run.message for run in runs if run.message]
@@ -73,21 +72,11 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
             if run.message is not None and run.message.id in left:
                 break
             position = run.position
-        known = [each.id for each in found]
-        cursor = messages.encoded(messages.forget(sending.outbox, known), failures_after=position)
+        cursor = Cursor(messages.forget(sending.outbox, [each.id for each in found]), position)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
-        return dg.SensorResult(skip_reason=sentence, cursor=cursor)
+        return dg.SensorResult(skip_reason=sentence, cursor=messages.encoded(cursor))
 
     return notifications
-
-
-def _remembered(cursor: str | None) -> tuple[Outbox, int, bool]:
-    """The outbox, the log position of the last failed run that was handled, and whether this is the first tick."""
-    try:
-        document = json.loads(cursor or "{}")
-        return messages.from_data(document["outbox"]), int(document["failures_after"]), False
-    except (ValueError, KeyError, TypeError):
-        return Outbox(), 0, True
 
 
 def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:

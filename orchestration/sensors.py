@@ -25,10 +25,17 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.verbs import this_process
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.plans.apply import is_free
-from holdfast.processors.lifecycle.ports import ProcessorStatus
-from holdfast.processors.lifecycle.recovery.answer import Answer, Lag, is_due, judge_broken_off, judge_working, next_lag
+from holdfast.processors.lifecycle.recovery.answer import (
+    Answer,
+    Lag,
+    is_due,
+    judge_interrupted,
+    judge_working,
+    next_lag,
+)
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice, observe, wait_on, waits_for
@@ -181,9 +188,9 @@ class _Tick:
             self._report(name, answer, incident, before)
 
     def _check_apply(self, begun: ApplyRecord, found: Mapping[str, Diagnosis], before: dict[str, Any]) -> None:
-        """Report an apply that was broken off; while an apply runs, the check keeps its last result."""
+        """Report an interrupted apply; while an apply runs, the check keeps its last result."""
         if is_free(begun, this_process(), self._lifecycle.world.clock()):
-            self._report(begun.processor, judge_broken_off(begun, found), None, before)
+            self._report(begun.processor, judge_interrupted(begun, found), None, before)
 
     def _report(self, name: str, answer: Answer, incident: Incident | None, before: dict[str, Any]) -> None:
         now = self._lifecycle.world.clock().timestamp()

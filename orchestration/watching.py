@@ -119,7 +119,7 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
         for slot in () if deployment is None else deployment.slots:
             status = lifecycle.world.statuses(name, slot).status()
             for task in () if status is None else status.tasks:
-                for at in getattr(task, "stores", {}).values():
+                for at in task.stores.values():
                     if at.get("topic_id"):
                         found.setdefault(at["changelog"], set()).add(at["topic_id"])
     return found

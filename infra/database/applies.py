@@ -24,9 +24,12 @@ RATED_FROM = 1_000.0
 
 
 class ApplyJournal:
-    """The journal of one registry (``processors.lifecycle.ports.Journal``).
+    """The journal of one registry. Every method raises RegistryUnavailable when the database fails.
 
-    Every method raises RegistryUnavailable when the database fails.
+    OPEN ──claimed by a run──► OPEN, held ──every stage noted──► DONE
+     ▲  ▲                        │    │
+     │  └──────its run died──────┘    └──a stage failed──► OPEN, not held, with the reason ──► resumed or ABANDONED
+     └── at most one per processor
     """
 
     def __init__(self, database: Connections) -> None:

@@ -25,8 +25,8 @@ from holdfast.orchestration.verbs import this_process
 from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import now_utc
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.recovery import observe, worst
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits, worst
+from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 from holdfast.processors.registration import BrokenDefinition, load_processors
 

@@ -32,7 +32,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatu
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.recovery import Observation, observe
+from holdfast.processors.lifecycle.recovery.incidents import Observation, observe
 
 #: Seconds between the first look, which only starts the rates, and the first look that is printed.
 _FIRST_S = 1.0

@@ -105,7 +105,7 @@ def test_a_changelog_that_was_altered_lost_and_made_again_is_told_until_it_is_me
 
     operated.do(Stop(operated.group))
     operated.topics.delete(operated.changelog)
-    assert "is not there" in watch.tick()["config_matches_spec"]
+    assert "is missing" in watch.tick()["config_matches_spec"]
     operated.do(Provision(operated.group))
     assert "was deleted and created again" in watch.tick()["config_matches_spec"]
     assert watch.tick() == {}

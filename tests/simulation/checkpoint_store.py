@@ -11,8 +11,8 @@ from random import Random
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.testing.disk import content_of, files_of
-from holdfast.processors.testing.objects import SimulatedObjects
+from tests.simulation.disk import content_of, files_of
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.verifier import InvariantBroken
 
 #: The topic id of a changelog that is gone.

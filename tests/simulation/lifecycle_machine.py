@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.errors import StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, items_of
 from holdfast.processors.testing.cluster import InMemoryTopics
-from holdfast.processors.testing.simulation import SimulatedProcess
+from tests.simulation.scheduler import SimulatedProcess
 
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
@@ -319,9 +319,6 @@ class PeekHolding:
     def open(self, path: Path) -> _Opened:
         return _Opened(self._databases.open(path))
 
-    def close(self, readable: Any) -> None:
-        readable.database.close()
-
 
 class _Opened:
     def __init__(self, database: Database) -> None:
@@ -336,3 +333,6 @@ class _Opened:
 
     def size_bytes(self) -> int:
         return self.database.size_bytes()
+
+    def close(self) -> None:
+        self.database.close()

@@ -15,7 +15,7 @@ from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Rows, StoreTable, StoreVersion
 from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import snapshot_tag, table_name
-from holdfast.processors.testing.simulation import SimulatedProcess
+from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import GROUP, INPUT, Message
 
 if TYPE_CHECKING:

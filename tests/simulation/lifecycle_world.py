@@ -47,10 +47,8 @@ from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
-from holdfast.processors.testing.disk import SimulatedDisk
 from holdfast.processors.testing.network import Network
-from holdfast.processors.testing.objects import SimulatedObjects
-from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, Step
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.lifecycle_machine import (
     OperatorsTime,
     OperatorsTopics,
@@ -61,7 +59,9 @@ from tests.simulation.lifecycle_machine import (
     SimulatedDeployer,
 )
 from tests.simulation.lifecycle_tables import Loading, SimulatedTables, held_by_owners
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.schedule import Schedule
+from tests.simulation.scheduler import SimulatedProcess, Simulation, Step
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, draw_workload
 

@@ -25,9 +25,9 @@ from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.task import TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.testing.simulation import signals_kept
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import Schedule, draw_schedule
+from tests.simulation.scheduler import signals_kept
 from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World, tuned

@@ -25,6 +25,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
@@ -62,7 +63,7 @@ from holdfast.processors.lifecycle.orphans.plan import (
 )
 from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, NotConfirmed, PlanStale, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.ports import Memory, now_utc
+from holdfast.processors.lifecycle.ports import now_utc
 
 #: The verb in the registry's actions.
 CLEAN = "clean orphans"
@@ -123,7 +124,7 @@ class OrphanCleaning:
     def __init__(
         self,
         settings: Settings,
-        registry: Memory,
+        registry: Registry,
         topics: Topics,
         who: str,
         defined: Callable[[], Defined],

@@ -20,6 +20,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
+from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -33,7 +34,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S, Journal
+from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +117,7 @@ class Applied:
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
 
 
-def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None:
+def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) -> None:
     """Raise unless the plan may be applied.
 
     Args:
@@ -150,7 +151,7 @@ def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None
 def apply(
     plan: Plan,
     execute: Executor,
-    journal: Journal,
+    journal: ApplyJournal,
     *,
     who: str,
     holder: Holder,
@@ -202,7 +203,7 @@ def apply(
 def resume(
     record: ApplyRecord,
     execute: Executor,
-    journal: Journal,
+    journal: ApplyJournal,
     *,
     holder: Holder,
     tell: Tell = lambda text: None,
@@ -224,7 +225,7 @@ def resume(
 
 def abandon(
     record: ApplyRecord,
-    journal: Journal,
+    journal: ApplyJournal,
     *,
     holder: Holder,
     now: datetime,
@@ -251,7 +252,7 @@ def _carry_out(  # tidy: allow-wide because it is the one loop, and each of thes
     plan: Plan,
     record: ApplyRecord,
     execute: Executor,
-    journal: Journal,
+    journal: ApplyJournal,
     holder: Holder,
     tell: Tell,
     clock: Callable[[], datetime],
@@ -301,7 +302,7 @@ def standing(done: Sequence[Stage]) -> Stage | None:
 
 
 @contextmanager
-def _beating(apply_id: int, journal: Journal, holder: Holder, clock: Callable[[], datetime]) -> Iterator[None]:
+def _beating(apply_id: int, journal: ApplyJournal, holder: Holder, clock: Callable[[], datetime]) -> Iterator[None]:
     """Record every ``BEAT_S``, from its own thread, that this run holds the apply: a stage may be long and silent."""
     ended = threading.Event()
 
@@ -321,7 +322,7 @@ def _beating(apply_id: int, journal: Journal, holder: Holder, clock: Callable[[]
         thread.join()
 
 
-def _close_what_is_done(plan: Plan, journal: Journal, holder: Holder, now: datetime) -> None:
+def _close_what_is_done(plan: Plan, journal: ApplyJournal, holder: Holder, now: datetime) -> None:
     """End an open apply of the same request whose work is already done: its run died before it recorded that."""
     if not isinstance(plan.verdict, NothingToDo):
         return
@@ -369,7 +370,7 @@ def _lost(record: ApplyRecord) -> ApplyLost:
     )
 
 
-def _stale(plan: Plan, shown_hash: str, journal: Journal) -> PlanStale:
+def _stale(plan: Plan, shown_hash: str, journal: ApplyJournal) -> PlanStale:
     shown = journal.remembered_plan(shown_hash)
     changes: tuple[str, ...] = ()
     if shown is None:

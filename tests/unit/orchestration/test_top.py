@@ -12,7 +12,7 @@ from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.top import Look, Sample, document, page, row_of, sample_of
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Healthy
-from holdfast.processors.lifecycle.recovery.recovery import Observation
+from holdfast.processors.lifecycle.recovery.incidents import Observation
 
 BEFORE = Sample(started_at=100.0, at=200.0, processed=1_000)
 

@@ -12,7 +12,7 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePl
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
-from holdfast.processors.testing.disk import SimulatedDisk
+from tests.simulation.disk import SimulatedDisk
 
 PLACE = Partition("changelog", 0)
 RECORD = (key_prefix(b"k") + b"n", encode_value(1, 0))

@@ -14,9 +14,9 @@ from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.disk import SimulatedDisk
-from holdfast.processors.testing.objects import SimulatedObjects
 from holdfast.processors.testing.process import InlineProcess
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.objects import SimulatedObjects
 
 
 @dataclass
