@@ -23,14 +23,15 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import WARM, Settings, load_settings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.orchestration import local
-from holdfast.orchestration.commands.incidents import add_incidents
-from holdfast.orchestration.commands.looking import add_looking
+from holdfast.orchestration.commands.audit import audit
+from holdfast.orchestration.commands.incidents import incidents
+from holdfast.orchestration.commands.logs import logs
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
 from holdfast.orchestration.commands.orphans import add_orphans
-from holdfast.orchestration.commands.rehearse import add_rehearse
-from holdfast.orchestration.commands.spark import add_spark
-from holdfast.orchestration.commands.status import add_status, print_services
-from holdfast.orchestration.commands.top import add_top
+from holdfast.orchestration.commands.rehearse import rehearse
+from holdfast.orchestration.commands.spark import spark, warehouse
+from holdfast.orchestration.commands.status import print_services, status
+from holdfast.orchestration.commands.top import top
 from holdfast.orchestration.commands.verbs import add_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import BrokenDefinition, load_processors
@@ -45,13 +46,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_verbs(app)
-add_looking(app)
-add_status(app)
-add_top(app)
-add_incidents(app)
-add_rehearse(app)
+for command in (audit, logs, status, top, rehearse):
+    app.command()(command)
+app.add_typer(incidents, name="incidents")
 add_orphans(app)
-add_spark(app)
+app.add_typer(spark, name="spark")
+app.add_typer(warehouse, name="warehouse")
 
 
 @app.command()

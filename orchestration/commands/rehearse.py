@@ -29,11 +29,6 @@ class NothingToRehearse(RehearsalImpossible):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
-def add_rehearse(app: typer.Typer) -> None:
-    """Add ``rehearse`` to the command line."""
-    app.command()(rehearse)
-
-
 def rehearse(
     processor: Annotated[str | None, typer.Argument(help="Name of the processor. Default: a random one.")] = None,
     partition: Annotated[int | None, typer.Option(min=0, help="Partition number. Default: a random one.")] = None,

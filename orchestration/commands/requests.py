@@ -132,8 +132,8 @@ def restore(  # tidy: allow-wide because each is an option of the command
         Literal["snapshot", "copied", "earliest", "stay"],
         typer.Option(
             "--input",
-            help="With `--at`: where the processor continues to read its input. snapshot: at the snapshot's offsets. "
-            "copied: at the same records in copied topics. earliest: at the start of the topics. stay: at the "
+            help="With `--at`: where the processor continues to read its input. `snapshot`: at the snapshot's offsets. "
+            "`copied`: at the same records in copied topics. `earliest`: at the start of the topics. `stay`: at the "
             "committed offsets.",
         ),
     ] = "snapshot",

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -29,11 +28,6 @@ from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.recovery import observe, worst
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 from holdfast.processors.registration import BrokenDefinition, load_processors
-
-
-def add_status(app: typer.Typer) -> None:
-    """Add ``status`` to the command line."""
-    app.command()(status)
 
 
 def status(as_json: Json = False) -> None:

@@ -82,11 +82,6 @@ class Look:
     failures: tuple[str, ...] = ()
 
 
-def add_top(app: typer.Typer) -> None:
-    """Add ``top`` to the command line."""
-    app.command()(top)
-
-
 def top(
     processor: Annotated[list[str] | None, typer.Argument(help="Only these processors. Default: all.")] = None,
     every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 2.0,

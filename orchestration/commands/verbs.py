@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.orchestration.commands.options import Json, Who, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, Who, command_settings, print_json, print_rows
 from holdfast.orchestration.commands.requests import VERBS
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
@@ -87,10 +87,8 @@ def list_applies(
     if as_json:
         print_json(rows)
         return
-    table = Table("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(table if rows else "No applies are recorded.")
+    columns = ("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
+    print_rows(columns, rows, none="No applies are recorded.")
 
 
 def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:

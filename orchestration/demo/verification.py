@@ -1,27 +1,25 @@
 """The comparisons at the end of the demo. Each counts its mismatches; the demo passes when all counts are 0.
 
-- The three copies of each store (RocksDB, changelog, warehouse table) by fingerprint, while no record is processed.
+- The three copies of each store (RocksDB, changelog, warehouse table) by an audit, while no record is processed.
 - The contents of each table with Spark's own result from the file of flights.
 - The outputs with their sequence numbers, and the number of dead letters.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT
+from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT, read_flights, route_of
 from holdfast.infra.settings import Settings
-from holdfast.infra.warehouse.catalog import read_table
-from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed_count, committed_updates
-from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.serving.client import ProcessorClient
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
-from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed, updates_of
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.audits.comparison import Side
+from holdfast.processors.audits.stores import StoreAudit
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition
 
 if TYPE_CHECKING:
@@ -90,22 +88,12 @@ class ProcessorVerdict:
 class Verdict:
     """The comparisons of all processors."""
 
-    processors: tuple[ProcessorVerdict, ...] = field(default_factory=tuple)
+    processors: tuple[ProcessorVerdict, ...]
 
     @property
     def mismatches(self) -> int:
         """Mismatches of all processors; 0 when the demo passes."""
         return sum(one.mismatches for one in self.processors)
-
-    @property
-    def keys(self) -> int:
-        """Number of keys compared."""
-        return sum(one.keys for one in self.processors)
-
-    @property
-    def outputs(self) -> int:
-        """Number of output records compared."""
-        return sum(one.outputs.records for one in self.processors)
 
     @property
     def sentences(self) -> list[str]:
@@ -121,9 +109,36 @@ class Verdict:
             shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
             shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
             shown[f"{one.processor}: dead letters"] = f"{one.dead_letters:,}"
-        shown["flights"] = f"{FLIGHTS:,}"
-        shown["mismatches"] = f"{self.mismatches}"
-        return shown
+        return {**shown, "flights": f"{FLIGHTS:,}", "mismatches": f"{self.mismatches}"}
+
+
+def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
+    """Compute both results with Spark from the file of flights, and compare the tables with them key by key.
+
+    Raises:
+        holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
+    """
+    # imported here, so loading this module needs no JVM
+    from holdfast.assets.spark.flights import verify_flights
+    from holdfast.infra.spark.session import spark_session, stop_spark
+    from holdfast.processors.snapshots.names import table_name
+
+    session = spark_session(settings, app_name="holdfast-demo")
+    try:
+        return verify_flights(session, table_name)
+    finally:
+        stop_spark(session)
+
+
+def updates_expected() -> dict[str, Counter[str]]:
+    """Processor -> key -> number of updates that its output topic must hold: a plain count, without the engine."""
+    fleet: Counter[str] = Counter()
+    routes: Counter[str] = Counter()
+    for flight in read_flights():
+        routes[route_of(flight)] += 1
+        if flight["tailnum"] is not None:
+            fleet[flight["tailnum"]] += 1
+    return {"fleet": fleet, "routes": routes}
 
 
 def verify(
@@ -131,7 +146,6 @@ def verify(
     topics: Topics,
     definitions: Sequence[ProcessorDefinition],
     compared: Mapping[str, FlightsComparison],
-    updates: Mapping[str, Mapping[str, int]],
 ) -> Verdict:
     """Compare stores, changelogs, tables, outputs and dead letters of all processors.
 
@@ -140,58 +154,33 @@ def verify(
         topics: The cluster.
         definitions: The processors; they must be idle, with no lag.
         compared: Processor -> the comparison of its table with Spark's result.
-        updates: Processor -> key -> number of updates that its output topic must hold.
     """
-    return Verdict(
-        tuple(_verify_one(settings, topics, one, compared[one.name], updates[one.name]) for one in definitions)
-    )
+    updates = updates_expected()
+    verdicts = []
+    with open_verbs(settings) as verbs:
+        for one in definitions:
+            topology, found = one.topology, compared[one.name]
+            letters = topology.dead_letter
+            (audit,) = verbs.audit(one.name, (), topics.client_config, warehouse=True)
+            verdicts.append(
+                ProcessorVerdict(
+                    processor=one.name,
+                    keys=found.keys,
+                    differing=found.mismatches,
+                    examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
+                    copies=copies_of(audit),
+                    outputs=check_sequences(updates_of(committed(topics, topology.outputs[0].name)), updates[one.name]),
+                    dead_letters=0 if letters is None else sum(1 for _ in committed(topics, letters.name)),
+                    dead_letters_expected=DEAD_LETTERS.get(one.name, 0),
+                )
+            )
+    return Verdict(tuple(verdicts))
 
 
-def _verify_one(
-    settings: Settings,
-    topics: Topics,
-    definition: ProcessorDefinition,
-    compared: FlightsComparison,
-    updates: Mapping[str, int],
-) -> ProcessorVerdict:
-    topology = definition.topology
-    store, changelog = topology.changelogs[0].store, topology.changelogs[0].topic.name
-    table = read_table(settings.paths, definition.name, store)
-    columns = {name: table.column(name).to_pylist() for name in ("key", "value")}
-    manifest = ProcessorClient(definition.name, "0", settings.paths).checkpoint()
-    outputs = check_sequences(committed_updates(topics, topology.outputs[0].name), updates)
-    return ProcessorVerdict(
-        processor=definition.name,
-        keys=compared.keys,
-        differing=compared.mismatches,
-        examples=tuple(str(row["message_key"]) for row in compared.examples[:5]),
-        copies=Copies(
-            store=store_fingerprint(manifest, store),
-            changelog=changelog_fingerprint(topics, changelog),
-            warehouse=fingerprint_of(zip(columns["key"], columns["value"], strict=True)),
-        ),
-        outputs=outputs,
-        dead_letters=0 if topology.dead_letter is None else committed_count(topics, topology.dead_letter.name),
-        dead_letters_expected=DEAD_LETTERS.get(definition.name, 0),
-    )
-
-
-def store_fingerprint(manifest: Mapping[str, Any], store: str) -> Fingerprint:
-    """The fingerprint of a store over all tasks in a checkpoint's manifest."""
-    found = Fingerprint()
-    for task in manifest["tasks"]:
-        found += fingerprint_checkpoint(Path(task["path"]), store)
-    return found
-
-
-def changelog_fingerprint(topics: Topics, topic: str) -> Fingerprint:
-    """The fingerprint of a changelog: the newest committed value of each key, without deleted keys."""
-    found = Fingerprint()
-    starts = topics.start_offsets(topic)
-    for partition, end in topics.settled_end_offsets(topic).items():
-        newest: dict[bytes, bytes | None] = {}
-        for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
-            if record.key is not None and record.key != META_KEY:
-                newest[record.key] = record.value
-        found += fingerprint_of((key, value) for key, value in newest.items() if value is not None)
-    return found
+def copies_of(audit: StoreAudit) -> Copies:
+    """The copies over all partitions; of a partition that was compared at two offsets, the newer one counts."""
+    found: dict[Side, dict[int, Fingerprint]] = {side: {} for side in Side}
+    for moment in reversed(audit.moments):
+        for side, whole in moment.wholes.items():
+            found[side][moment.partition] = whole
+    return Copies(*(sum(found[side].values(), Fingerprint()) for side in (Side.STORE, Side.CHANGELOG, Side.WAREHOUSE)))
