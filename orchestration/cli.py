@@ -26,7 +26,7 @@ from holdfast.orchestration import local
 from holdfast.orchestration.commands.audit import audit
 from holdfast.orchestration.commands.incidents import incidents
 from holdfast.orchestration.commands.logs import logs
-from holdfast.orchestration.commands.options import Json, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.commands.orphans import add_orphans
 from holdfast.orchestration.commands.rehearse import rehearse
 from holdfast.orchestration.commands.spark import spark, warehouse
@@ -35,9 +35,6 @@ from holdfast.orchestration.commands.top import top
 from holdfast.orchestration.commands.verbs import add_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import BrokenDefinition, load_processors
-
-#: Flights per second: slow enough to watch the kill and the recovery, fast enough to finish in minutes.
-DEMO_FLIGHTS_PER_SECOND = 8_000
 
 app = typer.Typer(
     name="holdfast",
@@ -56,9 +53,8 @@ app.add_typer(warehouse, name="warehouse")
 
 @app.command()
 def demo(
-    flights_per_second: Annotated[
-        int, typer.Option(min=1, help="Flights to send per second.")
-    ] = DEMO_FLIGHTS_PER_SECOND,
+    # slow enough to watch the kill and the recovery, fast enough to finish in minutes
+    flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 8_000,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
     """Process 336,776 real flights, kill a processor while it works, and verify every result."""
@@ -80,9 +76,9 @@ def up(
     started = _start(settings, console, port)
     if as_json:
         print_json(dict(started))
-        return
-    print_services(started, console)
-    console.print("All services run in the background; stop them with [bold]holdfast down[/].")
+    else:
+        print_services(started, console)
+        console.print("All services run in the background; stop them with [bold]holdfast down[/].")
 
 
 @app.command()
@@ -103,10 +99,8 @@ def down(as_json: Json = False) -> None:
     if running_broker(settings.paths.kafka) is not None:
         embedded_broker(settings).stop()
         stopped.append("broker")
-    if as_json:
-        print_json({"stopped": stopped})
-    else:
-        Console().print(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
+    sentence = f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running."
+    print_answer({"stopped": stopped}, sentence, as_json=as_json)
 
 
 @app.command(name="version")

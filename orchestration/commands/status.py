@@ -77,8 +77,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():
         for slot, each in observe(deployment.processor, world, limits).items():
-            alive = each.program is not None and each.program.alive
-            worker = each.status if alive else None
+            worker = each.living
             document["processors"].append(
                 {
                     "processor": deployment.processor,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.orchestration.demo.sequences import SequenceCheck
-from holdfast.orchestration.demo.verification import Copies, ProcessorVerdict, Verdict
+from holdfast.orchestration.demo.verification import ProcessorVerdict, Verdict
+from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 PRINT = Fingerprint().add(b"key", b"value")
@@ -14,7 +15,7 @@ GOOD = ProcessorVerdict(
     keys=1,
     differing=0,
     examples=(),
-    copies=Copies(PRINT, PRINT, PRINT),
+    copies=dict.fromkeys(Side, PRINT),
     outputs=SequenceCheck(4, 1, 0, 0, 0, 0),
     dead_letters=2,
     dead_letters_expected=2,
@@ -29,7 +30,7 @@ def test_agreement_is_no_mismatch_and_says_nothing() -> None:
 def test_each_kind_of_mismatch_counts_and_is_told() -> None:
     bad = [
         replace(GOOD, differing=2, examples=("N1", "N2")),
-        replace(GOOD, copies=Copies(PRINT, Fingerprint(), PRINT)),
+        replace(GOOD, copies={**GOOD.copies, Side.CHANGELOG: Fingerprint()}),
         replace(GOOD, outputs=SequenceCheck(4, 1, 0, 1, 0, 0)),
         replace(GOOD, dead_letters=1),
     ]
