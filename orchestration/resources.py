@@ -148,8 +148,4 @@ class WarehouseResource(RegistryResource):
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]
     """The resources by the names that assets and jobs use."""
-    return {
-        "cluster": ClusterResource(),
-        "lifecycle": LifecycleResource(),
-        "warehouse": WarehouseResource(),
-    }
+    return {"cluster": ClusterResource(), "lifecycle": LifecycleResource(), "warehouse": WarehouseResource()}

@@ -232,8 +232,7 @@ def _request(
 
 
 @dg.run_failure_sensor(
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Logs every failed run with its processor and its cause.",
+    default_status=dg.DefaultSensorStatus.RUNNING, description="Logs every failed run with its processor and its cause."
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Log the event ``run.failed``."""

@@ -18,12 +18,12 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.assets.rollouts import SLOTS, deployed_rollout
 from holdfast.infra.database.records import ApplyRecord
@@ -84,7 +84,7 @@ class Verbs:
         self._who = who
         self._world: World = build_world(settings.paths, registry)
         self._owners = WorkingOwners(self._client, self._slots, self._width)
-        self._transactions = HangingTransactions(topics.bootstrap, client_config(settings))
+        self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
         self._facts = WorldFacts(topics, self._world, registry.journal, *ports)
@@ -192,16 +192,8 @@ class Verbs:
         """The newest ``limit`` applies, newest first."""
         return self._registry.journal.applies(limit, processor=processor)
 
-    def audit(
-        self, processor: str, stores: tuple[str, ...], config: Mapping[str, Any], *, warehouse: bool = False
-    ) -> tuple[StoreAudit, ...]:
-        """Compare stores (empty: all with a changelog) with their changelogs, key by key.
-
-        Args:
-            processor: The processor's name.
-            stores: The stores.
-            config: Security settings for reading the changelogs.
-            warehouse: Whether to compare the stores' warehouse tables, too.
+    def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
+        """Compare stores (empty: all with a changelog) with their changelogs, and with their tables, key by key.
 
         Raises:
             PlanRefused: A store is unknown or has no changelog, or the processor does not run.
@@ -231,7 +223,7 @@ class Verbs:
             subjects,
             [self._client(processor, slot) for slot in self._slots(processor)],
             self._topics,
-            config,
+            self._topics.client_config,
             tables={each.store: tabled(self._settings, processor, each.store) for each in compared},
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.infra.kafka.client import client_config
 from holdfast.orchestration.commands.options import Json, Processor, Store, command_settings, print_json
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.audits.comparison import SHOWN, Side
@@ -30,10 +29,9 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Compare state with its changelog, key by key at the same offset. Exit code 1: they differ."""
-    settings = command_settings()
     doing = "workers take a checkpoint; the changelogs are read …"
-    with open_verbs(settings) as verbs, Console(stderr=True).status(doing):
-        audits = verbs.audit(processor, tuple(store or ()), client_config(settings), warehouse=warehouse)
+    with open_verbs(command_settings()) as verbs, Console(stderr=True).status(doing):
+        audits = verbs.audit(processor, tuple(store or ()), warehouse=warehouse)
     if as_json:
         print_json([document(each) for each in audits])
     else:

@@ -107,9 +107,7 @@ def _incident(registry: Registry, number: int) -> Incident:
     found = registry.incident(number)
     if found is None:
         raise IncidentRefused(
-            f"There is no incident {number}.",
-            action="Choose a number from `holdfast incidents list`.",
-            incident=number,
+            f"There is no incident {number}.", action="Choose a number from `holdfast incidents list`.", incident=number
         )
     return found
 

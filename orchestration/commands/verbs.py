@@ -98,9 +98,7 @@ def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> Non
 
 
 def abandon(
-    apply_id: ApplyNumber,
-    reason: Annotated[str, typer.Option(help="The reason to record.")],
-    who: Who = None,
+    apply_id: ApplyNumber, reason: Annotated[str, typer.Option(help="The reason to record.")], who: Who = None
 ) -> None:
     """Close an apply that was broken off; stages that are done stay done."""
     with _opened(who) as verbs:

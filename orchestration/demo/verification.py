@@ -145,7 +145,7 @@ def verify(
         for one in definitions:
             topology, found = one.topology, compared[one.name]
             letters = topology.dead_letter
-            (audit,) = verbs.audit(one.name, (), topics.client_config, warehouse=True)
+            (audit,) = verbs.audit(one.name, (), warehouse=True)
             verdicts.append(
                 ProcessorVerdict(
                     processor=one.name,

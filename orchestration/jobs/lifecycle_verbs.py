@@ -105,8 +105,7 @@ class RestoreConfig(VerbConfig):
 
     partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty: all partitions.")
     source: Literal["newest", "changelog"] = Field(
-        default="newest",
-        description="newest: a checkpoint and the changelog's tail. changelog: the whole changelog.",
+        default="newest", description="newest: a checkpoint and the changelog's tail. changelog: the whole changelog."
     )
     timeout_s: float = Field(default=600.0, gt=0, description="Seconds within which the processor must process again.")
     at: str = Field(
@@ -198,11 +197,15 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 def _verb_job(
-    name: str, op_name: str, config_type: type[VerbConfig], request: Callable[[Any], Request], purpose: str
+    name: str, purpose: str, request: Callable[[Any], Request], config_type: type[VerbConfig] = VerbConfig
 ) -> dg.JobDefinition:
     """A job with one op, whose config is ``config_type``; ``request`` makes a request from it."""
 
-    @dg.op(name=op_name, description=f"Plan: {purpose} Apply the plan unless `dry_run` is true.", pool="deploys")
+    @dg.op(
+        name=f"{name.partition('_')[0]}_one",
+        description=f"Plan: {purpose} Apply the plan unless `dry_run` is true.",
+        pool="deploys",
+    )
     def carry_out(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
         with plain_failures():
             run_verb(context, cast(VerbConfig, config), request(config))
@@ -217,27 +220,29 @@ def _verb_job(
 #: One job for each verb that has no asset of its own; provision and deploy are materialisations.
 VERB_JOBS = (
     _verb_job(
-        *("clear_state", "clear_one", ClearConfig, ClearConfig.request),
-        "Delete state in the local stores and in the changelog.",
+        "clear_state", "Delete state in the local stores and in the changelog.", ClearConfig.request, ClearConfig
     ),
     _verb_job(
-        *("backfill_store", "backfill_one", BackfillConfig, BackfillConfig.request),
+        "backfill_store",
         "Fill a changelog from local state, or a store from its source topics or from a table.",
+        BackfillConfig.request,
+        BackfillConfig,
     ),
     _verb_job(
-        *("restore_state", "restore_one", RestoreConfig, RestoreConfig.request),
+        "restore_state",
         "Rebuild local state from the changelogs, or all state from the warehouse.",
+        RestoreConfig.request,
+        RestoreConfig,
     ),
     _verb_job(
-        *("compact_stores", "compact_one", VerbConfig, lambda config: Compact(config.processor)),
+        "compact_stores",
         "Rewrite the local stores of a processor without overwritten and deleted entries.",
+        lambda config: Compact(config.processor),
     ),
     _verb_job(
-        *("reposition_input", "reposition_one", VerbConfig, lambda config: Reposition(config.processor)),
+        "reposition_input",
         "Set the group's offsets to the position of the state, where the two do not belong together.",
+        lambda config: Reposition(config.processor),
     ),
-    _verb_job(
-        *("stop_processor", "stop_one", VerbConfig, lambda config: Stop(config.processor)),
-        "Stop a processor until it is deployed again.",
-    ),
+    _verb_job("stop_processor", "Stop a processor until it is deployed again.", lambda config: Stop(config.processor)),
 )

@@ -43,13 +43,10 @@ class RecoverConfig(dg.Config):
 
 @dg.op(
     description="Diagnose the processor, fence its old process, repair it, verify. Each step is recorded on the "
-    "incident's timeline.",
+    "incident's timeline."
 )
 def recover_one(
-    context: dg.OpExecutionContext,
-    config: RecoverConfig,
-    cluster: ClusterResource,
-    lifecycle: LifecycleResource,
+    context: dg.OpExecutionContext, config: RecoverConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
     """Recover, then log an observation of the processor's asset."""
     incident_id = config.incident
@@ -73,11 +70,7 @@ def recover_one(
         dg.AssetObservation(
             keys.processor_key(config.processor),
             description=f"Incident {incident_id}: {result.outcome}. {result.reason}",
-            metadata={
-                **metadata,
-                "recovery_seconds": round(result.seconds, 3),
-                "recovery_attempts": result.attempts,
-            },
+            metadata={**metadata, "recovery_seconds": round(result.seconds, 3), "recovery_attempts": result.attempts},
         )
     )
 
