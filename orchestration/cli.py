@@ -86,9 +86,9 @@ def down(as_json: Json = False) -> None:
     """Stop everything that `holdfast up` and deployments started from this home folder."""
     settings = command_settings()
     stopped = []
-    if local.stop_webserver(settings):
+    if local.stop(settings, local.WEBSERVER):
         stopped.append("webserver")
-    if local.stop_daemon(settings):
+    if local.stop(settings, local.DAEMON):
         stopped.append("daemon")
     supervisor = open_deployer(settings.paths)
     if supervisor.pid() is not None:

@@ -96,10 +96,7 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
 def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: float = 90.0) -> str:
     """Start the webserver unless it runs, and wait until it has loaded the definitions; returns its URL.
 
-    Args:
-        settings: The home folder in them gets the process's file and log.
-        port: The port; None: 3000, or a free port when 3000 is taken.
-        timeout_s: How long to wait, seconds.
+    Without ``port`` the port is 3000, or a free port when 3000 is taken.
 
     Raises:
         DagsterDidNotStart: The webserver ended, or did not answer in time.
@@ -118,14 +115,21 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
     return url
 
 
-def stop_daemon(settings: Settings) -> bool:
-    """End the daemon; returns whether it was running."""
-    return _stop(settings, DAEMON)
+def stop(settings: Settings, name: str) -> bool:
+    """End the webserver or the daemon with its process group; returns whether it was running.
 
-
-def stop_webserver(settings: Settings) -> bool:
-    """End the webserver; returns whether it was running."""
-    return _stop(settings, WEBSERVER)
+    Dagster leaves code servers behind: one whose process was killed, one with a run that did not end, and one whose
+    database is away. The last two ignore SIGTERM.
+    """
+    found = _recorded(settings, name)
+    ran = found is not None and is_running(found.pid, found.mark)
+    if found is not None:
+        if ran:
+            end_process(found.pid, found.mark, timeout_s=_STOP_S)
+        if ran or _left_its_group(settings, found):
+            end_group(found.pid, timeout_s=_STOP_CHILDREN_S)
+    _file(settings, name).unlink(missing_ok=True)
+    return ran
 
 
 def check_configuration(settings: Settings) -> Path:
@@ -160,23 +164,6 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
     return found
 
 
-def _stop(settings: Settings, name: str) -> bool:
-    """End a process, and its process group.
-
-    Dagster leaves code servers behind: one whose process was killed, one with a run that did not end, and one whose
-    database is away. The last two ignore SIGTERM.
-    """
-    found = _recorded(settings, name)
-    ran = found is not None and is_running(found.pid, found.mark)
-    if found is not None:
-        if ran:
-            end_process(found.pid, found.mark, timeout_s=_STOP_S)
-        if ran or _left_its_group(settings, found):
-            end_group(found.pid, timeout_s=_STOP_CHILDREN_S)
-    _file(settings, name).unlink(missing_ok=True)
-    return ran
-
-
 def _left_its_group(settings: Settings, ended: LocalProcess) -> bool:
     """Whether the group of a process that ended unseen has members of this home folder, not of a later process."""
     home = f"DAGSTER_HOME={settings.paths.dagster}".encode()
@@ -196,7 +183,7 @@ def _await_ready(
     outcome = wait_until(settled, timeout_s, every_s=_POLL_EVERY_S)
     if outcome == "ready":
         return
-    _stop(settings, name)
+    stop(settings, name)
     log = _log(settings, name)
     tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
     raise DagsterDidNotStart(

@@ -123,12 +123,7 @@ class _Tick:
     sentences: list[str] = field(default_factory=list)
 
     def look(self, deployment: Deployment, waiting: Incident | None, *, has_check: bool) -> None:
-        """Diagnose one processor, then request a run and update its check as needed.
-
-        Args:
-            deployment: The processor's deployment.
-            waiting: Its open incident, if any.
-            has_check: Whether the definitions have a check ``working`` for it.
+        """Diagnose one processor with its open incident, then request a run and update its check as needed.
 
         Raises:
             HoldfastError: The supervisor or the registry did not answer.

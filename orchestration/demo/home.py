@@ -32,7 +32,9 @@ def prepare_home(paths: Paths) -> bool:
     """
     home = paths.home
     held = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
-    runs = _what_runs(paths)
+    broker, supervisor = running_broker(paths.kafka), open_deployer(paths).pid()
+    runs = [f"a broker (process {broker.pid})"] if broker is not None else []
+    runs += [f"a supervisor (process {supervisor})"] if supervisor is not None else []
     if runs:
         raise HomeNotFree(
             f"The home folder {home} is in use by {', '.join(runs)}.",
@@ -51,14 +53,3 @@ def prepare_home(paths: Paths) -> bool:
     home.mkdir(parents=True, exist_ok=True)
     (home / MARKER).write_text("`holdfast demo` made this folder; the next demo empties it.\n")
     return bool(held)
-
-
-def _what_runs(paths: Paths) -> list[str]:
-    runs = []
-    broker = running_broker(paths.kafka)
-    if broker is not None:
-        runs.append(f"a broker (process {broker.pid})")
-    supervisor = open_deployer(paths).pid()
-    if supervisor is not None:
-        runs.append(f"a supervisor (process {supervisor})")
-    return runs

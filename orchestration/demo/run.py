@@ -42,7 +42,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import prepare_home
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
-from holdfast.orchestration.demo.verification import Verdict, compare_with_spark, verify
+from holdfast.orchestration.demo.verification import ProcessorVerdict, compare_with_spark, figures_of, verify
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: The processor to kill, and the share of the feed after which it is killed.
@@ -80,11 +80,7 @@ class Demo:
 def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
     """Run the demo; returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
 
-    Args:
-        settings: The home folder in them must be empty, or an earlier demo's.
-        console: Prints the steps and the figures.
-        keep_running: Leave all services running at the end.
-        flights_per_second: Flights to send per second.
+    The home folder of the settings must be empty, or an earlier demo's.
     """
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
@@ -96,15 +92,16 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
         configure_logging(settings.log_level, settings.log_format)
         with ExitStack() as running, stderr_to(log):
             demo = Demo(settings, terminal, flights_per_second)
-            verdict = _act(demo, running)
-            _report(demo, verdict, time.monotonic() - began)
+            verdicts = _act(demo, running)
+            mismatches = sum(one.mismatches for one in verdicts)
+            _report(demo, verdicts, mismatches, time.monotonic() - began)
             if keep_running:
                 running.pop_all()
                 console.print("All services run in the background; stop them with [bold]holdfast down[/].")
             else:
                 with console.status("stopping all services …"):
                     running.close()
-        return 0 if verdict.mismatches == 0 else EXIT_PROCESSING_FAILED
+        return 0 if mismatches == 0 else EXIT_PROCESSING_FAILED
     except KeyboardInterrupt:
         console.print(f"\n[yellow]Interrupted[/]. All services are stopped. Logs: {settings.paths.logs}")
         return 130
@@ -116,7 +113,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
     return EXIT_PROCESSING_FAILED
 
 
-def _act(demo: Demo, running: ExitStack) -> Verdict:
+def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     _start(demo, running)
     registry = Registry(demo.settings.registry)
     running.callback(registry.close)
@@ -128,11 +125,11 @@ def _act(demo: Demo, running: ExitStack) -> Verdict:
         compared = compare_with_spark(demo.settings)
         say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
     with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-        verdict = verify(demo.settings, demo.topics, demo.definitions, compared)
-        keys_compared = sum(one.keys for one in verdict.processors)
-        outputs = sum(one.outputs.records for one in verdict.processors)
+        verdicts = verify(demo.settings, demo.topics, demo.definitions, compared)
+        keys_compared = sum(one.keys for one in verdicts)
+        outputs = sum(one.outputs.records for one in verdicts)
         say(f"{keys_compared:,} keys in three copies and {outputs:,} outputs compared")
-    return verdict
+    return verdicts
 
 
 def _start(demo: Demo, running: ExitStack) -> None:
@@ -151,7 +148,7 @@ def _start(demo: Demo, running: ExitStack) -> None:
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
     with terminal.step("dagster", "start Dagster's daemon") as say:
-        running.callback(local.stop_daemon, settings)
+        running.callback(local.stop, settings, local.DAEMON)
         say(local.start_daemon(settings))
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
@@ -329,12 +326,13 @@ def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
     return found
 
 
-def _report(demo: Demo, verdict: Verdict, seconds: float) -> None:
+def _report(demo: Demo, verdicts: tuple[ProcessorVerdict, ...], mismatches: int, seconds: float) -> None:
     paths, terminal = demo.settings.paths, demo.terminal
-    terminal.table("Figures", {**demo.figures, **verdict.figures(), "whole demo": f"{seconds:.0f} s"})
-    if verdict.mismatches:
-        terminal.console.print(f"\n[bold red]{verdict.mismatches} mismatches[/]")
-        for sentence in verdict.sentences:
+    counts = {"flights": f"{FLIGHTS:,}", "mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
+    terminal.table("Figures", {**demo.figures, **figures_of(verdicts), **counts})
+    if mismatches:
+        terminal.console.print(f"\n[bold red]{mismatches} mismatches[/]")
+        for sentence in (sentence for one in verdicts for sentence in one.sentences()):
             terminal.console.print(f"  {escape(sentence)}", highlight=False)
     else:
         terminal.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")

@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT, read_flights, route_of
+from holdfast.infra.sample_data.flights import FLIGHTS_WITHOUT_AIRCRAFT, read_flights, route_of
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed, updates_of
 from holdfast.orchestration.verbs import open_verbs
@@ -68,32 +68,16 @@ class ProcessorVerdict:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The comparisons of all processors."""
-
-    processors: tuple[ProcessorVerdict, ...]
-
-    @property
-    def mismatches(self) -> int:
-        """Mismatches of all processors; 0 when the demo passes."""
-        return sum(one.mismatches for one in self.processors)
-
-    @property
-    def sentences(self) -> list[str]:
-        """One sentence for each comparison with a mismatch."""
-        return [sentence for one in self.processors for sentence in one.sentences()]
-
-    def figures(self) -> dict[str, str]:
-        """Names and values for the printed table."""
-        shown: dict[str, str] = {}
-        for one in self.processors:
-            shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
-            shown[f"{one.processor}: store = changelog = warehouse"] = one.copies[Side.STORE].hex
-            shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
-            shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
-            shown[f"{one.processor}: dead letters"] = f"{one.dead_letters:,}"
-        return {**shown, "flights": f"{FLIGHTS:,}", "mismatches": f"{self.mismatches}"}
+def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
+    """Names and values for the printed table."""
+    shown: dict[str, str] = {}
+    for one in verdicts:
+        shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
+        shown[f"{one.processor}: store = changelog = warehouse"] = one.copies[Side.STORE].hex
+        shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
+        shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
+        shown[f"{one.processor}: dead letters"] = f"{one.dead_letters:,}"
+    return shown
 
 
 def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
@@ -130,14 +114,10 @@ def verify(
     topics: Topics,
     definitions: Sequence[ProcessorDefinition],
     compared: Mapping[str, FlightsComparison],
-) -> Verdict:
-    """Compare stores, changelogs, tables, outputs and dead letters of all processors.
+) -> tuple[ProcessorVerdict, ...]:
+    """Compare stores, changelogs, tables, outputs and dead letters of processors, which must have no lag.
 
-    Args:
-        settings: Locate the warehouse and the checkpoints.
-        topics: The cluster.
-        definitions: The processors; they must be idle, with no lag.
-        compared: Processor -> the comparison of its table with Spark's result.
+    ``compared`` maps a processor to the comparison of its table with Spark's result.
     """
     updates = updates_expected()
     verdicts = []
@@ -158,7 +138,7 @@ def verify(
                     dead_letters_expected=DEAD_LETTERS.get(one.name, 0),
                 )
             )
-    return Verdict(tuple(verdicts))
+    return tuple(verdicts)
 
 
 def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:

@@ -58,7 +58,7 @@ def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setattr(local, "PROJECT", tmp_path)
     yield settings
     (tmp_path / "release").touch()
-    local.stop_daemon(settings)
+    local.stop(settings, local.DAEMON)
 
 
 def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path, jobs):

@@ -39,9 +39,9 @@ def started(settings: Settings, home: str) -> subprocess.Popen[bytes]:
 
 def test_what_the_daemon_started_ends_with_it(settings):
     daemon = started(settings, str(settings.paths.dagster))
-    assert local.stop_daemon(settings)
+    assert local.stop(settings, local.DAEMON)
     assert not group_members(daemon.pid)
-    assert not local.stop_daemon(settings)
+    assert not local.stop(settings, local.DAEMON)
     daemon.communicate()
 
 
@@ -51,7 +51,7 @@ def test_what_a_killed_daemon_left_ends_unless_another_home_has_its_number(setti
     os.kill(daemon.pid, signal.SIGKILL)
     daemon.wait()
     try:
-        assert not local.stop_daemon(settings)
+        assert not local.stop(settings, local.DAEMON)
         assert bool(group_members(daemon.pid)) is not ours
     finally:
         if group_members(daemon.pid):
