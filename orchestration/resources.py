@@ -6,7 +6,7 @@ Invariants:
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,9 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["RegistryResource"]:
-        """Close the registry at the end of the run."""
-        try:
+        """Close at the end of the run."""
+        with closing(self):
             yield self
-        finally:
-            self.close()
 
     @property
     def registry(self) -> Registry:
@@ -109,18 +107,14 @@ class WarehouseResource(RegistryResource):
 
     _session: Any = PrivateAttr(default=None)
 
-    @contextmanager
-    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["WarehouseResource"]:
-        """Stop the session and its JVM at the end of the run."""
-        try:
-            yield self
-        finally:
-            if self._session is not None:
-                from holdfast.infra.spark.session import stop_spark
+    def close(self) -> None:
+        """Stop the session and its JVM, if any, and close the registry's connections."""
+        if self._session is not None:
+            from holdfast.infra.spark.session import stop_spark
 
-                stop_spark(self._session)
-                self._session = None
-            self.close()
+            stop_spark(self._session)
+            self._session = None
+        super().close()
 
     @property
     def session(self) -> Any:

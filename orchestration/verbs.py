@@ -47,7 +47,6 @@ from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import Facts, read_facts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
@@ -98,10 +97,6 @@ class Verbs:
             ProcessorUnknown: No processor has that name.
         """
         return find_processor(self._settings, processor)
-
-    def facts(self, processor: str) -> Facts:
-        """The facts about a processor from which plans are decided, read now."""
-        return read_facts(self.definition(processor).topology, self._facts)
 
     def plan(self, request: Request) -> Plan:
         """Decide the stages of a request and record the plan; nothing else changes.

@@ -15,8 +15,6 @@ from holdfast.processors.audits.comparison import SHOWN, Side
 from holdfast.processors.audits.stores import StoreAudit, document
 from holdfast.processors.audits.telling import UNJUDGED, told_key
 
-#: Exit code when copies differ.
-DIFFERENT = 1
 #: Terminal columns that a table of fingerprints needs. In a narrower terminal a table would break fingerprints, which
 #: people copy, so each row becomes a line.
 WIDE = 120
@@ -36,7 +34,7 @@ def audit(
         print_json([document(each) for each in audits])
     else:
         _print(audits)
-    raise typer.Exit(DIFFERENT if any(each.differences for each in audits) else 0)
+    raise typer.Exit(int(any(each.differences for each in audits)))
 
 
 def _print(audits: tuple[StoreAudit, ...]) -> None:

@@ -19,9 +19,6 @@ from holdfast.processors.lifecycle.health.rehearsal import RehearsalImpossible, 
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.registration import find_processor
 
-#: Exit code when the restored state differs from the worker's, or the restore took longer than its target.
-FAILED = 1
-
 
 class NothingToRehearse(RehearsalImpossible):
     """No running worker to compare a restore with."""
@@ -56,4 +53,4 @@ def rehearse(
         print_json({**as_document(done), "passed": passed, "text": text})
     else:
         Console().print(f"[{'green' if passed else 'red'}]{escape(text)}[/]", soft_wrap=True, highlight=False)
-    raise typer.Exit(0 if passed else FAILED)
+    raise typer.Exit(int(not passed))

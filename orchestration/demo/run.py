@@ -114,9 +114,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 
 
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
-    _start(demo, running)
-    registry = Registry(demo.settings.registry)
-    running.callback(registry.close)
+    registry = _start(demo, running)
     instance = running.enter_context(dg.DagsterInstance.get())
     _provision_and_deploy(demo, instance)
     _feed_and_kill(demo, registry)
@@ -132,7 +130,7 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     return verdicts
 
 
-def _start(demo: Demo, running: ExitStack) -> None:
+def _start(demo: Demo, running: ExitStack) -> Registry:
     settings, terminal = demo.settings, demo.terminal
     if settings.kafka.bootstrap_servers is None:
         with terminal.step("broker", "start Apache Kafka") as say:
@@ -141,8 +139,8 @@ def _start(demo: Demo, running: ExitStack) -> None:
             say(f"Apache Kafka on {broker.start().bootstrap}")
     with terminal.step("registry", "migrate the registry") as say:
         registry = Registry(settings.registry)
+        running.callback(registry.close)
         say(f"schema {registry.migrate()}")
-        registry.close()
     with terminal.step("supervisor", "start supervisord") as say:
         supervisor = open_deployer(settings.paths)
         running.callback(supervisor.stop)
@@ -152,6 +150,7 @@ def _start(demo: Demo, running: ExitStack) -> None:
         say(local.start_daemon(settings))
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
+    return registry
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
