@@ -43,7 +43,8 @@ def rehearse(
             where = f"{processor or 'any processor'}{'' if partition is None else f', partition {partition}'}"
             raise NothingToRehearse(
                 f"No worker with a changelog runs for {where}; a rehearsal compares its restore with a running worker.",
-                action="Find the workers that run with `holdfast status`, or start one with `holdfast apply deploy`.",
+                action="Find the workers that run with `holdfast status`, or start one with "
+                f"`holdfast apply deploy {processor or 'PROCESSOR'}`.",
                 processor=processor,
             )
         with Console(stderr=True).status(f"{chosen.processor}, partition {chosen.partition}: restoring …"):
