@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from holdfast.orchestration.demo.sequences import SequenceCheck
-from holdfast.orchestration.demo.verification import ProcessorVerdict
+from holdfast.orchestration.demo.verification import ProcessorVerdict, copies_of
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
@@ -20,6 +21,18 @@ GOOD = ProcessorVerdict(
     dead_letters=2,
     dead_letters_expected=2,
 )
+
+
+def moment(partition: int, **wholes: Fingerprint) -> SimpleNamespace:
+    return SimpleNamespace(partition=partition, wholes={Side(name): whole for name, whole in wholes.items()})
+
+
+def test_copies_are_summed_over_partitions_and_the_checkpoints_comparison_counts_before_the_tables() -> None:
+    other = Fingerprint().add(b"another", b"value")
+    now = (moment(0, store=PRINT, changelog=PRINT), moment(1, store=other, changelog=other, warehouse=other))
+    at_the_table = moment(0, store=other, changelog=other, warehouse=PRINT)
+    both = PRINT + other
+    assert copies_of(SimpleNamespace(moments=(*now, at_the_table))) == dict.fromkeys(Side, both)
 
 
 def test_agreement_is_no_mismatch_and_says_nothing() -> None:
