@@ -66,6 +66,38 @@ def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
     return False
 
 
+def group_members(group: int) -> tuple[int, ...]:
+    """The processes of a process group that have not ended."""
+    if Path("/proc/self/stat").exists():
+        rows = (_group_and_state(path) for path in Path("/proc").glob("[0-9]*"))
+    else:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,state="], capture_output=True, text=True, check=False)
+        rows = (tuple(line.split()) for line in listed.stdout.splitlines())
+    return tuple(int(row[0]) for row in rows if row[1:2] == (str(group),) and row[2][0] not in "ZX")
+
+
+def end_group(group: int, *, timeout_s: float) -> None:
+    """Send SIGTERM to a process group, wait up to ``timeout_s`` seconds, then send SIGKILL.
+
+    The id must belong to the caller's own group: the id of a group is free for other processes once all members ended.
+    """
+    for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
+        if group_members(group):
+            with suppress(ProcessLookupError):
+                os.killpg(group, sent)
+        if wait_until(lambda: not group_members(group), within_s):
+            return
+
+
+def _group_and_state(process: Path) -> tuple[str, ...]:
+    """Process id, group and state; empty when the process has ended meanwhile."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return process.name, fields[2], fields[0]
+
+
 def _mark_by_ps(pid: int) -> str | None:
     answer = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     state, _, started = answer.stdout.strip().partition(" ")

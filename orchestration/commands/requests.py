@@ -38,12 +38,10 @@ def provision(processor: Processor) -> Request:
 def deploy(
     processor: Processor,
     timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed."),
+        float, typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed.")
     ] = 120.0,
     drop: Annotated[
-        list[str] | None,
-        typer.Option(help="Delete the state and the changelog of this store; repeatable."),
+        list[str] | None, typer.Option(help="Delete the state and the changelog of this store; repeatable.")
     ] = None,
 ) -> Request:
     """Start the defined version and wait until it processes every partition; roll back if it does not."""
@@ -107,8 +105,7 @@ def backfill(  # tidy: allow-wide because each is an option of the command
     table: Annotated[str, typer.Option(help="With `--from table`: the table, as namespace.table.")] = "",
     key: Annotated[str, typer.Option(help="With `--from table`: the column that holds the message keys.")] = "",
     column: Annotated[
-        list[str] | None,
-        typer.Option(help="With `--from table`: only this column; repeatable. Default: all columns."),
+        list[str] | None, typer.Option(help="With `--from table`: only this column; repeatable. Default: all columns.")
     ] = None,
 ) -> Request:
     """Fill a changelog from local state, or a store from its source topics or from a table."""
@@ -123,17 +120,14 @@ def restore(  # tidy: allow-wide because each is an option of the command
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            help="Restore from the warehouse: a tag, the id of a snapshot, or `latest`.",
-            show_default=False,
-        ),
+        typer.Option(help="Restore from the warehouse: a tag, the id of a snapshot, or `latest`.", show_default=False),
     ] = None,
     inputs: Annotated[
         Literal["snapshot", "copied", "earliest", "stay"],
         typer.Option(
             "--input",
-            help="With `--at`: where the processor continues to read its input. snapshot: at the snapshot's offsets. "
-            "copied: at the same records in copied topics. earliest: at the start of the topics. stay: at the "
+            help="With `--at`: where the processor continues to read its input. `snapshot`: at the snapshot's offsets. "
+            "`copied`: at the same records in copied topics. `earliest`: at the start of the topics. `stay`: at the "
             "committed offsets.",
         ),
     ] = "snapshot",

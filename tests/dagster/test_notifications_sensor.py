@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import notifications as sensor_module
+from holdfast.orchestration import webhook_sensor as sensor_module
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.recovery import messages as told

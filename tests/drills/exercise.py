@@ -275,7 +275,7 @@ class Exercise:
         assert self.logged() == expected
         (outputs or self.outputs_are)(expected)
         with self.home.verbs() as verbs:
-            assert [each.differences for each in verbs.audit(self.name, (), {})] == [()]
+            assert [each.differences for each in verbs.audit(self.name, ())] == [()]
         self.result.exact(sum(expected.values()))
 
     def outputs_are(self, expected: dict[str, int]) -> None:

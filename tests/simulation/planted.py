@@ -347,11 +347,11 @@ BUGS = (
     Planted("offsets are written before the data, not with it", _meta_first),
     Planted("nothing is read again after an abort", _no_rewind),
     Planted("a refused commit counts as done", _refusal_is_success),
-    Planted("work goes on with revoked partitions", _revoked_goes_on),
+    Planted("work continues with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),
     *(Planted(name, plant) for name, plant in PLANTS.items()),
-    Planted("a standby goes on writing after its promotion", _standby_outlives_promotion),
+    Planted("a standby continues to write after its promotion", _standby_outlives_promotion),
     Planted("a standby reads uncommitted records", _standby_reads_uncommitted),
     Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
 )

@@ -366,7 +366,7 @@ def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionP
         f"Partition {part.partition}: all {part.size_bytes} bytes are in one segment that is still open "
         f"(`segment.bytes` {bytes_max:.0f}, `segment.ms` {ms_max:.0f}), and Kafka never compacts an open segment.",
         "Set `segment.bytes` or `segment.ms` lower in `changelog_config` of the application, then run "
-        "`holdfast apply provision`.",
+        "`holdfast apply provision PROCESSOR`.",
         partition=part.partition,
         numbers={"size_bytes": part.size_bytes, "oldest_s": part.oldest_s},
     )

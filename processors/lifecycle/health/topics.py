@@ -380,7 +380,8 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
     numbers = {"records_gone": lost}
     if not sentences:
         return Finding(OFFSETS_WITHIN_LOG, topic, "ok", numbers=numbers)
-    action = f"{' '.join(actions)} Or restore the state from the warehouse: `holdfast apply restore`."
+    from_warehouse = "Or restore the state from the warehouse: `holdfast apply restore PROCESSOR --at latest`."
+    action = f"{' '.join(actions)} {from_warehouse}"
     text = " ".join(sentences)
     return Finding(OFFSETS_WITHIN_LOG, topic, text, sentence=text, action=action, numbers=numbers)
 

@@ -252,8 +252,8 @@ class Rebuilding:
         except HoldfastError as failed:
             raise ProcessorPaused(
                 f"{processor} IS PAUSED and reads no input: a cut-over stopped in the middle. {failed.message}",
-                action=f"Run `holdfast apply resume N` to finish the cut-over, or `holdfast apply abandon N` to let "
-                f"{processor} read again. {failed.action}",
+                action="Run `holdfast apply resume N` to finish the cut-over, or `holdfast apply abandon N --reason "
+                f"WHY` to let {processor} read again. {failed.action}",
                 processor=processor,
             ) from failed
 

@@ -222,7 +222,7 @@ class TableStages:
                         f"{processor} IS PAUSED and reads no input: partition {number} of {store} has "
                         f"fingerprint {seen.hex} after its restore; the snapshot's manifest has {text}.",
                         action="Run `holdfast apply resume N` to compare again. If they still differ, run "
-                        "`holdfast apply abandon N` and restore another snapshot.",
+                        "`holdfast apply abandon N --reason WHY` and restore another snapshot.",
                         store=store,
                         partition=number,
                         seen=seen.hex,
@@ -251,7 +251,7 @@ class TableStages:
         if not found:
             raise PositionsUnset(
                 f"Group {processor} has no committed offsets, so the restore can't keep its positions.",
-                action="Run `holdfast apply abandon N`, then restore again with `--input snapshot`.",
+                action="Run `holdfast apply abandon N --reason WHY`, then restore again with `--input snapshot`.",
                 processor=processor,
             )
         return found

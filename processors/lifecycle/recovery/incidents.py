@@ -48,6 +48,11 @@ class Observation:
     status: ProcessorStatus | None
     diagnosis: Diagnosis
 
+    @property
+    def living(self) -> ProcessorStatus | None:
+        """The status, if it is that of a process that still runs."""
+        return self.status if self.program is not None and self.program.alive else None
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:

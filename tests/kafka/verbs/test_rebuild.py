@@ -152,7 +152,7 @@ def nothing_is_left(operated: Operated) -> None:
 def all_is_counted_once(operated: Operated, feed: Feed) -> None:
     operated.processed(feed.total)
     operated.wait_for(lambda: operated.logged() == feed.sent, "all counts")
-    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()
     nothing_is_left(operated)
 
 

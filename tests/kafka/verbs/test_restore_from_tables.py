@@ -71,7 +71,7 @@ def counts_on(operated: Operated) -> None:
     operated.feed(KEYS, 2)
     operated.processed(KEYS * 27)
     assert operated.logged() == counted(27)
-    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()
 
 
 def restored(operated: Operated, **asked: Any) -> Any:

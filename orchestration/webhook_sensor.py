@@ -9,8 +9,6 @@ Invariants:
     - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -29,14 +27,6 @@ NOTIFY_EVERY_S = 15
 INCIDENTS_MAX = 200
 #: Number of failed runs that one tick reads.
 RUNS_MAX = 50
-
-
-@dataclass(frozen=True, slots=True)
-class _FailedRun:
-    """One failure in Dagster's log; ``message`` is None for a recovery run, whose incident has its own message."""
-
-    position: int
-    message: Notification | None
 
 
 def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
@@ -63,15 +53,15 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         if known is None:  # incidents that ended before the first tick are not sent
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
-        found = [each for pair in incidents for each in pair] + [run.message for run in runs if run.message]
+        found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
         pending = messages.waiting(outbox, found, lifecycle.world.clock())
         sending = messages.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
-        for run in runs:
-            if run.message is not None and run.message.id in left:
+        for reached, message in runs:
+            if message is not None and message.id in left:
                 break
-            position = run.position
+            position = reached
         cursor = Cursor(messages.forget(sending.outbox, [each.id for each in found]), position)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
         return dg.SensorResult(skip_reason=sentence, cursor=messages.encoded(cursor))
@@ -91,8 +81,11 @@ def _newest_failure(instance: dg.DagsterInstance) -> int:
     return records[0].storage_id if records else 0
 
 
-def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRun]:
-    """Failed runs after that position of Dagster's log, in order."""
+def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, Notification | None]]:
+    """Position in Dagster's log and message of each failed run after a position, in order.
+
+    A recovery run has no message: its incident has one.
+    """
     wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=after)
     records = instance.fetch_run_status_changes(wanted, limit=RUNS_MAX, ascending=True).records
     if not records:
@@ -102,7 +95,6 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRu
     found = []
     for record in records:
         run, message = runs.get(record.run_id), None
-        # the incident's own message covers a recovery run
         if run is not None and INCIDENT_TAG not in run.tags:
             message = messages.of_failed_run(
                 run.run_id,
@@ -111,7 +103,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRu
                 datetime.fromtimestamp(record.timestamp, UTC),
                 processor=run.tags.get(PROCESSOR_TAG),
             )
-        found.append(_FailedRun(record.storage_id, message))
+        found.append((record.storage_id, message))
     return found
 
 
