@@ -18,8 +18,10 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,27 +43,30 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
+from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
+from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import Facts, read_facts
+from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
-from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
-from holdfast.processors.lifecycle.verbs.table import plan_for
+from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
-from holdfast.processors.registration import ProcessorDefinition, find_processor
+from holdfast.processors.registration import ProcessorDefinition, find_processor, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
@@ -81,14 +86,22 @@ class Verbs:
         registry: Records plans and applies.
         topics: Kafka's topics.
         who: The name to record with each apply.
+        clock: The current time in UTC.
     """
 
-    def __init__(self, settings: Settings, registry: Registry, topics: Topics, who: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        topics: Topics,
+        who: str,
+        clock: Callable[[], datetime] = now_utc,
+    ) -> None:
         self._settings = settings
         self._registry = registry
         self._topics = topics
         self._who = who
-        self._world: World = build_world(settings.paths, registry)
+        self._world: World = replace(build_world(settings.paths, registry), clock=clock)
         self._owners = WorkingOwners(self._client, self._slots, self._width)
         self._transactions = HangingTransactions(topics.bootstrap, client_config(settings))
         self._tables = WarehouseTables(partial(_stored_tables, settings))
@@ -103,6 +116,7 @@ class Verbs:
             self._tables,
         )
         self._runner = DeployedProcessors(self._world, self._rollout, who, self._code_and_shape)
+        self._orphans = OrphanCleaning(settings, registry, topics, who, partial(_defined, settings), clock)
         self._holder = this_process()
 
     def definition(self, processor: str) -> ProcessorDefinition:
@@ -117,13 +131,20 @@ class Verbs:
         """The facts about a processor from which plans are decided, read now."""
         return read_facts(self.definition(processor).topology, self._facts)
 
+    def orphans(self) -> OrphanFacts:
+        """The resources that no registered store owns, read now."""
+        return self._orphans.orphans()
+
     def plan(self, request: Request) -> Plan:
         """Decide the stages of a request and record the plan; nothing else changes.
 
         Raises:
             HoldfastError: The processor is unknown, or a fact cannot be read.
         """
-        decided = plan_for(request, self._facts, self.definition(request.processor).topology)
+        if isinstance(request, OfInstallation):
+            decided = plan_of_installation(request, self._orphans)
+        else:
+            decided = plan_for(request, self._facts, self.definition(request.processor).topology)
         journal, now = self._registry.journal, self._world.clock()
         journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), now)
         return decided
@@ -300,6 +321,7 @@ class Verbs:
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),
+            orphans=self._orphans,
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
@@ -411,6 +433,18 @@ def _stored_tables(settings: Settings) -> StoredTables:
     )
 
     return StoredTables(partial(existing_catalog, settings))
+
+
+def _defined(settings: Settings) -> Defined:
+    """What the settings define, as an owner of resources."""
+    loaded = load_processors(settings)
+    usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
+    roots = (each.application.state_dir for each in usable)
+    return Defined(
+        tuple(each.topology for each in usable),
+        frozenset(root for root in roots if root is not None),
+        doubtful=len(usable) < len(loaded),
+    )
 
 
 def this_user() -> str:

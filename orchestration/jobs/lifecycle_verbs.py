@@ -1,4 +1,4 @@
-"""Jobs that change state by plan: clear, backfill, restore, compact, reposition, stop. A dry run by default.
+"""Jobs that change state by plan: clear, backfill, restore, compact, reposition, stop, clean. A dry run by default.
 
 Invariants:
     - Plan and apply are the lifecycle's; a job reads its config, shows the explanation, and applies.
@@ -22,21 +22,22 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
 from holdfast.orchestration.resources import RegistryResource, build_resources
-from holdfast.orchestration.verbs import open_verbs
+from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
+    Clean,
     Clear,
     Compact,
+    OfInstallation,
     Reposition,
     Request,
     Restore,
     Stop,
     selection_of,
 )
-from holdfast.processors.registration import ProcessorDefinition
 
 _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
@@ -72,14 +73,31 @@ class RestoreSource(Enum):
     changelog = "changelog"
 
 
-class VerbConfig(dg.Config):
+class PlanConfig(dg.Config):
     """Config of every verb's job."""
 
-    processor: str = Field(description="Name of the processor.")
     dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
     confirm: str = Field(
         default="", description="Hash of the plan, as the dry run printed it. Required when the plan deletes."
     )
+
+
+class VerbConfig(PlanConfig):
+    """Config of a verb of one processor."""
+
+    processor: str = Field(description="Name of the processor.")
+
+
+class CleanConfig(PlanConfig):
+    """Config of ``archive_orphans``: which orphans."""
+
+    only: list[str] = Field(
+        default_factory=list, description="Only orphans that match KIND, NAME or KIND/NAME; empty: all orphans."
+    )
+
+    def request(self) -> Clean:
+        """The cleaning that this config asks for."""
+        return Clean(tuple(self.only))
 
 
 class ClearConfig(VerbConfig):
@@ -159,7 +177,7 @@ class RestoreConfig(VerbConfig):
         return Restore(self.processor, partitions, self.source.value, *rest, self.input.value)
 
 
-def run_verb(context: dg.OpExecutionContext, config: VerbConfig, ask: Callable[[], Request]) -> None:
+def run_verb(context: dg.OpExecutionContext, config: PlanConfig, ask: Callable[[], Request]) -> None:
     """Plan the request and show its explanation; apply the plan unless this is a dry run.
 
     Raises:
@@ -169,13 +187,13 @@ def run_verb(context: dg.OpExecutionContext, config: VerbConfig, ask: Callable[[
         _run_verb(context, config, ask())
 
 
-def _run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Request) -> None:
+def _run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
     with open_verbs(load_settings(), who=f"dagster run {context.run.run_id}") as verbs:
         begun = None if config.dry_run else verbs.begun(request)
         if begun is not None:
             context.log.info(f"Resuming apply {begun.id}, which was broken off after {len(begun.done)} stage(s).")
             _report(context, verbs.resume(begun.id, tell=teller(context.log.info)))
-            _check(context, verbs.definition(request.processor))
+            _check(context, verbs, request)
             return
         plan = verbs.plan(request)
         _show(context, plan, dry_run=config.dry_run)
@@ -184,11 +202,14 @@ def _run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Reque
         if not config.dry_run:
             done = verbs.apply(plan, confirmed=config.confirm or None, tell=teller(context.log.info))
             _report(context, done)
-            _check(context, verbs.definition(request.processor))
+            _check(context, verbs, request)
 
 
-def _check(context: dg.OpExecutionContext, definition: ProcessorDefinition) -> None:
+def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> None:
     """Check the changelogs after a change and report the results on their assets. Never fails the run."""
+    if isinstance(request, OfInstallation):
+        return
+    definition = verbs.definition(request.processor)
     resources = build_resources()
     cluster, lifecycle = cast(Cluster, resources["cluster"]), cast(Lifecycle, resources["lifecycle"])
     try:
@@ -223,9 +244,10 @@ def _show(context: dg.OpExecutionContext, plan: Plan, *, dry_run: bool) -> None:
 
 def _report(context: dg.OpExecutionContext, done: Applied) -> None:
     context.log.info(done.text)
+    of_installation = isinstance(done.plan.request, OfInstallation)
     context.log_event(
         dg.AssetObservation(
-            keys.processor_key(done.plan.processor),
+            keys.orphans_key() if of_installation else keys.processor_key(done.plan.processor),
             description=f"{done.plan.verb}: {done.plan.verdict.sentence}",
             metadata={
                 "verb": done.plan.verb,
@@ -238,13 +260,13 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 def _verb_job(
-    name: str, op_name: str, config_type: type[VerbConfig], request: Callable[[Any], Request], purpose: str
+    name: str, op_name: str, config_type: type[PlanConfig], request: Callable[[Any], Request], purpose: str
 ) -> dg.JobDefinition:
     """A job with one op, whose config is ``config_type``; ``request`` makes a request from it."""
 
     @dg.op(name=op_name, description=f"Plan: {purpose} Apply the plan unless `dry_run` is true.", pool="deploys")
     def carry_out(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
-        run_verb(context, cast(VerbConfig, config), lambda: request(config))
+        run_verb(context, cast(PlanConfig, config), lambda: request(config))
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=f"{purpose} A dry run by default.", tags=_TAGS)
     def verb_job() -> None:
@@ -278,5 +300,9 @@ VERB_JOBS = (
     _verb_job(
         *("stop_processor", "stop_one", VerbConfig, lambda config: Stop(config.processor)),
         "Stop a processor until it is deployed again.",
+    ),
+    _verb_job(
+        *("archive_orphans", "archive_one", CleanConfig, CleanConfig.request),
+        "Archive resources that no registered store owns; delete those archived longer ago than the grace period.",
     ),
 )

@@ -320,6 +320,7 @@ class Operator:
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
+            orphans=_no_orphans,
         )
 
         def execute(processor: str, stage: Stage, tell: Tell) -> Done:
@@ -428,6 +429,10 @@ def quiet(schedule: Schedule) -> Schedule:
     chosen: dict[str, Any] = {"exactly_once": True, "dead_letters": False, "aggregated": False, "faults": ()}
     patience = {"retention_s": 86_400.0, "standby_replicas": 0, "store_step_s": min(schedule.store_step_s, 0.01)}
     return replace(schedule, **chosen, **patience)
+
+
+def _no_orphans(stage: Stage) -> Done:
+    raise AssertionError(f"no operator here asks for {stage.says}")
 
 
 def _no_shadows(processor: str, stage: Stage, tell: Tell) -> Done:

@@ -19,11 +19,11 @@ from holdfast.processors.lifecycle.orphans.owned import (
     Defined,
     Found,
     Known,
-    Orphan,
     Owner,
     StateEntry,
     find_orphans,
 )
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.ports import Memory
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly

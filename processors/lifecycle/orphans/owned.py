@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
-Kind = Literal["topic", "group", "state", "checkpoint", "table"]
 #: Files in a slot's folder that are not tasks.
 SLOT_FILES = ("lock", "identity.json", "identity.tmp")
 _SHADOW = "--rebuild-"
@@ -108,23 +107,6 @@ class Known:
     names: Set[str] = frozenset()
     busy: Set[str] = frozenset()
     doubtful: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """A resource without an owner; ``size_bytes`` is None when unknown.
-
-    ``aside``: state that was set aside beside a task; no process opens it, not even the holder of the slot.
-    ``forsaken``: its processor is not registered.
-    """
-
-    kind: Kind
-    name: str
-    processor: str
-    why: str
-    size_bytes: int | None = None
-    aside: bool = False
-    forsaken: bool = False
 
 
 def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:

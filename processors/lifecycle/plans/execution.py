@@ -18,11 +18,13 @@ from holdfast.processors.lifecycle.plans.stages import (
     AbortTransaction,
     AdoptStore,
     AdoptTable,
+    ArchiveOrphan,
     CheckTable,
     ClearKeys,
     CompactStores,
     CompareStores,
     CreateTopic,
+    DeleteOrphan,
     DeleteStateAside,
     DeleteTopic,
     ExportKeys,
@@ -30,7 +32,9 @@ from holdfast.processors.lifecycle.plans.stages import (
     LoadChangelog,
     LoadTable,
     MakeRelease,
+    OrphanStage,
     PauseProcessor,
+    PutTopicBack,
     RemoveLoaded,
     RemoveShadow,
     ResumeProcessor,
@@ -123,6 +127,14 @@ class FromTables(Protocol):
         ...
 
 
+class Orphans(Protocol):
+    """Archives orphans, deletes them, and puts topics back."""
+
+    def __call__(self, stage: OrphanStage) -> Done:
+        """Carry out one of its stages."""
+        ...
+
+
 class Transactions(Protocol):
     """Transactions of other programs."""
 
@@ -142,6 +154,7 @@ class Execution:
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
+    orphans: Orphans
 
     def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
         """Carry one stage out; see ``apply.Executor``."""
@@ -182,6 +195,8 @@ class Execution:
                 return self.tables(processor, stage, tell)
             case LoadTable() | AdoptTable() | RemoveLoaded():
                 return self.tables(processor, stage, tell)
+            case ArchiveOrphan() | DeleteOrphan() | PutTopicBack():
+                return self.orphans(stage)
             case _:
                 assert_never(stage)
 

@@ -12,26 +12,32 @@ from holdfast.processors.lifecycle.plans.facts import (
     with_other_table,
     with_tables,
 )
+from holdfast.processors.lifecycle.plans.orphan_facts import OrphanSource
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
+    Clean,
     Clear,
     Compact,
     Deploy,
+    OfInstallation,
+    OfProcessor,
     Provision,
+    PutBack,
     Reposition,
-    Request,
     Restore,
     Selection,
     Stop,
 )
 from holdfast.processors.lifecycle.verbs import (
     backfill,
+    clean,
     clear,
     compact,
     deploy,
     fill,
     provision,
+    put_back,
     rebuild,
     reposition,
     restore,
@@ -40,7 +46,7 @@ from holdfast.processors.lifecycle.verbs import (
 )
 
 
-def plan_for(request: Request, source: FactSource, topology: Topology) -> Plan:
+def plan_for(request: OfProcessor, source: FactSource, topology: Topology) -> Plan:
     """The plan for a request, from facts that are read now.
 
     Raises:
@@ -63,7 +69,21 @@ def plan_for(request: Request, source: FactSource, topology: Topology) -> Plan:
     return decide(request, read_facts(topology, source, count=_counting(request, topology)), topology)
 
 
-def decide(request: Request, facts: Facts, topology: Topology) -> Plan:
+def plan_of_installation(request: OfInstallation, source: OrphanSource) -> Plan:
+    """The plan for a request that concerns no single processor, from facts that are read now.
+
+    Raises:
+        HoldfastError: Facts can't be read.
+    """
+    match request:
+        case Clean():
+            return clean.plan(request, source.orphans())
+        case PutBack(topic=topic):
+            copy, exists = source.topic_copy(topic)
+            return put_back.plan(request, copy, exists=exists)
+
+
+def decide(request: OfProcessor, facts: Facts, topology: Topology) -> Plan:
     """The plan for a request, from facts alone: a pure function."""
     match request:
         case Provision():
@@ -90,7 +110,7 @@ def decide(request: Request, facts: Facts, topology: Topology) -> Plan:
             return restore.plan(request, facts, topology)
 
 
-def _counting(request: Request, topology: Topology) -> tuple[tuple[str, ...], Selection, tuple[int, ...]] | None:
+def _counting(request: OfProcessor, topology: Topology) -> tuple[tuple[str, ...], Selection, tuple[int, ...]] | None:
     if not isinstance(request, Clear):
         return None
     known = tuple(store.name for store in topology.stores)
