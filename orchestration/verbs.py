@@ -47,7 +47,7 @@ from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import Facts, read_facts
@@ -172,15 +172,7 @@ class Verbs:
         now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self._registry.journal, sure=sure or confirmed is not None)
-        return applying.apply(
-            now,
-            self._execution(),
-            self._registry.journal,
-            who=self._who,
-            holder=self._holder,
-            tell=tell,
-            clock=self._world.clock,
-        )
+        return self._applier(tell).apply(now)
 
     @property
     def deployed(self) -> DeploymentResult | None:
@@ -203,14 +195,7 @@ class Verbs:
             ApplyInProgress: A live process holds the apply.
             HoldfastError: A stage failed; resume again.
         """
-        return applying.resume(
-            self._open_apply(apply_id),
-            self._execution(),
-            self._registry.journal,
-            holder=self._holder,
-            tell=tell,
-            clock=self._world.clock,
-        )
+        return self._applier(tell).resume(self._open_apply(apply_id))
 
     def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
         """Close an open apply without undoing its stages, and resume a processor that it paused; returns its record.
@@ -221,14 +206,7 @@ class Verbs:
             HoldfastError: The paused processor cannot be resumed; the apply stays open.
         """
         record = self._open_apply(apply_id)
-        applying.abandon(
-            record,
-            self._registry.journal,
-            holder=self._holder,
-            now=self._world.clock(),
-            reason=f"{self._who}: {reason}",
-            execute=self._execution(),
-        )
+        self._applier().abandon(record, reason)
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
@@ -284,6 +262,9 @@ class Verbs:
             else None,
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )
+
+    def _applier(self, tell: Tell = lambda text: None) -> Applier:
+        return Applier(self._execution(), self._registry.journal, self._who, self._holder, tell, self._world.clock)
 
     def _open_apply(self, apply_id: int) -> ApplyRecord:
         record = self._registry.journal.apply_of(apply_id)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,7 +30,7 @@ from holdfast.processors.lifecycle.deploy.releases import Code
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Done, Executor, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Executor, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
@@ -285,18 +284,16 @@ class Operator:
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on":
-                with_clock = {"holder": self.holder, "clock": self._now}
-                return Shown(begun, applying.resume(record, self.execution(), self.journal, **with_clock), True)
+                applier = Applier(self.execution(), self.journal, "ada", self.holder, clock=self._now)
+                return Shown(begun, applier.resume(record), True)
         plan = self.plan(request)
         shown(plan)
         if isinstance(plan.verdict, Refused):
             return Shown(plan, None, False)
         now = self.plan(request)
         applying.check_shown(now, plan.hash, self.journal, sure=True)
-        done = applying.apply(
-            now, self.execution(), self.journal, who="ada", holder=self.holder, clock=self._now, tell=self._tell
-        )
-        return Shown(now, done, False)
+        applier = Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now)
+        return Shown(now, applier.apply(now), False)
 
     def recover(self) -> None:
         """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
@@ -389,16 +386,14 @@ class _Folders:
 
 
 @contextmanager
-def _beating(
-    world: LifecycleWorld, apply_id: int, journal: Any, holder: Holder, clock: Callable[[], datetime]
-) -> Iterator[None]:
+def _beating(world: LifecycleWorld, applier: Applier, apply_id: int) -> Iterator[None]:
     """As an operator's own thread does, for as long as he lives."""
-    process = next(each for each in world.simulation.processes if each.name == holder.name)
+    process = next(each for each in world.simulation.processes if each.name == applier.holder.name)
     ended = False
 
     def beat() -> None:
         if not (ended or process.ended or process.frozen):
-            world.registry.journal.beat_apply(apply_id, holder.name, clock())
+            world.registry.journal.beat_apply(apply_id, applier.holder.name, applier.clock())
             world.clock.call_later(BEAT_S, beat)
 
     world.clock.call_later(BEAT_S, beat)
@@ -412,14 +407,14 @@ def _beating(
 def virtual_time(world: LifecycleWorld) -> Iterator[None]:
     """Who waits in the lifecycle's own modules waits in virtual time."""
     modules: tuple[Any, ...] = (deployment, serving, applying, running)
-    former, beating = [module.time for module in modules], applying._beating
+    former, beating = [module.time for module in modules], Applier._beating
     for module in modules:
         module.time = OperatorsTime(world)
-    applying._beating = partial(_beating, world)
+    Applier._beating = lambda applier, apply_id: _beating(world, applier, apply_id)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        applying._beating = beating
+        Applier._beating = beating  # type: ignore[method-assign]
         for module, real in zip(modules, former, strict=True):
             module.time = real
 

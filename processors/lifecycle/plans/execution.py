@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -16,38 +16,21 @@ from holdfast.processors.lifecycle.plans.apply import Done, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
 from holdfast.processors.lifecycle.plans.stages import (
     AbortTransaction,
-    AdoptStore,
-    AdoptTable,
-    ArchiveOrphan,
-    CheckTable,
     ClearKeys,
     CompactStores,
-    CompareStores,
     CreateTopic,
-    DeleteOrphan,
     DeleteStateAside,
     DeleteTopic,
     ExportKeys,
-    FinishShadow,
-    LoadChangelog,
-    LoadTable,
     MakeRelease,
     OrphanStage,
-    PauseProcessor,
-    PutTopicBack,
-    RemoveLoaded,
-    RemoveShadow,
-    ResumeProcessor,
     RunProcessor,
-    SetPositions,
     SetStateAside,
     SetTopicConfig,
     ShadowStage,
     Stage,
-    StartShadow,
     StopProcessor,
     TableStage,
-    WaitForShadow,
 )
 
 
@@ -111,28 +94,12 @@ class LocalState(Protocol):
         ...
 
 
-class Shadows(Protocol):
-    """Builds stores again beside their running processors, and cuts over."""
-
-    def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
-        """Carry out one of its stages."""
-        ...
-
-
-class FromTables(Protocol):
-    """Writes the content of tables to stores."""
-
-    def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
-        """Carry out one of its stages."""
-        ...
-
-
-class Orphans(Protocol):
-    """Archives orphans, deletes them, and puts topics back."""
-
-    def __call__(self, stage: OrphanStage) -> Done:
-        """Carry out one of its stages."""
-        ...
+#: Builds stores again beside their running processors, and cuts over.
+Shadows = Callable[[str, ShadowStage, Tell], Done]
+#: Writes the content of tables to stores.
+FromTables = Callable[[str, TableStage, Tell], Done]
+#: Archives orphans, deletes them, and puts topics back.
+Orphans = Callable[[OrphanStage], Done]
 
 
 class Transactions(Protocol):
@@ -158,6 +125,12 @@ class Execution:
 
     def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
         """Carry one stage out; see ``apply.Executor``."""
+        if isinstance(stage, ShadowStage):
+            return self.shadows(processor, stage, tell)
+        if isinstance(stage, TableStage):
+            return self.tables(processor, stage, tell)
+        if isinstance(stage, OrphanStage):
+            return self.orphans(stage)
         match stage:
             case CreateTopic() | SetTopicConfig() | DeleteTopic():
                 return self._change_topic(stage)
@@ -187,16 +160,6 @@ class Execution:
             case DeleteStateAside():
                 gone = self.local.delete_aside(processor, stage.tasks, stage.name)
                 return Done(f"{count_of(gone, 'former state folder')} deleted")
-            case StartShadow() | WaitForShadow() | PauseProcessor() | FinishShadow() | AdoptStore():
-                return self.shadows(processor, stage, tell)
-            case ResumeProcessor() | RemoveShadow():
-                return self.shadows(processor, stage, tell)
-            case CheckTable() | LoadChangelog() | SetPositions() | CompareStores():
-                return self.tables(processor, stage, tell)
-            case LoadTable() | AdoptTable() | RemoveLoaded():
-                return self.tables(processor, stage, tell)
-            case ArchiveOrphan() | DeleteOrphan() | PutTopicBack():
-                return self.orphans(stage)
             case _:
                 assert_never(stage)
 

@@ -170,6 +170,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every slot is in phase ``running``: restored and assigned."""
         return bool(self.instances) and all(each.phase == "running" for each in self.instances)
 
+    @property
+    def alive(self) -> dict[str, bool]:
+        """Slot -> whether it has a process."""
+        return {each.slot: each.alive for each in self.instances}
+
+    @property
+    def deployed(self) -> str | None:
+        """The deployed version; None when it was never deployed."""
+        return None if self.deployment is None else self.deployment.code_version
+
+    @property
+    def desired(self) -> str | None:
+        """The desired state of the deployment, such as ``stopped``; None when it was never deployed."""
+        return None if self.deployment is None else self.deployment.desired
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """The topic ids of these topics, without missing ones."""
+        return {name: self.topics[name].topic_id for name in names if name in self.topics}
+
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
         """Duration of a stage with so many units of work in seconds, and in words the rate that it rests on."""
         rate = self.rates.get(stage)

@@ -107,14 +107,10 @@ class ExportKeys(_Stage, frozen=True, tag="export_keys"):
 
 
 class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
-    """The owners delete the selected keys of stores, in committed transactions.
+    """The owners delete the selected keys of stores, in committed transactions; no ``partitions`` are all.
 
-    Args:
-        stores: The stores.
-        selection: The keys.
-        partitions: The partitions; empty for all.
-        positions: Input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
-            leave the offsets unchanged.
+    ``positions`` is input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
+    leave the offsets unchanged.
     """
 
     stores: tuple[str, ...]
@@ -177,15 +173,8 @@ class RemoveShadow(_Stage, frozen=True, tag="remove_shadow"):
     store: str
 
 
-class CheckTable(_Stage, frozen=True, tag="check_table"):
-    """Read a whole snapshot of a store and compare it with its manifest, before anything is changed.
-
-    Args:
-        store: The store.
-        table: Its table.
-        version: The table's version.
-        fingerprints: Changelog partition -> the manifest's fingerprint.
-    """
+class _OfSnapshot(_Stage, frozen=True):
+    """A snapshot of a store: a version of its table, and the manifest's fingerprint of each changelog partition."""
 
     store: str
     table: str
@@ -193,28 +182,18 @@ class CheckTable(_Stage, frozen=True, tag="check_table"):
     fingerprints: dict[int, str]
 
 
-class LoadChangelog(_Stage, frozen=True, tag="load_changelog"):
-    """Write a snapshot of a store to its new changelog; no worker can start on it before ``SetPositions``.
+class CheckTable(_OfSnapshot, frozen=True, tag="check_table"):
+    """Read a whole snapshot of a store and compare it with its manifest, before anything is changed."""
 
-    Args:
-        store: The store.
-        table: Its table.
-        version: The table's version.
-        fingerprints: Changelog partition -> the manifest's fingerprint.
-    """
 
-    store: str
-    table: str
-    version: int
-    fingerprints: dict[int, str]
+class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
+    """Write a snapshot of a store to its new changelog; no worker can start on it before ``SetPositions``."""
 
 
 class SetPositions(_Stage, frozen=True, tag="set_positions"):
-    """Set the input offsets, in one transaction with the records that complete loaded changelogs.
+    """Set the input offsets, in one transaction with the records that complete the loaded changelogs of ``stores``.
 
-    Args:
-        stores: The loaded stores.
-        positions: Input topic -> partition -> offset; empty for the offsets that the group has committed.
+    ``positions`` is input topic -> partition -> offset; empty for the offsets that the group has committed.
     """
 
     stores: tuple[str, ...]
@@ -231,14 +210,8 @@ class CompareStores(_Stage, frozen=True, tag="compare_stores"):
 class LoadTable(_Stage, frozen=True, tag="load_table"):
     """Write the rows of a table to a temporary topic in the format of a store's changelog.
 
-    Args:
-        store: The store.
-        table: The table.
-        version: The table's version.
-        key: The column with the message keys.
-        columns: The columns of the value.
-        partitioner: The partitioner of the store's source topics.
-        event_ms: The event time of all entries, ms since 1970: when the table's version was written.
+    ``key`` is the column with the message keys, ``partitioner`` that of the store's source topics, and ``event_ms`` the
+    event time of all entries, ms since 1970: when the table's version was written.
     """
 
     store: str

@@ -87,13 +87,12 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
 
 def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, object]:
     changelogs = [spec.topic.name for spec in topology.changelogs if spec.store in stores]
-    ids = {name: facts.topics[name].topic_id for name in selected(facts.topics, changelogs)}
     basis: dict[str, object] = {
-        "topic_id": ids,
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "topic_id": facts.topic_ids(changelogs),
+        "deployed": facts.deployed,
         "defined": topology.code_version,
-        "desired": None if facts.deployment is None else facts.deployment.desired,
-        "alive": {each.slot: each.alive for each in facts.instances},
+        "desired": facts.desired,
+        "alive": facts.alive,
     }
     if request.rewind != "stay":
         basis["committed"] = facts.committed
@@ -219,7 +218,7 @@ def _stages(
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
     """Stops a processor that was stopped before; starts one that is meant to run, also if it had died."""
-    if facts.deployment is None or facts.deployment.desired == "stopped":
+    if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)
 

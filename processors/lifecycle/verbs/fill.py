@@ -12,7 +12,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
 from holdfast.processors.lifecycle.plans.stages import (
@@ -45,11 +45,8 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     inputs = next((store.inputs for store in topology.stores if store.name == request.store), ())
     log = topology.changelog_of(request.store)
     basis = {
-        "topic_id": {
-            name: facts.topics[name].topic_id
-            for name in selected(facts.topics, [*inputs, *([] if log is None else [log.name])])
-        },
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "topic_id": facts.topic_ids([*inputs, *([] if log is None else [log.name])]),
+        "deployed": facts.deployed,
         "defined": topology.code_version,
         "slot": {each.slot: {"runs": each.alive, "paused": each.paused} for each in facts.instances},
         "table": None if facts.other is None else facts.other.version,

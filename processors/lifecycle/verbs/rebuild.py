@@ -41,9 +41,9 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     """The plan that builds a store again from its source; refused when source records or running owners are missing."""
     inputs = _inputs(topology, request.store)
     basis = {
-        "topic_id": {name: facts.topics[name].topic_id for name in selected(facts.topics, inputs)},
+        "topic_id": facts.topic_ids(inputs),
         "first_offsets": selected(facts.starts, inputs),
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "deployed": facts.deployed,
         "working": facts.working,
     }
     refused = unknown_stores(topology, [request.store]) or _unfit(request, facts, topology, inputs)

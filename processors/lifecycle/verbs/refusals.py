@@ -50,14 +50,13 @@ def unknown_partitions(topology: Topology, facts: Facts, partitions: Sequence[in
 
 def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
     """Refuses a definition other than the deployed one: to start its workers would be a deployment."""
-    deployed = None if facts.deployment is None else facts.deployment.code_version
-    if deployed is None or deployed == topology.code_version:
+    if facts.deployed in (None, topology.code_version):
         return None
     return Refused(
-        f"{topology.processor} is defined as version {topology.code_version}, but version {deployed} is deployed: this "
-        "verb would start a version that did not build the state.",
+        f"{topology.processor} is defined as version {topology.code_version}, but version {facts.deployed} is "
+        "deployed: this verb would start a version that did not build the state.",
         f"Deploy the defined version first: `holdfast apply deploy {topology.processor}`.",
-        {"defined": topology.code_version, "deployed": deployed},
+        {"defined": topology.code_version, "deployed": facts.deployed},
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
-from holdfast.processors.lifecycle.plans.facts import Facts, partition_of, selected
+from holdfast.processors.lifecycle.plans.facts import Facts, partition_of
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Restore
 from holdfast.processors.lifecycle.plans.stages import (
@@ -120,11 +120,11 @@ def _basis(facts: Facts, topology: Topology, subs: Sequence[Subtopology]) -> dic
     inputs = [name for sub in subs for name in sub.inputs]
     logs = [spec.topic.name for spec in topology.changelogs]
     return {
-        "topic_id": {name: facts.topics[name].topic_id for name in selected(facts.topics, [*inputs, *logs])},
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
-        "desired": None if facts.deployment is None else facts.deployment.desired,
+        "topic_id": facts.topic_ids([*inputs, *logs]),
+        "deployed": facts.deployed,
+        "desired": facts.desired,
         "defined": topology.code_version,
-        "alive": {each.slot: each.alive for each in facts.instances},
+        "alive": facts.alive,
     }
 
 
@@ -349,7 +349,7 @@ def _run_again(
             {store: _prints(chosen, store) for store in chosen},
         )
     )
-    if facts.deployment is not None and facts.deployment.desired == "stopped":
+    if facts.desired == "stopped":
         stages.append(StopProcessor(f"stop {name}: it was stopped before", for_good=True))
     else:
         stages.append(RunProcessor(f"start {name} without pause", version, request.timeout_s, release_id=release))
