@@ -77,16 +77,8 @@ def _words(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> tuple[s
 
 def _row(orphan: Mapping[str, Any]) -> dict[str, str | float]:
     size = orphan["size_bytes"]
-    return {
-        "kind": orphan["kind"],
-        "name": orphan["name"],
-        "processor": orphan["processor"],
-        "why": orphan["why"],
-        "mib": -1.0 if size is None else round(size / MIB, 3),
-        "archive": orphan["state"],
-        "archived_at": orphan["archived_at"] or "",
-        "deletable_from": orphan["deletable_from"] or "",
-    }
+    row = {**orphan, "mib": -1.0 if size is None else round(size / MIB, 3)}
+    return {column: "" if row[column] is None else row[column] for column in _COLUMNS}
 
 
-_COLUMNS = ("kind", "name", "processor", "why", "mib", "archive", "archived_at", "deletable_from")
+_COLUMNS = ("kind", "name", "processor", "why", "mib", "state", "archived_at", "deletable_from")

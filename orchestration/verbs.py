@@ -298,7 +298,7 @@ class Verbs:
             topics=self._topics,
             runner=self._runner,
             owners=self._owners,
-            local=_Folders(self),
+            local=self._folders,
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),
@@ -361,19 +361,6 @@ class Verbs:
         known = self._topics.describe([spec.name for spec in topology.inputs])
         tasks = topology.tasks({name: facts.partitions for name, facts in known.items()})
         return LocalFolders(RocksDatabases(), self._state_dir(processor), processor, tasks)
-
-
-class _Folders:
-    """``execution.LocalState``: the state folders of each processor."""
-
-    def __init__(self, verbs: Verbs) -> None:
-        self._of = verbs._folders
-
-    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).set_aside(tasks, name)
-
-    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).delete_aside(tasks, name)
 
 
 class _Machine:

@@ -313,7 +313,7 @@ class Operator:
             topics=self.topics,
             runner=DeployedProcessors(self.acting, self._rollout, "ada", lambda name: (CODE, self._shape())),
             owners=self.owners,
-            local=_Folders(self._folders),
+            local=self._folders,
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
@@ -370,19 +370,6 @@ class Operator:
         tasks = self._world.topology.tasks({INPUT: self._world.schedule.partitions})
         databases = self._world.disk.attach(self.process)
         return LocalFolders(databases, self._world.state_dir, processor, tasks, PeekHolding(databases))
-
-
-class _Folders:
-    """See ``orchestration.verbs._Folders``."""
-
-    def __init__(self, of: Callable[[str], LocalFolders]) -> None:
-        self._of = of
-
-    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).set_aside(tasks, name)
-
-    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).delete_aside(tasks, name)
 
 
 @contextmanager

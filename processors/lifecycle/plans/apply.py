@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import structlog
 
@@ -83,12 +83,8 @@ class Done:
     units: float = 0.0
 
 
-class Executor(Protocol):
-    """Carries out one stage of one processor."""
-
-    def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
-        """Carry the stage out; a second time does no harm."""
-        ...
+#: Carries out one stage of a processor; a second time does no harm.
+Executor = Callable[[str, Stage, Tell], Done]
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,7 +286,7 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """The facts of one processor; ``with_tables`` and ``with_other_table`` add those of the warehouse.
+    """The facts of one processor that most verbs need; ``verbs.table`` adds those of single verbs.
 
     Args:
         topology: The processor's present definition.
@@ -340,24 +340,6 @@ def read_facts(
         released=source.released(name) if releases else None,
         code=source.code(name, topology.code_version) if releases else None,
     )
-
-
-def with_tables(facts: Facts, source: FactSource, stores: Sequence[str]) -> Facts:
-    """The facts, with the tables of stores in the warehouse."""
-    found = {store: source.store_table(facts.processor, store) for store in stores}
-    return msgspec.structs.replace(facts, tables=found)
-
-
-def with_held(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """The facts, with the input offsets that each changelog's state holds."""
-    logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
-    return msgspec.structs.replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
-
-
-def with_other_table(facts: Facts, source: FactSource, table: str, inputs: Sequence[str]) -> Facts:
-    """The facts, with the table that a store is filled from and the partitioners of its input topics."""
-    spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
-    return msgspec.structs.replace(facts, other=source.other_table(table), spread=spread)
 
 
 def _is_whole(

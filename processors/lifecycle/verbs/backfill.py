@@ -91,11 +91,10 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str |
         )
     if (refused := not_as_deployed(facts, topology)) is not None:
         return refused
-    inputs = next(store.inputs for store in topology.stores if store.name == request.store)
+    inputs = topology.inputs_of(request.store)
     counts = {name: facts.topics[name].partitions for name in inputs if name in facts.topics}
-    wanted = set(topology.tasks(counts))
     here = {each.task: each for each in facts.local}
-    for task in sorted(wanted):
+    for task in sorted(set(topology.tasks(counts))):
         found = here.get(task)
         if found is None:
             return Refused(

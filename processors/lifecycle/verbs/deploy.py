@@ -105,8 +105,7 @@ def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict
     """Refuses to create an empty changelog in place of one that held state and is missing."""
     fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
-        inputs = next(store.inputs for store in topology.stores if store.name == spec.store)
-        read = any(at > 0 for name in inputs for at in facts.committed.get(name, {}).values())
+        read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
         known = facts.released is not None and spec.store not in fresh
         if known and read and spec.topic.name not in facts.topics:
             return Refused(

@@ -42,7 +42,7 @@ KEY_TYPES = ("string", "int", "long", "binary")
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     """The plan that fills a store from a table; refused when rows cannot be assigned to the store's partitions."""
-    inputs = next((store.inputs for store in topology.stores if store.name == request.store), ())
+    inputs = topology.inputs_of(request.store)
     log = topology.changelog_of(request.store)
     basis = {
         "topic_id": facts.topic_ids([*inputs, *([] if log is None else [log.name])]),

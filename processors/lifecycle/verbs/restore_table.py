@@ -174,8 +174,7 @@ def _other_partitions(facts: Facts, topology: Topology, chosen: Chosen) -> Refus
 
 
 def _width(facts: Facts, topology: Topology, store: str) -> int:
-    inputs = next(spec.inputs for spec in topology.stores if spec.name == store)
-    return max(facts.topics[name].partitions for name in inputs)
+    return max(facts.topics[name].partitions for name in topology.inputs_of(store))
 
 
 def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Vector:

@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.plans.facts import (
 )
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
-from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, OtherTable, StoreTable, Tables
+from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable, Tables
 from holdfast.processors.lifecycle.ports import Journal, World
 from holdfast.processors.lifecycle.world.changelog_ends import held_inputs
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
@@ -57,7 +57,7 @@ class WorldFacts:
         owners: Counts keys in running workers.
         code: Processor -> the files of its definition.
         transactions: Finds hanging transactions.
-        tables: The warehouse; None without one.
+        tables: The warehouse.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
@@ -69,11 +69,11 @@ class WorldFacts:
         owners: Counting,
         code: Callable[[str], Code],
         transactions: HangingTransactions,
-        tables: Tables | None = None,
+        tables: Tables,
     ) -> None:
         #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
         self.ghosts_s = GHOSTS_S
-        self._tables = tables or NoTables()
+        self._tables = tables
         self._topics = topics
         self._world = world
         self._journal = journal
