@@ -18,7 +18,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -85,8 +85,8 @@ class Archive:
             part.mkdir()
         return part
 
-    def finish(self, part: Path, manifest: Manifest) -> Archived:
-        """Write the manifest of a copy, sync everything to the disk, and rename the folder, which makes the copy valid.
+    def finish(self, part: Path, manifest: Manifest) -> Path:
+        """Write the manifest of a copy, sync all to the disk, and rename the folder, which makes the copy valid.
 
         Raises:
             ArchiveFailed: The disk refused.
@@ -100,17 +100,16 @@ class Archive:
             part.rename(folder)
             for above in (folder.parent, folder.parent.parent, self.root):
                 sync(above)
-        return Archived(folder, manifest)
+        return folder
 
-    def note_deletion(self, copy: Archived, deletion: Deletion) -> Archived:
-        """Record the progress of the original's deletion; the copy with that record.
+    def note_deletion(self, copy: Archived, deletion: Deletion) -> None:
+        """Record the progress of the original's deletion.
 
         Raises:
             ArchiveFailed: The record can't be written.
         """
         with told(copy.folder):
             write(copy.folder / DELETION, deletion)
-        return Archived(copy.folder, copy.manifest, deletion)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -162,12 +161,16 @@ def copied_files(folder: Path) -> dict[str, int]:
 def write(file: Path, document: msgspec.Struct) -> None:
     """Create or replace a small JSON file atomically, synced to the disk."""
     part = file.with_name(f"{file.name}.tmp")
-    with part.open("wb") as opened:
-        opened.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-        opened.flush()
-        os.fsync(opened.fileno())
+    write_synced(part, [msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"])
     part.replace(file)
     sync(file.parent)
+
+
+def write_synced(file: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file and sync its content to the disk."""
+    with file.open("wb") as opened:
+        opened.writelines(chunks)
+    sync(file)
 
 
 def read(file: Path, type_: type[Document]) -> Document:
@@ -191,9 +194,9 @@ def read(file: Path, type_: type[Document]) -> Document:
     return found
 
 
-def sync(folder: Path) -> None:
-    """Sync a folder's entries to the disk, so that they survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Sync a file's content or a folder's entries to the disk, so that they survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -32,6 +32,7 @@ from holdfast.processors.lifecycle.plans.orphan_facts import (
     Archived,
     Deletion,
     Kind,
+    Look,
     Manifest,
     Orphan,
     OrphanFacts,
@@ -85,7 +86,7 @@ class OrphanCleaning:
         for (kind, name), copy in sorted(copies.items()):
             if copy.half_deleted and (kind, name) not in there:
                 left = Orphan(kind, name, copy.manifest.processor, "it is gone, or has an owner again")
-                subjects.append(Subject(left, None, archived=copy))
+                subjects.append(Subject(left, Look(None), copy))
         grace = timedelta(days=self._settings.orphan_grace_days)
         return OrphanFacts(self._clock(), grace, tuple(subjects), (*unseen, *unread), self._inside())
 
@@ -126,12 +127,11 @@ class OrphanCleaning:
             members = self._topics.members(orphan.processor) if orphan.forsaken else 0
             if members:  # a program outside of the registry, or of another installation
                 how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
-                return Subject(orphan, None, f"{orphan.processor} runs: {how}", archived=copy)
-            look = self._thing(orphan.kind, orphan.name).look(orphan)
+                return Subject(orphan, Look(None, f"{orphan.processor} runs: {how}"), copy)
+            return Subject(orphan, self._thing(orphan.kind, orphan.name).look(orphan), copy)
         except (HoldfastError, OSError) as failed:
             why = failed.message if isinstance(failed, HoldfastError) else f"{failed}."
-            return Subject(orphan, None, f"it could not be read: {why}", archived=copy)
-        return Subject(orphan, look.facts, look.blocked, look.amount, copy)
+            return Subject(orphan, Look(None, f"it could not be read: {why}"), copy)
 
     def _inside(self) -> Path | None:
         """The searched folder that the archive lies in."""
@@ -159,7 +159,7 @@ class OrphanCleaning:
             about=about,
             files=copied_files(part),
         )
-        return Done(f"{orphan.title} archived in {self._archive.finish(part, manifest).folder}")
+        return Done(f"{orphan.title} archived in {self._archive.finish(part, manifest)}")
 
     def _delete(self, stage: DeleteOrphan) -> Done:
         copy = self._archive.newest()[0].get((stage.kind, stage.name))

@@ -35,12 +35,6 @@ def orphans_of(
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be read.
 
-    Args:
-        defined: The processors that the settings define.
-        settings: The installation.
-        registry: Deployments, releases and open applies.
-        topics: Kafka.
-
     Raises:
         HoldfastError: Kafka or the registry does not answer.
     """

@@ -9,13 +9,11 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,10 @@ from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.lifecycle.orphans.archive import sync, told
+from holdfast.processors.lifecycle.orphans.archive import sync, told, write_synced
 from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Orphan
+from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Look, Orphan
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 
 #: A file with a group's committed offsets, as ``kafka-consumer-groups.sh --reset-offsets --from-file`` reads it.
@@ -45,15 +43,6 @@ class OrphanChanged(ApplyFailed):
     """An orphan changed since the plan was made, and was not touched. Fields: kind, name."""
 
     exit_code = EXIT_REFUSED
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The present facts of an orphan; the fields are those of ``orphan_facts.Subject``."""
-
-    facts: dict[str, Any] | None
-    blocked: str = ""
-    amount: str = ""
 
 
 class Thing(ABC):
@@ -149,16 +138,14 @@ class GroupThing(Thing):
         return Look(facts, blocked, count_of(len(offsets), "offset"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        rows = [
-            (topic, number, offset)
+        lines = [
+            f"{topic},{number},{offset}\n".encode()
             for topic, parts in sorted(facts["offsets"].items())
             for number, offset in sorted(parts.items(), key=lambda part: int(part[0]))
         ]
-        with told(folder), (folder / OFFSETS).open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-            file.flush()
-            os.fsync(file.fileno())
-        return {"offsets": len(rows)}
+        with told(folder):
+            write_synced(folder / OFFSETS, lines)
+        return {"offsets": len(lines)}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
         _check_same(orphan, facts, self.look(orphan))
@@ -244,10 +231,7 @@ class ObjectThing(Thing):
             file = folder / name
             with told(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("wb") as opened:
-                    opened.writelines(objects.chunks(name))
-                    opened.flush()
-                    os.fsync(opened.fileno())
+                write_synced(file, objects.chunks(name))
         _check_same(orphan, facts, self.look(orphan))
         return {"store": objects.shown}
 
@@ -386,11 +370,7 @@ def _copy_file(source: str, target: str) -> None:
             return
     shutil.copy2(source, target, follow_symlinks=False)
     if not os.path.islink(target):
-        descriptor = os.open(target, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(Path(target))
 
 
 def _remove(path: Path) -> None:

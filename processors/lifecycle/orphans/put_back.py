@@ -96,20 +96,20 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
     there = topics.describe([name]).get(name)
     if there is None:
         state = _note(copy, _Return(begun_at=clock()))
-        spec = TopicSpec(name, about["partitions"], about["replication"], about["config"])
-        if not topics.create(spec):
-            raise _there(name)
-    elif state is None or not _is_ours(state, there.topic_id, topics, name):
-        raise _there(name)
-    elif state.topic_id:
+        ours = topics.create(TopicSpec(name, about["partitions"], about["replication"], about["config"]))
+    elif state is not None and state.topic_id:
+        ours = state.topic_id == there.topic_id
+    else:  # killed right after the creation
+        ours = state is not None and not any(topics.end_offsets(name, committed=False).values())
+    if state is None or not ours:
+        raise TopicThere(
+            f"Topic {name} exists; nothing was put back.",
+            action=f"If its records are not needed, delete it, then run `holdfast apply put-back {name}`.",
+            topic=name,
+        )
+    if state.topic_id:
         return state
     return _note(copy, msgspec.structs.replace(state, topic_id=topics.describe([name])[name].topic_id))
-
-
-def _is_ours(state: _Return, topic_id: str, topics: Topics, name: str) -> bool:
-    if state.topic_id:
-        return state.topic_id == topic_id
-    return not any(topics.end_offsets(name, committed=False).values())  # killed right after the creation
 
 
 def _note(copy: Archived, state: _Return) -> _Return:
@@ -141,11 +141,3 @@ def _check_ends(name: str, counts: dict[int, int], ends: dict[int, int]) -> None
                 seen=ends.get(number),
                 expected=expected,
             )
-
-
-def _there(name: str) -> TopicThere:
-    return TopicThere(
-        f"Topic {name} exists; nothing was put back.",
-        action=f"If its records are not needed, delete it, then run `holdfast apply put-back {name}`.",
-        topic=name,
-    )

@@ -113,18 +113,12 @@ class Applied:
 
 
 def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None:
-    """Raise unless the plan may be applied.
-
-    Args:
-        plan: The present plan.
-        shown: The hash of the plan that was shown.
-        journal: Where shown plans are remembered.
-        sure: Whether permanent deletion is confirmed.
+    """Raise unless the present plan may be applied.
 
     Raises:
         PlanRefused: The plan is refused.
-        PlanStale: The present plan is not the one that was shown.
-        NotConfirmed: The plan deletes data permanently, and ``sure`` is False.
+        PlanStale: Its hash is not ``shown``, the hash of the plan that was shown.
+        NotConfirmed: The plan deletes data permanently, and the user is not ``sure``.
     """
     if shown != plan.hash:
         raise _stale(plan, shown, journal)

@@ -22,15 +22,12 @@ class TopicChanges(Protocol):
 
     def create(self, spec: TopicSpec) -> bool:
         """Create a topic; False when it already exists."""
-        ...
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
         """Set config entries."""
-        ...
 
     def delete(self, name: str) -> None:
         """Delete a topic; a missing one is no error."""
-        ...
 
 
 class Runner(Protocol):
@@ -38,15 +35,12 @@ class Runner(Protocol):
 
     def make_release(self, processor: str, stage: stages.MakeRelease) -> Done:
         """Copy and record the code of a version."""
-        ...
 
     def run(self, processor: str, stage: stages.RunProcessor, tell: Tell) -> Done:
         """Run every slot with these options; returns once every input partition is processed."""
-        ...
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
         """Stop every slot after a last commit; returns when its processes are gone."""
-        ...
 
 
 class Owners(Protocol):
@@ -54,15 +48,12 @@ class Owners(Protocol):
 
     def export(self, processor: str, stage: stages.ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
         """Write the selected keys to files; returns their paths and the number of keys."""
-        ...
 
     def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> int:
         """Delete the selected keys; returns their number."""
-        ...
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
         """Rewrite the stores; returns bytes before and after."""
-        ...
 
 
 class LocalState(Protocol):
@@ -70,11 +61,9 @@ class LocalState(Protocol):
 
     def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Rename these tasks' state folders; returns how many were renamed."""
-        ...
 
     def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Delete the renamed folders; returns their number."""
-        ...
 
 
 #: Builds stores again beside their running processors, and cuts over.
@@ -90,7 +79,6 @@ class Transactions(Protocol):
 
     def abort_hanging(self, stage: stages.AbortTransaction) -> bool:
         """Abort the transaction; False when it is no longer open."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

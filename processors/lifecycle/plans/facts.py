@@ -202,79 +202,60 @@ class FactSource(Protocol):
 
     def now(self) -> float:
         """Seconds since 1970."""
-        ...
 
     def deployment(self, processor: str) -> DeploymentFacts | None:
         """The recorded deployment; None when it was never deployed."""
-        ...
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The processes in these slots and their status."""
-        ...
 
     def members(self, group: str) -> int:
         """Number of live members of the group."""
-        ...
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, after pending transactions ended."""
-        ...
 
     def ping(self) -> int:
         """The number of brokers."""
-        ...
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """Topic name -> facts, for existing topics only."""
-        ...
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Partition -> first existing offset."""
-        ...
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
         """Partition -> high watermark, or the last stable offset when ``committed``."""
-        ...
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
         """Local state of every slot on this machine."""
-        ...
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection; None when neither workers nor local state can count them."""
-        ...
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
         """Hanging transactions on these topics (name -> number of partitions)."""
-        ...
 
     def rates(self, processor: str) -> dict[str, Rate]:
         """Stage tag -> measured rate."""
-        ...
 
     def released(self, processor: str) -> ReleaseFacts | None:
         """The release that worked last."""
-        ...
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         """The files of the definition, whose version is ``code_version``."""
-        ...
 
     def store_table(self, processor: str, store: str) -> StoreTable:
         """The snapshots of a store in the warehouse."""
-        ...
 
     def other_table(self, name: str) -> OtherTable:
         """Any table of the warehouse."""
-        ...
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next offset, from the changelog's last committed meta record."""
-        ...
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers."""
-        ...
 
 
 def read_facts(

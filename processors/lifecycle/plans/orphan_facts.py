@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -38,19 +37,10 @@ class Orphan:
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The original of a copy, and the copy's files.
+    """The original of a copy, and the copy's files (name -> bytes).
 
-    Args:
-        kind: The kind of the original.
-        name: The name of the original.
-        processor: The processor that it belonged to.
-        why: Why it had no owner.
-        archived_at: When the copy was complete.
-        who: The user who applied the plan.
-        facts: The facts of the original before the copy; equal facts later mean that it has not changed.
-        about: Other details: a topic's configuration and records, a table's rows.
-        files: File of the copy -> bytes.
-        version: The version of this format.
+    ``facts`` are those of the original before the copy: equal facts later mean that it has not changed. ``about`` has
+    other details: a topic's configuration and records, a table's rows.
     """
 
     kind: Kind
@@ -100,27 +90,33 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """An orphan with its present facts.
+class Look:
+    """The present facts of an orphan.
 
     Args:
-        orphan: The orphan.
         facts: Its facts; None when it is gone or could not be read.
         blocked: Why it must not be changed, a sentence; empty when it may be.
         amount: Its size in records, files or rows, as text; empty when unknown.
-        archived: Its newest copy.
     """
 
-    orphan: Orphan
-    facts: Mapping[str, Any] | None
+    facts: dict[str, Any] | None
     blocked: str = ""
     amount: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An orphan with its present facts and its newest copy."""
+
+    orphan: Orphan
+    look: Look
     archived: Archived | None = None
 
     @property
     def unchanged(self) -> bool:
         """Whether its facts are those of its copy."""
-        return self.archived is not None and self.facts is not None and self.facts == self.archived.manifest.facts
+        facts = self.look.facts
+        return self.archived is not None and facts is not None and facts == self.archived.manifest.facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +147,6 @@ class OrphanSource(Protocol):
         Raises:
             HoldfastError: Kafka or the registry does not answer.
         """
-        ...
 
     def topic_copy(self, topic: str) -> tuple[Archived | None, bool]:
         """The newest copy of a topic, and whether the topic exists."""
-        ...

@@ -52,7 +52,7 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
         "docs/orphans.md says how to put the other kinds back, except tables.",
         size_bytes=sum(each.orphan.size_bytes or 0 for _, each in due),
         estimate="where sizes are known",
-        basis={"orphan": {each.orphan.title: {"next_step": step, **(each.facts or {})} for step, each in due}},
+        basis={"orphan": {each.orphan.title: {"next_step": step, **(each.look.facts or {})} for step, each in due}},
         after_kill="go on",
     )
 
@@ -60,11 +60,11 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
 def next_step(subject: Subject, facts: OrphanFacts) -> Step:
     """The next step of one orphan."""
     copy = subject.archived
-    if subject.blocked:
+    if subject.look.blocked:
         return "blocked"
     if copy is not None and copy.half_deleted and not subject.unchanged:
         return "finish"
-    if subject.facts is None:
+    if subject.look.facts is None:
         return "gone"
     if copy is None:
         return "archive"
@@ -85,7 +85,7 @@ def state_of(subject: Subject, facts: OrphanFacts) -> str:
         "wait": f"{since}, can be deleted from {until}",
         "delete": f"{since}, can be deleted now",
         "finish": "its deletion was interrupted",
-        "blocked": f"not touched: {subject.blocked}",
+        "blocked": f"not touched: {subject.look.blocked}",
         "gone": "gone",
     }
     return words[next_step(subject, facts)]
@@ -101,7 +101,7 @@ def as_document(subject: Subject, facts: OrphanFacts) -> dict[str, Any]:
         "processor": orphan.processor,
         "why": orphan.why,
         "size_bytes": orphan.size_bytes,
-        "amount": subject.amount,
+        "amount": subject.look.amount,
         "archived_at": None if kept is None else kept.isoformat(),
         "deletable_from": None if kept is None else (kept + facts.grace).isoformat(),
         "archive": None if copy is None else str(copy.folder),
@@ -137,7 +137,7 @@ def _stage(step: Step, subject: Subject) -> ArchiveOrphan | DeleteOrphan:
         what = "record its metadata; no data is copied" if orphan.kind == "table" else "copy it into the archive"
         why = "" if step == "archive" else ", which changed since its last copy: its grace period starts again"
         says = f"archive {orphan.title}{why}: {what}"
-        return ArchiveOrphan(says, orphan.kind, orphan.name, dict(subject.facts or {}))
+        return ArchiveOrphan(says, orphan.kind, orphan.name, subject.look.facts or {})
     assert copy is not None
     interrupted = f"finish the deletion of {orphan.title}, which was interrupted"
     says = interrupted if step == "finish" else f"delete {orphan.title}, archived {_moment(copy.manifest.archived_at)}"
@@ -147,7 +147,7 @@ def _stage(step: Step, subject: Subject) -> ArchiveOrphan | DeleteOrphan:
 def _finding(subject: Subject, facts: OrphanFacts) -> str:
     orphan = subject.orphan
     size = "" if orphan.size_bytes is None else in_bytes(orphan.size_bytes)
-    sizes = ", ".join(part for part in (subject.amount, size) if part)
+    sizes = ", ".join(part for part in (subject.look.amount, size) if part)
     return f"{orphan.title}{f' ({sizes})' if sizes else ''}: {orphan.why}; {state_of(subject, facts)}"
 
 

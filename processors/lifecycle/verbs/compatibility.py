@@ -45,7 +45,7 @@ class Verdict:
     Args:
         change: How it differs.
         store: Its name.
-        sentence: The verdict in words, without a full stop.
+        sentence: The verdict in words.
         action: What to do instead; empty when the version can be deployed.
         changelog: The changelog of a new store.
     """
@@ -100,8 +100,8 @@ def _looks_renamed(processor: str, was: str, now: str) -> Verdict:
     return Verdict(
         "looks renamed",
         now,
-        f"store `{was}` is gone, and store `{now}` is new with the same kind and inputs: if the store was renamed, its "
-        "state would be left behind",
+        f"Store `{was}` is gone, and store `{now}` is new with the same kind and inputs: if the store was renamed, its "
+        "state would be left behind.",
         f"If it was renamed, declare it: `Application(renamed_stores={{'{now}': '{was}'}})`. If not, delete the old "
         f"store and begin empty: `holdfast apply deploy {processor} --drop {was}`.",
     )
@@ -113,24 +113,27 @@ def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verd
         return Verdict(
             "new",
             store.name,
-            f"store `{store.name}` is new to the running version, but its changelog {store.changelog} holds up to "
-            f"{count_of(left, 'record')} of an earlier version and lacks the input read since",
+            f"Store `{store.name}` is new to the running version, but its changelog {store.changelog} holds up to "
+            f"{count_of(left, 'record')} of an earlier version and lacks the input read since.",
             f"Delete its old state and begin empty: `holdfast apply deploy {processor} --drop {store.name}`. Then fill "
             f"it from the source topics: `{backfill(processor, store.name)}`.",
             store.changelog,
         )
     deleted = f"; the records of {store.changelog} are deleted" if left else ""
-    said = f"store `{store.name}` is new and begins empty at the present input offsets{deleted}"
+    said = (
+        f"Store `{store.name}` is new and begins empty at the present input offsets{deleted}. To fill it from the "
+        f"source topics afterwards: `{backfill(processor, store.name)}`"
+    )
     return Verdict("new", store.name, said, changelog=store.changelog)
 
 
 def _removed(processor: str, store: StoreShape, *, dropped: bool) -> Verdict:
     said = (
-        f"store `{store.name}` is dropped: its changelog {store.changelog} is deleted"
+        f"Store `{store.name}` is dropped: its changelog {store.changelog} is deleted."
         if dropped
-        else f"store `{store.name}` is no longer used. Its changelog {store.changelog} and its local state are kept "
+        else f"Store `{store.name}` is no longer used. Its changelog {store.changelog} and its local state are kept "
         f"for the former version; nothing deletes them automatically. Keep them for at least {GRACE_DAYS} days. To "
-        f"delete the changelog: `holdfast apply deploy {processor} --drop {store.name}`"
+        f"delete the changelog: `holdfast apply deploy {processor} --drop {store.name}`."
     )
     return Verdict("removed", store.name, said)
 
@@ -147,12 +150,12 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
         if getattr(was, attribute) != getattr(now, attribute)
     )
     if what:
-        said = f"store `{name}` changed ({what}): the new version cannot read its state"
+        said = f"Store `{name}` changed ({what}): the new version cannot read its state."
         return Verdict("misread", name, said, f"{other}. The state of `{name}` is kept.")
     if was.inputs != now.inputs:
         said = (
-            f"the inputs of store `{name}` were {', '.join(was.inputs)}, now {', '.join(now.inputs)}: its state holds "
-            "no offsets of a new input, and would mix the results of both input sets"
+            f"The inputs of store `{name}` were {', '.join(was.inputs)}, now {', '.join(now.inputs)}: its state holds "
+            "no offsets of a new input, and would mix the results of both input sets."
         )
         return Verdict("other inputs", name, said, f"{other}. Or keep its inputs.")
     for topic in now.inputs:
@@ -161,8 +164,8 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
             return Verdict(
                 "repartitioned",
                 name,
-                f"input {topic} of store `{name}` had {old} partitions, now {new}: keys go to other partitions than "
-                "their state",
+                f"Input {topic} of store `{name}` had {old} partitions, now {new}: keys go to other partitions than "
+                "their state.",
                 f"Use an input topic with {old} partitions, or build the state again under another `consumer_group`. "
                 "Nothing is lost meanwhile: the running version is not touched.",
             )
@@ -173,32 +176,32 @@ def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:
     """The verdict on a store whose values and inputs are the same."""
     name = now.name
     if was.changelog is None and now.changelog is not None:
-        said = f"store `{name}` gets changelog {now.changelog}, which is filled from local state first"
+        said = f"Store `{name}` gets changelog {now.changelog}, which is filled from local state first."
         return Verdict("changelog on", name, said)
     if was.changelog is not None and now.changelog is None:
         return Verdict(
             "changelog off",
             name,
-            f"store `{name}` would no longer write to {was.changelog}: its state would be lost with the disk, and the "
-            "changelog would become outdated",
+            f"Store `{name}` would no longer write to {was.changelog}: its state would be lost with the disk, and the "
+            "changelog would become outdated.",
             "Keep `use_changelog_topics=True`, or run without changelogs under another `consumer_group`.",
         )
     if was.changelog != now.changelog:
         return Verdict(
             "changelog moved",
             name,
-            f"the changelog of store `{name}` was {was.changelog}, now {now.changelog}: its state would be left behind",
+            f"Store `{name}` had changelog {was.changelog}, now {now.changelog}: its state would be left behind.",
             "Keep the names of group and store; declare a renamed store with `renamed_stores`.",
         )
     if was.task_group == now.task_group:
-        return Verdict("same", name, f"store `{name}` keeps its state")
-    said = f"tasks of store `{name}` were called {was.task_group}, now {now.task_group}: the store"
+        return Verdict("same", name, f"Store `{name}` keeps its state.")
+    said = f"Tasks of store `{name}` were called {was.task_group}, now {now.task_group}: the store"
     if now.changelog is not None:
-        return Verdict("regrouped", name, f"{said} is restored from its changelog")
+        return Verdict("regrouped", name, f"{said} is restored from its changelog.")
     return Verdict(
         "regrouped",
         name,
-        f"{said} cannot be restored, because it has no changelog",
+        f"{said} cannot be restored, because it has no changelog.",
         "Keep the streams that share stores unchanged, or turn changelogs on and deploy that version first.",
     )
 

@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.compatibility import Verdict, backfill, compare
+from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
 #: How long a new version is watched once all instances run, unless it commits input of every partition sooner, seconds.
 SETTLE_S = 10.0
@@ -32,19 +32,13 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     decided = required_topics.plan(topology, there, facts.brokers)
     basis = _basis(facts, topology)
     refused = (
-        next(
-            (
-                Refused(_sentence(each, topology), each.action, {"store": each.store})
-                for each in verdicts
-                if each.refused
-            ),
-            None,
-        )
+        next((_refusal(each) for each in verdicts if each.refused), None)
         or _drops_nothing(request, facts, topology, verdicts)
         or next((Refused(each.sentence, each.action, {"topic": each.topic}) for each in decided.refusals), None)
         or _lost_changelog(facts, topology, verdicts)
     )
-    findings = (*_of_instances(facts), *_sentences(verdicts, topology), *_of_code(facts))
+    changed_first = sorted(verdicts, key=lambda each: each.change == "same")
+    findings = (*_of_instances(facts), *(each.sentence for each in changed_first), *_of_code(facts))
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)
@@ -120,7 +114,7 @@ def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict
 
 
 def _refusal(verdict: Verdict) -> Refused:
-    return Refused(_capital(verdict.sentence), verdict.action, {"store": verdict.store})
+    return Refused(verdict.sentence, verdict.action, {"store": verdict.store})
 
 
 def _as_wanted(facts: Facts, topology: Topology) -> bool:
@@ -219,21 +213,6 @@ def _of_code(facts: Facts) -> tuple[str, ...]:
             "rolled back automatically"
         )
     return tuple(found)
-
-
-def _sentences(verdicts: Sequence[Verdict], topology: Topology) -> tuple[str, ...]:
-    return tuple(_sentence(each, topology) for each in sorted(verdicts, key=lambda each: each.change == "same"))
-
-
-def _sentence(verdict: Verdict, topology: Topology) -> str:
-    if verdict.change != "new" or verdict.refused:
-        return _capital(verdict.sentence)
-    how = f"To fill it from the source topics afterwards: `{backfill(topology.processor, verdict.store)}`"
-    return f"{_capital(verdict.sentence)} {how}"
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:

@@ -12,18 +12,10 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans import stages
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.plans.stages import (
-    AdoptTable,
-    ExportKeys,
-    LoadTable,
-    PauseProcessor,
-    RemoveLoaded,
-    ResumeProcessor,
-    Stage,
-)
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.verbs.refusals import (
     UNDO_EXCHANGE,
@@ -65,7 +57,7 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     assert table.version is not None
     columns = request.columns or tuple(table.columns)
     partitioner = next((each for each in facts.spread.values() if each != UNKNOWN), MURMUR2)
-    load = LoadTable(
+    load = stages.LoadTable(
         f"write version {table.version} of {table.table} to a temporary topic, keyed by {request.key} and partitioned "
         f"like {', '.join(inputs)} ({partitioner}), while {topology.processor} runs",
         request.store,
@@ -94,16 +86,16 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def _stages(request: Backfill, topology: Topology, load: LoadTable) -> tuple[Stage, ...]:
+def _stages(request: Backfill, topology: Topology, load: stages.LoadTable) -> tuple[stages.Stage, ...]:
     name, store = topology.processor, request.store
     return (
-        RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}, if there is one", store),
+        stages.RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}, if there is one", store),
         load,
-        ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
-        PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        AdoptTable(f"its owners make {store} equal to the table, in committed transactions", store),
-        ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
-        RemoveLoaded(f"remove the temporary topic of {store}", store),
+        stages.ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
+        stages.PauseProcessor(f"pause {name}: it commits, and its output stops"),
+        stages.AdoptTable(f"its owners make {store} equal to the table, in committed transactions", store),
+        stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
+        stages.RemoveLoaded(f"remove the temporary topic of {store}", store),
     )
 
 

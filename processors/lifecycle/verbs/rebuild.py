@@ -9,21 +9,11 @@ from __future__ import annotations
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.names import changelog_topic, shadow_group
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans import stages
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.plans.stages import (
-    AdoptStore,
-    ExportKeys,
-    FinishShadow,
-    PauseProcessor,
-    RemoveShadow,
-    ResumeProcessor,
-    Stage,
-    StartShadow,
-    WaitForShadow,
-)
 from holdfast.processors.lifecycle.verbs.refusals import (
     UNDO_EXCHANGE,
     missing_topics,
@@ -84,18 +74,18 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def _stages(request: Backfill, topology: Topology, group: str) -> tuple[Stage, ...]:
+def _stages(request: Backfill, topology: Topology, group: str) -> tuple[stages.Stage, ...]:
     name, store = topology.processor, request.store
     return (
-        RemoveShadow(f"remove {group} of an earlier attempt, if there is one", store),
-        StartShadow(f"run the functions of {name} as {group}, from the first record, without outputs", store),
-        WaitForShadow(f"wait until {group} has read almost as far as {name} has committed; {name} runs", store),
-        ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
-        PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        FinishShadow(f"{group} reads exactly up to the committed offsets of {name}, and stops", store),
-        AdoptStore(f"the owners make {store} equal to the store of {group}, in committed transactions", store),
-        ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
-        RemoveShadow(f"remove {group}: its program, topics, offsets and local state", store),
+        stages.RemoveShadow(f"remove {group} of an earlier attempt, if there is one", store),
+        stages.StartShadow(f"run the functions of {name} as {group}, from the first record, without outputs", store),
+        stages.WaitForShadow(f"wait until {group} has read almost as far as {name} has committed; {name} runs", store),
+        stages.ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
+        stages.PauseProcessor(f"pause {name}: it commits, and its output stops"),
+        stages.FinishShadow(f"{group} reads exactly up to the committed offsets of {name}, and stops", store),
+        stages.AdoptStore(f"the owners make {store} equal to the store of {group}, in committed transactions", store),
+        stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
+        stages.RemoveShadow(f"remove {group}: its program, topics, offsets and local state", store),
     )
 
 

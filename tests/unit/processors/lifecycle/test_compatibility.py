@@ -46,7 +46,7 @@ def verdicts(before: Shape, after: Shape, *, dropped: tuple[str, ...] = (), left
 
 
 def same(store: str) -> Verdict:
-    return Verdict("same", store, f"store `{store}` keeps its state")
+    return Verdict("same", store, f"Store `{store}` keeps its state.")
 
 
 def test_the_same_stores_go_on() -> None:
@@ -146,7 +146,7 @@ def test_changelogs_that_are_turned_off_on_or_moved_are_refused() -> None:
     moved = replace(made, changelogs=(replace(spec, topic=replace(spec.topic, name="elsewhere")),))
     (other,) = verdicts(logged, shape(moved))
     assert (other.change, other.refused) == ("changelog moved", True)
-    assert "was orders-a-changelog, now elsewhere" in other.sentence
+    assert "had changelog orders-a-changelog, now elsewhere" in other.sentence
 
 
 def test_tasks_of_another_name_are_restored_from_the_changelog_or_refused() -> None:

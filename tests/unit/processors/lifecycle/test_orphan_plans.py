@@ -16,6 +16,7 @@ from holdfast.processors.lifecycle.plans.orphan_facts import (
     Archived,
     Deletion,
     Kind,
+    Look,
     Manifest,
     Orphan,
     OrphanFacts,
@@ -47,7 +48,7 @@ def subject(
     facts: dict[str, Any] | None = FACTS, archived: Archived | None = None, blocked: str = "", **named: Any
 ) -> Subject:
     orphan = Orphan(**{"kind": "topic", "name": "old", "processor": "gone", "why": "-", **named})
-    return Subject(orphan, facts, blocked, "", archived)
+    return Subject(orphan, Look(facts, blocked), archived)
 
 
 BEGUN = Deletion(begun_at=YESTERDAY, who="me")
@@ -104,9 +105,9 @@ def test_deleted_is_only_what_is_archived_unchanged_free_and_old_enough(given_: 
     if next_step(given_, facts_of(given_, grace=grace)) == "delete":
         copy = given_.archived
         assert copy is not None
-        assert not given_.blocked
-        assert given_.facts is not None
-        assert given_.facts == copy.manifest.facts
+        assert not given_.look.blocked
+        assert given_.look.facts is not None
+        assert given_.look.facts == copy.manifest.facts
         assert copy.manifest.archived_at + grace <= NOW
         assert not copy.original_deleted
 
