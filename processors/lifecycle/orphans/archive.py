@@ -34,7 +34,6 @@ _PART = ".part"
 #: Characters of a resource's name in its folder's name; file systems allow 255.
 _NAME_CHARACTERS = 180
 
-
 Document = TypeVar("Document")
 
 

@@ -55,13 +55,7 @@ class OrphanOwned(ApplyFailed):
 class OrphanCleaning:
     """The orphans of one installation (``orphan_facts.OrphanSource``, ``execution.Orphans``).
 
-    Args:
-        settings: The installation, its archive folder and grace period.
-        registry: Deployments, releases and open applies.
-        topics: Kafka.
-        who: The user in the records.
-        defined: Loads the definitions; called again before each change.
-        clock: The current time in UTC.
+    ``who`` is the user in the records. ``defined`` loads the definitions; it is called again before each change.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -138,11 +139,8 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else path.rglob("*")
     total = 0
-    for file in files:
-        try:
+    for file in [path] if path.is_file() else path.rglob("*"):
+        with contextlib.suppress(OSError):  # deleted meanwhile
             total += file.stat().st_size if file.is_file() else 0
-        except OSError:  # deleted meanwhile
-            continue
     return total

@@ -77,12 +77,8 @@ class StateEntry:
 class Found:
     """The resources that exist.
 
-    Args:
-        topics: All topics.
-        groups: All consumer groups.
-        state: The entries of all state folders.
-        checkpoints: (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint store.
-        tables: ``holdfast.<namespace>.<table>`` of every table of the catalog.
+    ``checkpoints`` is (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint
+    store. ``tables`` are ``holdfast.<namespace>.<table>``.
     """
 
     topics: Sequence[str] = ()

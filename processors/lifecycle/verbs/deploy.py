@@ -216,12 +216,12 @@ def _of_code(facts: Facts) -> tuple[str, ...]:
 
 
 def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
-    former = facts.released
+    former, stop = facts.released, f"`holdfast apply stop {topology.processor}`"
     if former is None:
-        return _down(topology)
+        return stop
     if former.code_version == topology.code_version:
         version = former.code_version
-        return f"Not needed: the former version is {version}, too. To stop it: {_down(topology)}"
+        return f"Not needed: the former version is {version}, too. To stop it: {stop}"
     gone = [each.store for each in verdicts if each.change == "removed"]
     lost = (
         f" The input that {topology.code_version} commits is missing in store {quoted(gone)} of version "
@@ -230,10 +230,6 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
         else ""
     )
     return f"Check out the code of version {former.code_version} and deploy it.{lost}"
-
-
-def _down(topology: Topology) -> str:
-    return f"`holdfast apply stop {topology.processor}`"
 
 
 def _records(topic: str, facts: Facts) -> int:

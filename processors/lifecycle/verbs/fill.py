@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.topology import Topology
@@ -17,14 +16,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
-from holdfast.processors.lifecycle.verbs.refusals import (
-    UNDO_EXCHANGE,
-    missing_topics,
-    not_as_deployed,
-    not_working,
-    unknown_stores,
-    without_changelog,
-)
+from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, unknown_stores
 
 #: Rows written per second while no rate was measured.
 ASSUMED_ROWS_PER_S = 30_000.0
@@ -115,24 +107,15 @@ def _findings(request: Backfill, facts: Facts, columns: tuple[str, ...], partiti
 
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology) -> Refused | None:
-    name, store = topology.processor, next(each for each in topology.stores if each.name == request.store)
-    if (bare := without_changelog(topology, request.store)) is not None:
-        return bare
-    if store.columns:
+    name = request.store
+    if next(each for each in topology.stores if each.name == name).columns:
         return Refused(
-            f"Store `{request.store}` belongs to a built-in aggregation, which cannot read rows of a table.",
+            f"Store `{name}` belongs to a built-in aggregation, which cannot read rows of a table.",
             "Fill a store that functions read with `state.get()`.",
-            {"store": request.store},
+            {"store": name},
         )
     then = " A new store begins empty; then repeat this backfill."
-    refused = missing_topics(facts, topology) or not_as_deployed(facts, topology) or not_working(facts, topology, then)
-    if refused is not None:
-        return refused
-    try:
-        filling_topic(name, request.store)
-    except HoldfastError as illegal:
-        return Refused(illegal.message, illegal.action, {"store": request.store})
-    return None
+    return not_exchangeable(facts, topology, name, lambda: filling_topic(topology.processor, name), then)
 
 
 def _unreadable(request: Backfill, facts: Facts) -> Refused | None:

@@ -6,7 +6,6 @@ exchanged.
 
 from __future__ import annotations
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.names import changelog_topic, shadow_group
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import stages
@@ -14,14 +13,7 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.verbs.refusals import (
-    UNDO_EXCHANGE,
-    missing_topics,
-    not_as_deployed,
-    not_working,
-    unknown_stores,
-    without_changelog,
-)
+from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, unknown_stores
 
 #: Source records read per second while no rate was measured.
 ASSUMED_RECORDS_PER_S = 20_000.0
@@ -105,20 +97,13 @@ def _truncated(facts: Facts, inputs: tuple[str, ...]) -> list[tuple[str, int, in
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[str, ...]) -> Refused | None:
     name = topology.processor
-    refused = (
-        without_changelog(topology, request.store)
-        or missing_topics(facts, topology)
-        or not_as_deployed(facts, topology)
-        or not_working(facts, topology)
+    group = shadow_group(name, request.store)
+    logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
+    refused = not_exchangeable(
+        facts, topology, request.store, lambda: [changelog_topic(group, store) for store in logs]
     )
     if refused is not None:
         return refused
-    try:
-        for sub in topology.subtopologies:
-            for store in sub.stores if request.store in sub.stores else ():
-                changelog_topic(shadow_group(name, request.store), store)
-    except HoldfastError as illegal:
-        return Refused(illegal.message, illegal.action, {"store": request.store})
     truncated = [] if request.from_available else _truncated(facts, inputs)
     if truncated:
         topic, number, start = truncated[0]

@@ -94,11 +94,10 @@ def _ready(
         "stay": "leave the input offsets unchanged",
         "earliest": "read the inputs from their first records",
     }.get(request.inputs, "read the inputs from the offsets of the snapshot")
-    stages = _stages(request, facts, topology, chosen, positions)
     return Plan(
         request=request,
         verdict=Ready(f"restore {named}, and {where}."),
-        stages=stages,
+        stages=_stages(request, facts, topology, chosen, positions),
         findings=_findings(request, facts, topology, chosen, positions),
         kept=_kept(topology, chosen),
         deleted=_deleted(facts, topology, chosen),
