@@ -43,7 +43,6 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
-from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -70,6 +69,7 @@ from holdfast.processors.registration import ProcessorDefinition, find_processor
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
+    from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 
 
 class ApplyUnknown(HoldfastError):
@@ -116,7 +116,6 @@ class Verbs:
             self._tables,
         )
         self._runner = DeployedProcessors(self._world, self._rollout, who, self._code_and_shape)
-        self._orphans = OrphanCleaning(settings, registry, topics, who, partial(_defined, settings), clock)
         self._holder = this_process()
 
     def definition(self, processor: str) -> ProcessorDefinition:
@@ -133,7 +132,7 @@ class Verbs:
 
     def orphans(self) -> OrphanFacts:
         """The resources that no registered store owns, read now."""
-        return self._orphans.orphans()
+        return self._orphans().orphans()
 
     def plan(self, request: Request) -> Plan:
         """Decide the stages of a request and record the plan; nothing else changes.
@@ -142,7 +141,7 @@ class Verbs:
             HoldfastError: The processor is unknown, or a fact cannot be read.
         """
         if isinstance(request, OfInstallation):
-            decided = plan_of_installation(request, self._orphans)
+            decided = plan_of_installation(request, self._orphans())
         else:
             decided = plan_for(request, self._facts, self.definition(request.processor).topology)
         journal, now = self._registry.journal, self._world.clock()
@@ -263,6 +262,12 @@ class Verbs:
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )
 
+    def _orphans(self) -> OrphanCleaning:
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library
+
+        defined = partial(_defined, self._settings)
+        return OrphanCleaning(self._settings, self._registry, self._topics, self._who, defined, self._world.clock)
+
     def _applier(self, tell: Tell = lambda text: None) -> Applier:
         return Applier(self._execution(), self._registry.journal, self._who, self._holder, tell, self._world.clock)
 
@@ -302,7 +307,7 @@ class Verbs:
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),
-            orphans=self._orphans,
+            orphans=lambda stage: self._orphans()(stage),
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
