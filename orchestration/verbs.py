@@ -307,7 +307,7 @@ class Verbs:
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),
-            orphans=lambda stage: self._orphans()(stage),
+            orphans=self._orphans,
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:

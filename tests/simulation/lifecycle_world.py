@@ -317,7 +317,7 @@ class Operator:
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
-            orphans=_no_orphans,
+            orphans=lambda: _no_orphans,
         )
 
         def execute(processor: str, stage: Stage, tell: Tell) -> Done:

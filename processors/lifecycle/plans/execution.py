@@ -93,7 +93,7 @@ class Execution:
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
-    orphans: Orphans
+    orphans: Callable[[], Orphans]  # opened for its own stages only: it loads the catalog's library
 
     def __call__(self, processor: str, stage: stages.Stage, tell: Tell) -> Done:
         """Carry one stage out; see ``apply.Executor``."""
@@ -102,7 +102,7 @@ class Execution:
         if isinstance(stage, stages.TableStage):
             return self.tables(processor, stage, tell)
         if isinstance(stage, stages.OrphanStage):
-            return self.orphans(stage)
+            return self.orphans()(stage)
         match stage:
             case stages.CreateTopic() | stages.SetTopicConfig() | stages.DeleteTopic():
                 return self._change_topic(stage)
