@@ -14,6 +14,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
 from holdfast.processors.lifecycle.plans.apply import Applied, Tell
+from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Request
 from holdfast.processors.lifecycle.ports import World
@@ -42,6 +43,10 @@ class Cluster(Protocol):
 
 class Verbs(Protocol):
     """Plans and applies the verbs of the lifecycle."""
+
+    def orphans(self) -> OrphanFacts:
+        """The resources that no registered store owns."""
+        ...
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request; changes nothing."""

@@ -14,7 +14,6 @@ from holdfast.assets.checks import compaction_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
-from holdfast.orchestration.jobs.archive_orphans import archive_orphans  # noqa: E402
 from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
@@ -55,7 +54,6 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 feed_flights,
                 rehearse_restore,
                 orphan_checks,
-                archive_orphans,
                 *VERB_JOBS,
             ],
             sensors=[

@@ -20,7 +20,8 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,29 +43,32 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
+from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
-from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
-from holdfast.processors.lifecycle.verbs.table import plan_for
+from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
-from holdfast.processors.registration import ProcessorDefinition, find_processor
+from holdfast.processors.registration import ProcessorDefinition, find_processor, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
+    from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 
 
 class ApplyUnknown(HoldfastError):
@@ -74,14 +78,29 @@ class ApplyUnknown(HoldfastError):
 
 
 class Verbs:
-    """Plans and applies requests for the processors of the settings; ``who`` is recorded with each apply."""
+    """Plans and applies requests for the processors of the settings.
 
-    def __init__(self, settings: Settings, registry: Registry, topics: Topics, who: str) -> None:
+    Args:
+        settings: Name the processors, Kafka and the home folder.
+        registry: Records plans and applies.
+        topics: Kafka's topics.
+        who: The name to record with each apply.
+        clock: The current time in UTC.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        topics: Topics,
+        who: str,
+        clock: Callable[[], datetime] = now_utc,
+    ) -> None:
         self._settings = settings
         self._registry = registry
         self._topics = topics
         self._who = who
-        self._world: World = build_world(settings.paths, registry)
+        self._world: World = replace(build_world(settings.paths, registry), clock=clock)
         self._owners = WorkingOwners(self._client, self._slots, self._width)
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
@@ -98,13 +117,20 @@ class Verbs:
         """
         return find_processor(self._settings, processor)
 
+    def orphans(self) -> OrphanFacts:
+        """The resources that no registered store owns, read now."""
+        return self._orphans().orphans()
+
     def plan(self, request: Request) -> Plan:
         """Decide the stages of a request and record the plan; nothing else changes.
 
         Raises:
             HoldfastError: The processor is unknown, or a fact cannot be read.
         """
-        decided = plan_for(request, self._facts, self.definition(request.processor).topology)
+        if isinstance(request, OfInstallation):
+            decided = plan_of_installation(request, self._orphans())
+        else:
+            decided = plan_for(request, self._facts, self.definition(request.processor).topology)
         journal, now = self._registry.journal, self._world.clock()
         journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), now)
         return decided
@@ -129,11 +155,10 @@ class Verbs:
             PlanRefused, PlanStale, NotConfirmed, ApplyInProgress: Nothing was changed.
             HoldfastError: A stage failed; apply the same request again to resume.
         """
-        now, journal = self.plan(plan.request), self._registry.journal
+        now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
-        applying.check_shown(now, shown, journal, sure=sure or confirmed is not None)
-        who, holder, clock = self._who, self._holder, self._world.clock
-        return applying.apply(now, self._execution(), journal, who=who, holder=holder, tell=tell, clock=clock)
+        applying.check_shown(now, shown, self._registry.journal, sure=sure or confirmed is not None)
+        return self._applier(tell).apply(now)
 
     @property
     def deployed(self) -> DeploymentResult | None:
@@ -156,9 +181,7 @@ class Verbs:
             ApplyInProgress: A live process holds the apply.
             HoldfastError: A stage failed; resume again.
         """
-        record, journal = self._open_apply(apply_id), self._registry.journal
-        holder, clock = self._holder, self._world.clock
-        return applying.resume(record, self._execution(), journal, holder=holder, tell=tell, clock=clock)
+        return self._applier(tell).resume(self._open_apply(apply_id))
 
     def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
         """Close an open apply without undoing its stages, and resume a processor that it paused; returns its record.
@@ -169,14 +192,7 @@ class Verbs:
             HoldfastError: The paused processor cannot be resumed; the apply stays open.
         """
         record = self._open_apply(apply_id)
-        applying.abandon(
-            record,
-            self._registry.journal,
-            holder=self._holder,
-            now=self._world.clock(),
-            reason=f"{self._who}: {reason}",
-            execute=self._execution(),
-        )
+        self._applier().abandon(record, reason)
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
@@ -223,6 +239,15 @@ class Verbs:
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )
 
+    def _orphans(self) -> OrphanCleaning:
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library
+
+        defined = partial(_defined, self._settings)
+        return OrphanCleaning(self._settings, self._registry, self._topics, self._who, defined, self._world.clock)
+
+    def _applier(self, tell: Tell = lambda text: None) -> Applier:
+        return Applier(self._execution(), self._registry.journal, self._who, self._holder, tell, self._world.clock)
+
     def _open_apply(self, apply_id: int) -> ApplyRecord:
         record = self._registry.journal.apply_of(apply_id)
         if record is None or record.finished_at is not None:
@@ -255,10 +280,11 @@ class Verbs:
             topics=self._topics,
             runner=self._runner,
             owners=self._owners,
-            local=_Folders(self._folders),
+            local=self._folders,
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),
+            orphans=self._orphans,
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
@@ -316,19 +342,6 @@ class Verbs:
 
 
 @dataclass(frozen=True)
-class _Folders:
-    """``execution.LocalState``: the state folders of each processor."""
-
-    of: Callable[[str], LocalFolders]
-
-    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self.of(processor).set_aside(tasks, name)
-
-    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self.of(processor).delete_aside(tasks, name)
-
-
-@dataclass(frozen=True)
 class _Machine:
     """``assets.ports.Machine``: this machine's folders, environment and supervisor."""
 
@@ -359,6 +372,18 @@ def _stored_tables(settings: Settings) -> StoredTables:
     from holdfast.infra.warehouse.stored_tables import StoredTables, existing_catalog
 
     return StoredTables(partial(existing_catalog, settings))
+
+
+def _defined(settings: Settings) -> Defined:
+    """What the settings define, as an owner of resources."""
+    loaded = load_processors(settings)
+    usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
+    roots = (each.application.state_dir for each in usable)
+    return Defined(
+        tuple(each.topology for each in usable),
+        frozenset(root for root in roots if root is not None),
+        doubtful=len(usable) < len(loaded),
+    )
 
 
 def this_user() -> str:

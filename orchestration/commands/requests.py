@@ -13,10 +13,12 @@ import typer
 from holdfast.orchestration.commands.options import Processor, Store
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
+    Clean,
     Clear,
     Compact,
     Deploy,
     Provision,
+    PutBack,
     Reposition,
     Request,
     Restore,
@@ -145,7 +147,22 @@ def restore(  # tidy: allow-wide because each is an option of the command
     return Restore(processor, partitions, source, timeout_s, stores, at, inputs)
 
 
+def clean(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only orphans that match KIND, NAME or KIND/NAME; repeatable.")
+    ] = None,
+) -> Request:
+    """Archive resources that no registered store owns; delete those archived longer ago than the grace period."""
+    return Clean(tuple(dict.fromkeys(only or ())))
+
+
+def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topic.")]) -> Request:
+    """Recreate a deleted topic from its archive: partitions, configuration and records. The topic must not exist."""
+    return PutBack(topic)
+
+
 #: Verb name -> the function that makes its request.
 VERBS: dict[str, Callable[..., Request]] = {
-    each.__name__: each for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore)
+    each.__name__.replace("_", "-"): each
+    for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore, clean, put_back)
 }

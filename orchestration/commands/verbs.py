@@ -4,8 +4,8 @@
     explain  the full text of the plan; the same exit codes
     apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
 
-Eight verbs times three groups are 24 commands. ``_command`` makes each of them from two functions, because 24
-functions with their options would be 400 lines. Typer reads a command's options from its signature, so the command
+Ten verbs times three groups are 30 commands. ``_command`` makes each of them from two functions, because 30
+functions with their options would be 500 lines. Typer reads a command's options from its signature, so the command
 gets one that joins both::
 
     verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request

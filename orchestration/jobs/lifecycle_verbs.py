@@ -1,4 +1,4 @@
-"""Jobs that change state by plan: clear, backfill, restore, compact, reposition, stop. A dry run by default.
+"""Jobs that change state by plan: clear, backfill, restore, compact, reposition, stop, clean. A dry run by default.
 
 Invariants:
     - Plan and apply are the lifecycle's; a job reads its config, shows the explanation, and applies.
@@ -21,33 +21,51 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
 from holdfast.orchestration.resources import RegistryResource, build_resources
-from holdfast.orchestration.verbs import open_verbs
+from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
+    Clean,
     Clear,
     Compact,
+    OfInstallation,
     Reposition,
     Request,
     Restore,
     Stop,
     selection_of,
 )
-from holdfast.processors.registration import ProcessorDefinition
 
 _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
 
-class VerbConfig(dg.Config):
+class PlanConfig(dg.Config):
     """Config of every verb's job."""
 
-    processor: str = Field(description="Name of the processor.")
     dry_run: bool = Field(default=True, description="true: only print the plan. false: carry it out.")
     confirm: str = Field(
         default="", description="Hash of the plan, as the dry run printed it. Required when the plan deletes."
     )
+
+
+class VerbConfig(PlanConfig):
+    """Config of a verb of one processor."""
+
+    processor: str = Field(description="Name of the processor.")
+
+
+class CleanConfig(PlanConfig):
+    """Config of ``archive_orphans``: which orphans."""
+
+    only: list[str] = Field(
+        default_factory=list, description="Only orphans that match KIND, NAME or KIND/NAME; empty: all orphans."
+    )
+
+    def request(self) -> Clean:
+        """The cleaning that this config asks for."""
+        return Clean(tuple(self.only))
 
 
 class ClearConfig(VerbConfig):
@@ -126,7 +144,7 @@ class RestoreConfig(VerbConfig):
         return Restore(self.processor, partitions, self.source, *rest, self.input)
 
 
-def run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Request) -> None:
+def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
     """Plan the request and show its explanation; apply the plan unless this is a dry run."""
     with open_verbs(load_settings(), who=f"dagster run {context.run.run_id}") as verbs:
         tell = teller(context.log.info)
@@ -143,11 +161,14 @@ def run_verb(context: dg.OpExecutionContext, config: VerbConfig, request: Reques
                 return
             done = verbs.apply(plan, confirmed=config.confirm or None, tell=tell)
         _report(context, done)
-        _check(context, verbs.definition(request.processor))
+        _check(context, verbs, request)
 
 
-def _check(context: dg.OpExecutionContext, definition: ProcessorDefinition) -> None:
+def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> None:
     """Check the changelogs after a change and report the results on their assets. Never fails the run."""
+    if isinstance(request, OfInstallation):
+        return
+    definition = verbs.definition(request.processor)
     resources = build_resources()
     cluster, lifecycle = cast(Cluster, resources["cluster"]), cast(Lifecycle, resources["lifecycle"])
     try:
@@ -182,9 +203,10 @@ def _show(context: dg.OpExecutionContext, plan: Plan, *, dry_run: bool) -> None:
 
 def _report(context: dg.OpExecutionContext, done: Applied) -> None:
     context.log.info(done.text)
+    of_installation = isinstance(done.plan.request, OfInstallation)
     context.log_event(
         dg.AssetObservation(
-            keys.processor_key(done.plan.processor),
+            keys.orphans_key() if of_installation else keys.processor_key(done.plan.processor),
             description=f"{done.plan.verb}: {done.plan.verdict.sentence}",
             metadata={
                 "verb": done.plan.verb,
@@ -197,7 +219,7 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
 
 
 def _verb_job(
-    name: str, purpose: str, request: Callable[[Any], Request], config_type: type[VerbConfig] = VerbConfig
+    name: str, purpose: str, request: Callable[[Any], Request], config_type: type[PlanConfig] = VerbConfig
 ) -> dg.JobDefinition:
     """A job with one op, whose config is ``config_type``; ``request`` makes a request from it."""
 
@@ -208,7 +230,7 @@ def _verb_job(
     )
     def carry_out(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
         with plain_failures():
-            run_verb(context, cast(VerbConfig, config), request(config))
+            run_verb(context, cast(PlanConfig, config), request(config))
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=f"{purpose} A dry run by default.", tags=_TAGS)
     def verb_job() -> None:
@@ -245,4 +267,10 @@ VERB_JOBS = (
         lambda config: Reposition(config.processor),
     ),
     _verb_job("stop_processor", "Stop a processor until it is deployed again.", lambda config: Stop(config.processor)),
+    _verb_job(
+        "archive_orphans",
+        "Archive resources that no registered store owns; delete those archived longer ago than the grace period.",
+        CleanConfig.request,
+        CleanConfig,
+    ),
 )

@@ -79,6 +79,10 @@ class Topology:
         """The changelog topic of a store; None without changelogs."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
+    def inputs_of(self, store: str) -> tuple[str, ...]:
+        """The input topics of a store; empty for an unknown one."""
+        return next((spec.inputs for spec in self.stores if spec.name == store), ())
+
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
         dead_letter = [] if self.dead_letter is None else [self.dead_letter]

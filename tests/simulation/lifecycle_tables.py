@@ -12,7 +12,7 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Rows, StoreTable, StoreVersion
+from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, StoreTable, StoreVersion
 from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import snapshot_tag, table_name
 from tests.simulation.scheduler import SimulatedProcess
@@ -35,7 +35,7 @@ class Snapshot:
     effective: Mapping[tuple[str, int], Sequence[Message]]
 
 
-class SimulatedTables(NoTables):
+class SimulatedTables:
     """The snapshots that were taken (``processors.lifecycle.plans.warehouse_facts.Tables``)."""
 
     def __init__(self, world: LifecycleWorld) -> None:

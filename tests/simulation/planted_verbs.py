@@ -142,7 +142,7 @@ def _all_keys(patch: pytest.MonkeyPatch) -> None:
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:
     """What died after its work stays open."""
-    patch.setattr(applying, "_close_what_is_done", lambda *of: None)
+    patch.setattr(applying.Applier, "_close_what_is_done", lambda *of: None)
 
 
 def _plan_acts(patch: pytest.MonkeyPatch) -> None:

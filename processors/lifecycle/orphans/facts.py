@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,11 +21,11 @@ from holdfast.processors.lifecycle.orphans.owned import (
     Defined,
     Found,
     Known,
-    Orphan,
     Owner,
     StateEntry,
     find_orphans,
 )
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 from holdfast.processors.snapshots.names import CATALOG
@@ -34,12 +35,6 @@ def orphans_of(
     defined: Defined, settings: Settings, registry: Registry, topics: Topics
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be read.
-
-    Args:
-        defined: The processors that the settings define.
-        settings: The installation.
-        registry: Deployments, releases and open applies.
-        topics: Kafka.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -144,11 +139,8 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else path.rglob("*")
     total = 0
-    for file in files:
-        try:
+    for file in [path] if path.is_file() else path.rglob("*"):
+        with contextlib.suppress(OSError):  # deleted meanwhile
             total += file.stat().st_size if file.is_file() else 0
-        except OSError:  # deleted meanwhile
-            continue
     return total

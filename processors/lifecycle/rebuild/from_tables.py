@@ -147,7 +147,7 @@ class TableStages:
         topology = self._on.topology(processor)
         topic = topology.changelog_of(stage.store)
         assert topic is not None
-        inputs = next(spec.inputs for spec in topology.stores if spec.name == stage.store)
+        inputs = topology.inputs_of(stage.store)
         unfinished = ChangelogMeta(dict.fromkeys(inputs, UNFINISHED), 0, topology.code_version).encode()
         progress = Progress(tell, f"of {stage.store} written")
         of = (stage.store, stage.table, stage.version)

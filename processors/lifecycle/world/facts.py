@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.plans.facts import (
 )
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
-from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Tables
+from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -51,7 +51,7 @@ class WorldFacts:
         owners: Counts keys in running workers.
         code: Processor -> the files of its definition.
         transactions: Finds hanging transactions.
-        tables: The warehouse; None without one.
+        tables: The warehouse.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
@@ -63,7 +63,7 @@ class WorldFacts:
         owners: WorkingOwners,
         code: Callable[[str], Code],
         transactions: HangingTransactions,
-        tables: Tables | None = None,
+        tables: Tables,
     ) -> None:
         #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
         self.ghosts_s = GHOSTS_S
@@ -73,7 +73,6 @@ class WorldFacts:
         self._folders = folders
         self._owners = owners
         self._code = code
-        tables = tables or NoTables()
         # Facts that one source has as they are needed.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,17 +14,18 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans.apply import (
+    Applied,
+    Applier,
     ApplyInProgress,
     ApplyLost,
     Done,
+    Executor,
     Holder,
     NotConfirmed,
     PlanRefused,
     PlanStale,
-    abandon,
-    apply,
+    Tell,
     check_shown,
-    resume,
 )
 from holdfast.processors.lifecycle.plans.plan import Plan, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
@@ -66,6 +67,19 @@ def journal(tmp_path: Path) -> Iterator[ApplyJournal]:
     registry.migrate()
     yield registry.journal
     registry.close()
+
+
+def apply(  # tidy: allow-wide because each is a part of the applier
+    plan: Plan,
+    execute: Executor,
+    journal: ApplyJournal,
+    *,
+    who: str,
+    holder: Holder,
+    tell: Tell = lambda text: None,
+    clock: Callable[[], datetime] = lambda: NOW,
+) -> Applied:
+    return Applier(execute, journal, who, holder, tell, clock).apply(plan)
 
 
 def clearing() -> Plan:
@@ -138,7 +152,7 @@ def test_another_verb_waits_for_the_one_that_was_broken_off(journal: ApplyJourna
     assert f"holdfast apply resume {record.id}" in seen.value.action
     assert record.holder is None
     rest = Doing()
-    resume(record, rest, journal, holder=OTHER, clock=lambda: NOW)
+    Applier(rest, journal, "bob", OTHER, clock=lambda: NOW).resume(record)
     assert rest.done == ["RunProcessor", "ClearKeys", "StopProcessor"]
     assert apply(restoring, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW).id is not None
 
@@ -147,8 +161,9 @@ def test_an_apply_that_is_given_up_is_out_of_the_way(journal: ApplyJournal) -> N
     with pytest.raises(HoldfastError):
         apply(clearing(), Doing(fails_in=1), journal, who="ada", holder=ME, clock=lambda: NOW)
     (record,) = journal.applies(open_only=True)
-    assert abandon(record, journal, holder=OTHER, now=NOW, reason="bob: not needed")
-    assert not abandon(record, journal, holder=OTHER, now=NOW, reason="again")
+    applier = Applier(Doing(), journal, "bob", OTHER, clock=lambda: NOW)
+    assert applier.abandon(record, "not needed")
+    assert not applier.abandon(record, "again")
     (ended,) = journal.applies()
     assert (ended.outcome, ended.reason) == ("abandoned", "bob: not needed")
 
