@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,14 +33,14 @@ class TopicWorld(Protocol):
     def ping(self) -> int:
         """The number of brokers."""
 
-    def describe(self, names: list[str]) -> dict[str, TopicFacts]:
+    def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """The facts of those of the named topics that exist."""
 
     def create(self, spec: TopicSpec) -> bool:
         """Creates a topic; False if it exists already."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Sets configuration entries of a topic."""
+        """Sets configuration entries of a topic; others stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,6 @@ def resolve(
     """Each topic's role and its specification with all counts filled in: name -> (role, spec).
 
     Args:
-        topology: The processor.
-        facts: The existing topics.
         brokers: The number of brokers; None copies the replication of a new changelog from its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}

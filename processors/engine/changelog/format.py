@@ -14,11 +14,9 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -148,14 +146,11 @@ def event_time_ms(stored: bytes) -> int:
     return int(_JSON_HEAD.unpack_from(stored)[2])
 
 
-@dataclass(frozen=True, slots=True)
-class ChangelogMeta:
-    """The meta record that every transaction writes to each changelog of its task.
+class ChangelogMeta(msgspec.Struct, frozen=True):
+    """The meta record that every transaction writes to each changelog of its task, as JSON.
 
     Attributes:
         inputs: The next input offset of each topic; the state holds all messages before it.
-        transaction: The number of the transaction.
-        code_version: The version of the worker that wrote it.
         sources: The topic ids of the inputs; a recreated source has another id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
     """
@@ -163,21 +158,13 @@ class ChangelogMeta:
     inputs: Mapping[str, int]
     transaction: int
     code_version: str
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
     owner: str = ""
+    version: int = META_VERSION
 
     def encode(self) -> bytes:
         """The record as JSON."""
-        return encode_json(
-            {
-                "version": META_VERSION,
-                "inputs": dict(self.inputs),
-                "transaction": self.transaction,
-                "code_version": self.code_version,
-                "sources": dict(self.sources),
-                "owner": self.owner,
-            }
-        )
+        return encode_json(self)
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
@@ -186,14 +173,8 @@ class ChangelogMeta:
         Raises:
             FormatUnknown: The record has another version.
         """
-        fields = json.loads(raw)
+        fields = decode_json(raw)
         version = fields.get("version")
         if version != META_VERSION:
             raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
-        return ChangelogMeta(
-            fields["inputs"],
-            fields["transaction"],
-            fields["code_version"],
-            fields.get("sources", {}),
-            fields.get("owner", ""),
-        )
+        return msgspec.convert(fields, ChangelogMeta)

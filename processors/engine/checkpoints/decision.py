@@ -21,14 +21,8 @@ SPARES_AT_LEAST = 1_000
 class Wanted:
     """The state that a task is about to restore.
 
-    Args:
-        task: The task's name.
-        database: The file format of the worker's backend.
-        changelogs: Facts by store.
-        committed: The group's committed offset of each input; None without one.
-        sources: The topic ids of the inputs.
-        now: Wall-clock seconds since 1970.
-        replay: The changelog offsets to replay without a checkpoint.
+    ``committed`` has None for an input without a committed offset. ``now`` is wall-clock seconds since 1970. ``replay``
+    counts the changelog offsets to replay without a checkpoint.
     """
 
     task: str
@@ -68,9 +62,7 @@ REPLAY_PER_S = 50_000
 class Patience:
     """The time limit of a download, after which the changelog is replayed instead.
 
-    Attributes:
-        replay: The offsets of a full replay.
-        began_at: The start of the download, in seconds of a monotonic clock.
+    ``replay`` counts the offsets of a full replay. ``began_at`` and ``now`` are seconds of one monotonic clock.
     """
 
     replay: int
@@ -79,12 +71,7 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """The reason to give the download up; None while it may continue.
-
-        Args:
-            now: Seconds of the same clock.
-            received: The bytes received so far.
-        """
+        """The reason to give the download up; None while it may continue."""
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:

@@ -67,13 +67,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class Fetcher:
-    """Downloads checkpoints.
-
-    Args:
-        objects: The checkpoint store.
-        files: Writes the local files.
-        suspect: Collects the names of damaged objects.
-    """
+    """Downloads checkpoints; ``suspect`` collects the names of damaged objects."""
 
     objects: Objects
     files: DatabaseFiles
@@ -144,9 +138,6 @@ def obtain_checkpoint(
     """A task's newest checkpoint as a local folder, for a reader; one that is already there is not loaded again.
 
     Args:
-        objects: The checkpoint store.
-        files: Writes the local files.
-        place: The task's checkpoints.
         folder: A scratch folder; a complete checkpoint is a folder in it, named by its id.
         refuses: Returns the reason to refuse a checkpoint, or None.
 

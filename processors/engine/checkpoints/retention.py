@@ -29,11 +29,6 @@ MARK_ABANDONED_S = 86_400.0
 def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
     """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running.
 
-    Args:
-        objects: The checkpoint store.
-        place: The task's checkpoints.
-        time: Returns wall-clock seconds since 1970.
-
     Raises:
         StorageFailed: The store is unreachable, or refuses.
     """

@@ -68,11 +68,7 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        objects: The checkpoint store.
-        files: Reads the local files.
         holder: The worker's name in marks; no other live worker has it.
-        new_id: Returns unique names.
-        time: Returns wall-clock seconds since 1970.
         known: The SHA-256 of local files by their identity.
         suspect: Damaged objects; they are not shared, but written again.
     """

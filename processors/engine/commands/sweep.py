@@ -69,9 +69,7 @@ class Sweep:
     """The selected entries of one task.
 
     Args:
-        task: A running task.
         stores: Names of stores; those of other tasks are ignored.
-        selection: The message keys.
     """
 
     def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection) -> None:

@@ -28,9 +28,6 @@ class Gap:
     """Finds partitions without records before their bound.
 
     Commit markers, aborted and compacted records leave gaps of offsets, which a group member never receives.
-
-    Args:
-        cluster: The cluster with the inputs.
     """
 
     def __init__(self, cluster: Cluster) -> None:

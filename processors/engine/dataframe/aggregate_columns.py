@@ -29,7 +29,6 @@ def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema
     """The typed columns of an aggregation.
 
     Args:
-        aggregation: The aggregation.
         model: A model with fields for some of its columns; None for the known types.
 
     Raises:

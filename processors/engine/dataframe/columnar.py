@@ -78,8 +78,6 @@ class ColumnarAggregation:
     """One aggregation of one task.
 
     Args:
-        aggregation: The columns.
-        store: The aggregation's own store.
         output_bytes_max: The limit for key and value of an output, in bytes.
         state_bytes_max: The limit for changelog key and value of a state value, in bytes.
         rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.

@@ -57,10 +57,7 @@ def compile_steps(
     """All steps of one stream as a function of one message.
 
     Args:
-        source: The stream's root.
-        stores: The task's stores by name.
         current: The current message; the task sets it before each message.
-        emit: Called with each output, in order.
         record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
     """
     return _children(source, _Surroundings(stores, current, emit, record_bytes_max))

@@ -214,11 +214,7 @@ class StreamingDataFrame:
 
 
 def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> tuple[StoreSpec, ...]:
-    """The descriptions of an application's stores.
-
-    Args:
-        nodes: All steps.
-        users: By store, the topics whose streams use it.
+    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
 
     Raises:
         StepInvalid: Steps that share a store contradict each other.

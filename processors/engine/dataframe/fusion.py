@@ -72,9 +72,6 @@ def compile_run(
     """All steps of one stream as a function of a run of messages.
 
     Args:
-        source: The stream's root.
-        stores: The task's stores by name.
-        outboxes: The outboxes of the outputs.
         record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
     """
     writer = _Writer(stores, outboxes, record_bytes_max)

@@ -59,16 +59,7 @@ _log = structlog.get_logger("runtime.assignment")
 
 
 class Assignment:
-    """The tasks of one worker.
-
-    Args:
-        topology: The topology that the worker runs.
-        cluster: Describes the changelogs and makes the restore consumer.
-        folder: The folder with the tasks' databases.
-        databases: Opens databases.
-        options: The worker's options.
-        checkpoints: Takes checkpoints, and fetches them when a disk was lost; None without an object store.
-    """
+    """The tasks of one worker; ``checkpoints`` is None without an object store."""
 
     def __init__(
         self,

@@ -30,12 +30,7 @@ REST_MAX = 64
 
 
 class ColumnarStream:
-    """Processes one stream of one task by columns.
-
-    Args:
-        columns: The aggregation.
-        boxes: The outboxes of its outputs.
-    """
+    """Processes one stream of one task by columns; ``boxes`` are the outboxes of its outputs."""
 
     def __init__(self, columns: ColumnarAggregation, boxes: list[Outbox]) -> None:
         self._columns, self._boxes = columns, boxes

@@ -157,9 +157,6 @@ def bytes_of(key: Key) -> bytes:
 class Selection:
     """The message keys that a command selects: a sorted list, or all with a prefix.
 
-    Args:
-        asked: The command.
-
     Raises:
         CommandWrong: The command does not have exactly one of ``keys``, ``prefix`` and ``all``.
     """

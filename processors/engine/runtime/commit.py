@@ -89,11 +89,7 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def flush_outputs(producer: TransactionProducer) -> None:
-    """Flush the outputs of at-least-once before step 1, so that no commit lacks its outputs.
-
-    Raises:
-        OutcomeUnknown, KafkaFailed: As the producer says.
-    """
+    """Flush the outputs of at-least-once before step 1, so that no commit lacks its outputs."""
     producer.flush(FLUSH_TIMEOUT_S)
 
 
@@ -120,22 +116,14 @@ def produce_changelogs(
 
 
 def commit_transaction(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
-    """Steps 2 to 4: flush, send the offsets, commit the transaction.
-
-    Raises:
-        TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed: As the producer says.
-    """
+    """Steps 2 to 4: flush, send the offsets, commit the transaction."""
     producer.flush(FLUSH_TIMEOUT_S)
     producer.send_offsets(commit.offsets, member.group_metadata())
     producer.commit()
 
 
 def commit_offsets(commit: Commit, member: GroupMember) -> None:
-    """Commit offsets alone, for at-least-once without changelogs: no changelog can disagree with them.
-
-    Raises:
-        MembershipLost, OutcomeUnknown, KafkaFailed: As the member says.
-    """
+    """Commit offsets alone, for at-least-once without changelogs: no changelog can disagree with them."""
     for part in commit.tasks:
         for name, state in part.task.states.items():
             if name not in part.writes:

@@ -51,8 +51,6 @@ def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
 
     Args:
         last_s: The interval before this one, in seconds.
-        seen: What happened since the last commit.
-        bounds: The application's shortest and longest interval.
     """
     if seen.behind:
         return bounds.longest_s

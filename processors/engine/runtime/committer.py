@@ -63,12 +63,7 @@ class OwnershipLost(Exception):
 class Committer:
     """Sends the outputs of a worker's tasks and commits their work.
 
-    Args:
-        topology: The topology that the worker runs.
-        cluster: Makes the producers.
-        options: The worker's options.
-        assignment: The worker's tasks.
-        transactional_id: The slot's transactional id, stable over restarts.
+    The transactional id is the slot's and stable over restarts.
     """
 
     def __init__(

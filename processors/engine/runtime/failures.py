@@ -38,9 +38,6 @@ class FailurePolicy:
     Args:
         dead_letter_topic: The topic of failed messages; None to stop at the first.
         on_processing_error: The user's callback, called first.
-        processor: The processor's name, for the headers.
-        code_version: The processor's code version, for the headers.
-        record_bytes_max: Maximum bytes of a dead letter.
     """
 
     def __init__(

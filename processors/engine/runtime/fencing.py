@@ -30,11 +30,7 @@ LOOK_EVERY_S = 0.05
 
 
 class FormerOwners:
-    """The transactional ids of the owners of the tasks that this worker follows.
-
-    Args:
-        cluster: The cluster with their transactions.
-    """
+    """The transactional ids of the owners of the tasks that this worker follows."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -65,8 +61,7 @@ class FormerOwners:
             changelogs: The changelog topics of each task.
 
         Returns:
-            True when done. False: call again, because an open transaction may be a commit whose markers are not
-            written yet.
+            False: call again, because an open transaction may be a commit whose markers are not written yet.
         """
         others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
         now = self._cluster.clock.monotonic()

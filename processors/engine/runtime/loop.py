@@ -70,18 +70,7 @@ class Request:
 
 
 class Worker:
-    """Runs one topology in one slot until it is stopped.
-
-    Args:
-        topology: The topology to run.
-        frames: The streams by input topic.
-        cluster: Makes Kafka clients.
-        options: The worker's options.
-        failures: Decides about failed messages.
-        assignment: The tasks and their stores.
-        transactional_id: The slot's transactional id, stable over restarts.
-        commands: The work of each owner command.
-    """
+    """Runs one topology in one slot until it is stopped."""
 
     def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
         self,

@@ -45,13 +45,7 @@ REMEMBERED = 32
 
 
 class Maintenance:
-    """The commands of one worker; call it on the worker's thread only.
-
-    Args:
-        worker: The worker that owns the tasks.
-        cluster: Describes the inputs.
-        commands: The work of each command.
-    """
+    """The commands of one worker; call it on the worker's thread only."""
 
     def __init__(self, worker: Owner, cluster: Cluster, commands: CommandTable) -> None:
         self._worker = worker

@@ -141,12 +141,7 @@ class TaskRestore:
 
 
 class Restorer:
-    """Restores any number of tasks at once, with one consumer.
-
-    Args:
-        cluster: Makes the consumer.
-        records_max: Records of one step at most, if fewer than ``RECORDS_PER_STEP``.
-    """
+    """Restores any number of tasks at once, with one consumer; a step reads at most ``records_max`` records."""
 
     def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
         self._records_max = records_max

@@ -40,9 +40,7 @@ class Parted:
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
     """The first store of a running task whose changelog has another topic id than its state; None without one.
 
-    Args:
-        tasks: The worker's tasks.
-        seen: The topic ids of the changelogs by name; None for a missing topic.
+    ``seen`` has the topic ids of the changelogs by name; None for a missing topic.
     """
     for task in tasks:
         if task.phase is TaskPhase.RUNNING:
@@ -53,12 +51,7 @@ def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | No
 
 
 class SameChangelogs:
-    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds.
-
-    Args:
-        topology: The topology with the changelogs.
-        cluster: The cluster with the changelogs.
-    """
+    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds."""
 
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
         self._topology = topology

@@ -91,15 +91,7 @@ class _Changelog:
 
 
 class Standbys:
-    """The standbys of one worker; none where ``options.standby_replicas`` is 0.
-
-    Args:
-        topology: The topology that the worker runs.
-        cluster: Describes the group and reads the changelogs.
-        folder: The folder with the tasks' databases.
-        databases: Opens databases.
-        options: The worker's options.
-    """
+    """The standbys of one worker; none where ``options.standby_replicas`` is 0."""
 
     def __init__(
         self, topology: Topology, cluster: Cluster, folder: StateFolder, databases: Databases, options: RuntimeOptions
@@ -122,10 +114,7 @@ class Standbys:
     def step(self, member: GroupMember, taken: Container[str], *, idle: bool) -> None:
         """Replay for a short time; called between polls.
 
-        Args:
-            member: This process in the group.
-            taken: The names of the tasks that this process runs itself.
-            idle: Whether the last poll brought no input.
+        ``taken`` names the tasks that this process runs itself. ``idle`` says that the last poll brought no input.
         """
         self.busy = False
         if not self._options.standby_replicas or member.brokers_down_s > 0:

@@ -122,11 +122,7 @@ class _Readable:
 class Task:
     """The stores, positions and pending outputs of one partition of a subtopology.
 
-    Args:
-        name: ``<subtopology>-<partition>``.
-        subtopology: The subtopology's name.
-        partition: The partition number.
-        inputs: The input topics.
+    Its name is ``<subtopology>-<partition>``.
     """
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
@@ -175,11 +171,7 @@ class Task:
     ) -> None:
         """Take the task's RocksDB (None for a task without stores) and start restoring.
 
-        Args:
-            store: The RocksDB.
-            store_names: The stores in it.
-            changelogs: By store, the changelog's topic, where it has one.
-            record_bytes_max: By topic that is written to, the largest record in bytes.
+        ``changelogs`` has the topic of each store with a changelog, ``record_bytes_max`` the largest record by topic.
         """
         self._record_bytes_max = record_bytes_max
         self.store = store
@@ -195,10 +187,7 @@ class Task:
     ) -> None:
         """Compile the steps and become RUNNING; the state is restored.
 
-        Args:
-            frames: The streams by input topic.
-            committed: By input topic, the next offset that the state holds.
-            began: By input topic, the first offset to read: the committed one, or the chosen one where there is none.
+        ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
         """
         for topic in self.inputs:
             frame = frames[topic]

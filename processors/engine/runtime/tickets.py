@@ -7,7 +7,7 @@ WAITING ──its turn──► RUNNING ──► DONE
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -43,12 +43,4 @@ class Ticket:
 
     def told(self) -> dict[str, Any]:
         """The ticket as JSON-ready data, as the route ``/maintenance`` shows it."""
-        return {
-            "id": self.id,
-            "verb": self.verb,
-            "phase": self.phase.value,
-            "done": self.done,
-            "total": self.total,
-            "result": dict(self.result),
-            "error": self.error,
-        }
+        return {**asdict(self), "phase": self.phase.value}

@@ -38,13 +38,7 @@ class ProcessorSilent(HoldfastError):
 
 
 class ProcessorClient:
-    """Talks to one worker from another process.
-
-    Args:
-        processor: The processor's name.
-        slot: The worker's slot.
-        paths: The home's paths, with the endpoint file.
-    """
+    """Talks to one worker from another process, by the endpoint file of its slot."""
 
     def __init__(self, processor: str, slot: str, paths: Paths) -> None:
         self.processor = processor

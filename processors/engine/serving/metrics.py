@@ -34,12 +34,7 @@ class WorkerMetrics:
         self._processed = 0
 
     def page(self, status: Mapping[str, Any], heartbeat_age_s: float) -> bytes:
-        """The metrics of one status document.
-
-        Args:
-            status: The status, as ``describe_worker`` returns it.
-            heartbeat_age_s: Seconds since the loop's last heartbeat.
-        """
+        """The metrics of one status document, as ``describe_worker`` returns it."""
         with self._lock:
             self._processed = max(self._processed, status["records"]["processed"])
             processed = self._processed

@@ -92,9 +92,6 @@ class RequestServer(ThreadingHTTPServer):
     """Listens, and serves each request on a thread of its own.
 
     Args:
-        serving: The address and port.
-        guard: Decides which requests are admitted.
-        serve: Answers admitted requests.
         pages: The existing routes; other paths are never logged, because they may contain anything.
         bodies: By route that takes a body, its maximum bytes.
 

@@ -114,12 +114,7 @@ class ControlServer:
     """Serves the HTTP routes of one worker.
 
     Args:
-        worker: The worker.
-        processor: The processor's name.
-        slot: The worker's slot.
         endpoint: The file with pid, URL and token of this server, mode 0600.
-        checkpoints: The folder of local checkpoints.
-        serving: The address, the port and the token.
         stuck_after_s: Seconds without a heartbeat after which the worker is unhealthy.
 
     Raises:

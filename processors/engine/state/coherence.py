@@ -62,11 +62,7 @@ def delete_retention_s(facts: TopicFacts) -> float:
 def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:
     """The replay of one task: the first offset of each store.
 
-    Args:
-        task: The task's name, for errors.
-        meta: The offsets in local state; None for new state.
-        changelogs: Facts by store name.
-        now: Wall-clock seconds since 1970.
+    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -138,7 +134,6 @@ def check_inputs(
     """The next input offset of each topic, if the state holds exactly the input before the committed offsets.
 
     Args:
-        task: The task's name, for errors.
         state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
         committed: The group's committed offset of each input topic; None without one.
 
@@ -200,10 +195,7 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
     """Raises StateIncoherent if a source topic was recreated since the state was built.
 
-    Args:
-        task: The task's name, for errors.
-        known: By source topic, the topic id that the state belongs to.
-        seen: By source topic, its id now.
+    By topic, ``known`` has the id that the state belongs to, ``seen`` the id now.
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
@@ -222,12 +214,7 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
     """Raises StateIncoherent if the source no longer has the committed offset.
 
-    Args:
-        topic: The source topic.
-        partition: Its partition.
-        committed: The group's committed offset; None without one.
-        start: The first offset of the partition.
-        end: The high watermark, read after ``committed``.
+    ``committed`` is None without one. ``end`` is the high watermark, read after ``committed``.
     """
     if committed is not None and committed > end:
         raise StateIncoherent(

@@ -25,11 +25,6 @@ _encode = msgspec.json.Encoder().encode
 class ExportFile:
     """A file ``<moment>-<name>.jsonl`` that is being written; its suffix is ``.part`` until it is complete.
 
-    Args:
-        folder: The folder; created if absent.
-        name: The middle part of the file's name.
-        now: Seconds since 1970.
-
     Raises (as all methods do):
         OSError: The disk refused.
     """

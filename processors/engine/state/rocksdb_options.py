@@ -29,7 +29,6 @@ class RocksMemory:
     """The memory that all databases of a process share.
 
     Args:
-        block_cache: Bytes of cached blocks.
         write_buffers: Bytes of unflushed writes, all databases together; above it RocksDB flushes early.
     """
 

@@ -101,11 +101,8 @@ class StoreState:
     """One store of one task. The runtime points it at the key of each message before the function runs.
 
     Args:
-        name: The store's name.
-        backend: The task's database with the committed values.
         topic: The changelog; empty without one.
         record_bytes_max: The changelog's limit for key and value of a record, in bytes.
-        cache_bytes: The size of the cache of committed values.
     """
 
     __slots__ = (
