@@ -208,8 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    def do_HEAD(self) -> None:
-        self._serve()
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         if "Transfer-Encoding" in self.headers:
