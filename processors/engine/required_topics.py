@@ -122,8 +122,7 @@ def resolve(
 ) -> dict[str, tuple[str, TopicSpec]]:
     """Each topic's role and its specification with all counts filled in: name -> (role, spec).
 
-    Args:
-        brokers: The number of brokers; None copies the replication of a new changelog from its inputs.
+    If ``brokers`` is None, a new changelog gets the replication of its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
     for spec in topology.inputs:
@@ -179,11 +178,7 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
-    """Applies all stages; applying a stage twice is harmless.
-
-    Raises:
-        TopicUnusable: The plan has a refusal; nothing was changed.
-    """
+    """Applies all stages; applying a stage twice is harmless. Raises TopicUnusable if the plan has a refusal."""
     decided.raise_refusals()
     for stage in decided.stages:
         match stage:

@@ -25,11 +25,8 @@ __all__ = ["CHANGELOG_CONFIG", "ChangelogSpec", "StoreSpec", "Subtopology", "Top
 class StoreSpec:
     """A store.
 
-    Attributes:
-        name: Its name, as its changelog and its local state know it.
-        inputs: The topics whose streams use it.
-        columns: One line for each column of a built-in aggregation.
-        schema: The typed columns of its table in the warehouse; None if it has none.
+    ``inputs`` are the topics whose streams use it. ``columns`` has one line for each column of a built-in aggregation.
+    ``schema`` has the typed columns of its table in the warehouse; None if it has none.
     """
 
     name: str

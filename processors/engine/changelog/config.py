@@ -100,8 +100,7 @@ def min_insync(replication: int) -> int:
 def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, str]:
     """The configuration of one store's changelog: the standard entries with the application's overrides.
 
-    Raises:
-        ChangelogConfigInvalid: An override could lose state, or is no valid entry.
+    Raises ChangelogConfigInvalid if an override could lose state, or is no valid entry.
     """
     config = dict(CHANGELOG_CONFIG)
     for entry, value in (overrides or {}).items():

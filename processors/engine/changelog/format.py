@@ -67,11 +67,7 @@ def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes =
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
-    """The message key and the state key of a changelog key.
-
-    Raises:
-        FormatUnknown: The key has another version.
-    """
+    """The message key and the state key of a changelog key; raises FormatUnknown for another version."""
     if key[:1] != bytes([KEY_VERSION]):
         raise _unknown(f"A changelog key begins with version {key[:1].hex() or 'nothing'}", f"{KEY_VERSION:02x}")
     _, length = _LENGTH.unpack_from(key)
@@ -80,11 +76,7 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 
 
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
-    """The stored form of a JSON value; ``where`` goes into the error.
-
-    Raises:
-        ValueNotStorable: JSON can't hold a part of the value.
-    """
+    """The stored form of a JSON value; raises ValueNotStorable, whose text ends with ``where``."""
     try:
         payload = encode_json(value)
         # The first test of each line is quick, and false for nearly all values: each stateful message comes here.
@@ -118,11 +110,7 @@ def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
 
 
 def decode_value(stored: bytes) -> Any:
-    """The JSON value or the bytes of a stored value.
-
-    Raises:
-        FormatUnknown: The version or the codec is unknown.
-    """
+    """The JSON value or the bytes of a stored value; raises FormatUnknown for another version or codec."""
     if stored[0] != VALUE_VERSION:
         raise _unknown(f"A stored value has format version {stored[0]}", VALUE_VERSION, version=stored[0])
     if stored[1] == CODEC_JSON:
@@ -168,11 +156,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """The record of these JSON bytes.
-
-        Raises:
-            FormatUnknown: The record has another version.
-        """
+        """The record of these JSON bytes; raises FormatUnknown for another version."""
         fields = decode_json(raw)
         version = fields.get("version")
         if version != META_VERSION:

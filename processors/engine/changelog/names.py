@@ -21,11 +21,7 @@ class IllegalName(HoldfastError):
 
 
 def check_name(name: str, what: str) -> str:
-    """The name itself, if Kafka allows it in a topic name; ``what`` names it in the error.
-
-    Raises:
-        IllegalName: The name is empty, too long, or has characters that Kafka refuses.
-    """
+    """The name itself; raises IllegalName, which calls it ``what``, if Kafka refuses it as a topic name."""
     if not _LEGAL.fullmatch(name) or len(name) > TOPIC_NAME_MAX or name in (".", ".."):
         raise IllegalName(
             f"The {what} {name!r} can't be used in Kafka.",

@@ -32,10 +32,7 @@ MANIFESTS_LOOKED_AT = 8
 class Fetched:
     """The result of a search for a checkpoint.
 
-    Attributes:
-        manifest: The downloaded checkpoint; None if there is none.
-        path: The folder of the download, complete or not; None if nothing was downloaded.
-        refused: The refused checkpoints, with their reasons.
+    ``path`` is the folder of the download, complete or not; None if nothing was downloaded.
     """
 
     manifest: Manifest | None

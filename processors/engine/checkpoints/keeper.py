@@ -107,11 +107,7 @@ class CheckpointKeeper:
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
     def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Takes a checkpoint if one is due, and handles ended uploads; the worker calls this in each turn.
-
-        Raises:
-            StateCorrupt: A database is damaged.
-        """
+        """Takes a checkpoint if one is due, and handles ended uploads; the worker calls this in each turn."""
         self._work.turn()
         idle, now = self._is_idle(), self._clock.monotonic()
         self._watch(now, idle=idle and not self._due)

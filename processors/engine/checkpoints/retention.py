@@ -27,11 +27,7 @@ MARK_ABANDONED_S = 86_400.0
 
 
 def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
-    """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running.
-
-    Raises:
-        StorageFailed: The store is unreachable, or refuses.
-    """
+    """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running."""
     files = objects.sizes(place.files)
     yield
     first = sorted(_manifests(objects, place))

@@ -82,12 +82,7 @@ class Uploader:
     suspect: set[str]
 
     def run(self, taken: Taken, job: Job) -> Generator[None, None, Uploaded]:
-        """Uploads a checkpoint in steps, and deletes the local copy.
-
-        Raises:
-            StorageFailed: The store is unreachable, full, or refuses.
-            OSError: The local disk refuses.
-        """
+        """Uploads a checkpoint in steps, and deletes the local copy; raises StorageFailed, or OSError of the disk."""
         try:
             place, upload = taken.place, self.new_id()
             yield from self._mark(place, upload)

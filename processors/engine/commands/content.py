@@ -180,8 +180,7 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
     """By partition, the first offset and the high watermark of a changelog that has no writer.
 
-    Raises:
-        CommandWrong: The changelog does not exist, has lost its first records, or ends before ``upto``.
+    Raises CommandWrong if it does not exist, has lost its first records, or ends before ``upto``.
     """
     topics = cluster.topics()
     if changelog not in topics.describe([changelog]):

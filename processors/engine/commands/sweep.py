@@ -66,11 +66,7 @@ def _head(length: int) -> bytes:
 
 
 class Sweep:
-    """The selected entries of one task.
-
-    Args:
-        stores: Names of stores; those of other tasks are ignored.
-    """
+    """The selected entries of one running task; ``stores`` of other tasks are ignored."""
 
     def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection) -> None:
         assert task.store is not None
@@ -88,11 +84,7 @@ class Sweep:
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
-        """The next entries, by store.
-
-        Raises:
-            StateFailed: The disk refused a read.
-        """
+        """The next entries, by store."""
         found: dict[str, Entries] = {}
         entries = size = 0
         while self._left:

@@ -38,11 +38,7 @@ class Gap:
         self._moved_at: dict[Partition, tuple[int, float]] = {}
 
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """Those of ``waiting`` (position and bound by partition) without a record from position to bound.
-
-        Raises:
-            KafkaFailed: An input can't be read.
-        """
+        """Those of ``waiting`` (position and bound by partition) without a record from position to bound."""
         now = self._clock.monotonic()
         for place, (position, _) in waiting.items():
             if self._moved_at.get(place, (None, now))[0] != position:

@@ -68,11 +68,7 @@ class Aggregator:
             )
 
     def read(self, value: Any, column: str) -> Any:
-        """The message's item for this column.
-
-        Raises:
-            AggregationFailed: The field is missing, or its value can't be aggregated.
-        """
+        """The message's item for this column; raises AggregationFailed if it is missing or can't be aggregated."""
         of = self.of
         if isinstance(of, str):
             if isinstance(value, Mapping) and of in value:
@@ -325,8 +321,7 @@ _NOTHING: Mapping[str, Any] = {}
 def stored_columns(stored: Any) -> Mapping[str, Any]:
     """The columns of a stored value, by aggregator and then by name; none for the stored value None.
 
-    Raises:
-        FormatUnknown: The value has another format version, or is no aggregate.
+    Raises FormatUnknown if the value has another format version, or is no aggregate.
     """
     if stored is None:
         return _NOTHING

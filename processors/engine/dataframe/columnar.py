@@ -118,11 +118,7 @@ class ColumnarAggregation:
     def run(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> list[bytes] | None:
-        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed.
-
-        Raises:
-            StateFailed: The store can't be read.
-        """
+        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed."""
         try:
             return self._run(keys, values, timestamps)
         except Unfit:

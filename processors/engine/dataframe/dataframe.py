@@ -232,11 +232,6 @@ def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> t
 
 
 def _modelled(store: str | None, model: Any) -> Any:
-    """The model of a step.
-
-    Raises:
-        StepInvalid: The step has no store.
-    """
     if model is not None and store is None:
         raise StepInvalid(
             f"A step without state has the model {model!r}; only a stateful step has a store.",
@@ -246,12 +241,7 @@ def _modelled(store: str | None, model: Any) -> Any:
 
 
 def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
-    """The typed columns of each store with a model or an aggregation.
-
-    Raises:
-        StepInvalid: Steps that share a store have different models.
-        SchemaInvalid: A model can't become columns.
-    """
+    """The typed columns of each store with a model or an aggregation; raises as ``described_stores``."""
     modelled: dict[str, Node] = {}
     for node in nodes:
         if node.store is None or (node.model is None and node.aggregation is None):
@@ -276,11 +266,7 @@ def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
 
 
 def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:
-    """The aggregation of each store of an aggregation.
-
-    Raises:
-        StepInvalid: Another step uses the same store.
-    """
+    """The aggregation of each store of one; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:

@@ -61,20 +61,12 @@ _SERIALIZERS: dict[str, Serializer] = {
 
 
 def deserializer(given: str | Deserializer) -> Deserializer:
-    """The deserializer with this name; a function is returned as it is.
-
-    Raises:
-        SerializerUnknown: There is no such name.
-    """
+    """The deserializer with this name, or SerializerUnknown; a function is returned as it is."""
     return given if callable(given) else _named(_DESERIALIZERS, given)
 
 
 def serializer(given: str | Serializer) -> Serializer:
-    """The serializer with this name; a function is returned as it is.
-
-    Raises:
-        SerializerUnknown: There is no such name.
-    """
+    """The serializer with this name, or SerializerUnknown; a function is returned as it is."""
     return given if callable(given) else _named(_SERIALIZERS, given)
 
 

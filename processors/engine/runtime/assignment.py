@@ -162,11 +162,7 @@ class Assignment:
             state.bound_cache(self._options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
-        """Open pending tasks, replay some records, and return the tasks that run now.
-
-        Raises:
-            StateIncoherent: The coherence guard refuses a task.
-        """
+        """Open pending tasks, replay some records, and return the tasks that run now; raises StateIncoherent."""
         self.rest_s = 0.0
         self._look_at_fetches()
         if self.pending:
@@ -453,10 +449,9 @@ class Assignment:
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
 
     def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
-        """Tell a frozen worker from damaged state: after a freeze, the replay may hold records of a later owner.
+        """Raise MembershipLost if another worker has the partition: the group's offsets moved since the restore began.
 
-        Raises:
-            MembershipLost: The group's offsets moved since the restore began: another worker has the partition.
+        This tells a frozen worker from damaged state: after a freeze, the replay may hold records of a later owner.
         """
         inputs = [Partition(topic, restore.task.partition) for topic in restore.task.inputs]
         now = {partition.topic: offset for partition, offset in member.committed(inputs).items()}

@@ -51,11 +51,7 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run; False when nothing was done, and the steps must process it.
-
-        Raises:
-            StateFailed: The state can't be read.
-        """
+        """Process a run; False when nothing was done, and the steps must process it."""
         if last - first < RUN_MIN:
             return False
         keys, timestamps = batch.keys[first:last], batch.timestamps[first:last]

@@ -77,8 +77,7 @@ class Commit:
 def prepare(tasks: Sequence[Task]) -> Commit:
     """Freeze the commit of those tasks that have progressed.
 
-    Raises:
-        StateFailed: A read from the disk failed since the last commit; results may depend on it.
+    Raises StateFailed if a read from the disk failed since the last commit: results may depend on it.
     """
     for task in tasks:
         if task.store is not None and task.store.failure is not None:
@@ -132,11 +131,7 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 
 
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
-    """Step 5: write to RocksDB. ``complete_at`` is when the commit was about to be sent, in seconds since 1970.
-
-    Raises:
-        StateDiskFailed: The disk refused the write; the changelog has everything.
-    """
+    """Step 5: write to RocksDB. ``complete_at`` is when the commit was about to be sent, in seconds since 1970."""
     for part in commit.tasks:
         task = part.task
         if part.records_only:

@@ -45,12 +45,9 @@ class Seen:
 
 
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
-    """Seconds from the first uncommitted record to its commit.
+    """Seconds from the first uncommitted record to its commit; ``last_s`` is the interval before this one.
 
     The interval grows to the longest at once and shrinks by halves, so that a load at the limit does not oscillate.
-
-    Args:
-        last_s: The interval before this one, in seconds.
     """
     if seen.behind:
         return bounds.longest_s

@@ -154,8 +154,7 @@ class Committer:
     def send(self, task: Task) -> Outcome:
         """Send a task's outputs: NOTHING when they are queued, DROPPED when their transaction was aborted.
 
-        Raises:
-            OwnershipLost, KafkaFailed: As ``commit`` raises them.
+        Raises what ``commit`` raises.
         """
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
@@ -199,11 +198,7 @@ class Committer:
         """Commit a command's writes to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
 
         A command may leave the offsets where they are, so offsets can't prove its commit. When the commit gets no
-        answer, the state is replayed.
-
-        Raises:
-            OwnershipLost: As ``commit`` raises it; its cause is OutcomeUnknown when the commit got no answer.
-            KafkaFailed, StateFailed: As ``commit`` raises them.
+        answer, the state is replayed: OwnershipLost, with OutcomeUnknown as its cause. Other errors are those of ``commit``.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -290,8 +285,7 @@ class Committer:
     def _fenced(self, why: ProducerFenced) -> None:
         """Raise OwnershipLost: another producer took over, or the broker ended a transaction open for too long.
 
-        Raises:
-            ProducerFenced: The worker was fenced more than ``FENCED_MAX`` times in a row.
+        After more than ``FENCED_MAX`` times in a row, raise ProducerFenced.
         """
         open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False

@@ -54,14 +54,10 @@ class FormerOwners:
     def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
         """End the transactions that former owners left open on the changelogs of newly assigned tasks.
 
-        A failure is logged, and the broker ends the transaction after its timeout.
+        A failure is logged, and the broker ends the transaction after its timeout. ``taken`` has the partition of each
+        task, ``changelogs`` its changelog topics.
 
-        Args:
-            taken: The partition of each task.
-            changelogs: The changelog topics of each task.
-
-        Returns:
-            False: call again, because an open transaction may be a commit whose markers are not written yet.
+        False: call again, because an open transaction may be a commit whose markers are not written yet.
         """
         others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
         now = self._cluster.clock.monotonic()

@@ -65,12 +65,7 @@ class Maintenance:
         return self._running is not None and not self.waits
 
     def begin(self, command: Command) -> Ticket:
-        """Accept a command; its ticket has its progress and result.
-
-        Raises:
-            CommandWrong: The command names something that the processor does not have.
-            CommandRefused: The worker can't do it now, or another command runs.
-        """
+        """Accept a command; its ticket has its progress and result. Raises CommandWrong or CommandRefused."""
         if self._running is not None and isinstance(command, Until) and self._running[0].verb == verb_of(command):
             self.interrupt("a new bound replaced it")
         if self._running is not None:
@@ -119,11 +114,7 @@ class Maintenance:
         return next((ticket for ticket in self._tickets if ticket.id == ticket_id), None)
 
     def step(self) -> None:
-        """Run one step of the running command, if there is one.
-
-        Raises:
-            OwnershipLost, KafkaFailed, StateFailed: A commit raised it; the command and the session fail.
-        """
+        """Run one step of the running command, if there is one; the error of a commit also ends the session."""
         if self._running is None and self._worker.assignment.reseeds.waiting:
             self._reseed()
         if self._running is None:

@@ -107,11 +107,7 @@ class Reseeds:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
     ) -> dict[str, ChangelogFacts]:
-        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store.
-
-        Raises:
-            StateIncoherent: The local state is not at the committed offsets, or a changelog can't be repaired.
-        """
+        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store."""
         self.forget(task)
         asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
         if store is None or not asked:

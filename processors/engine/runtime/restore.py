@@ -210,11 +210,7 @@ class Restorer:
             restore.progress_at = self._clock.monotonic()
 
     def step(self, timeout_s: float) -> list[TaskRestore]:
-        """Replay some records; return the restores that are complete now.
-
-        Raises:
-            StateIncoherent: No progress for ``NO_PROGRESS_S``: a hanging transaction, or a truncated changelog.
-        """
+        """Replay some records; return the complete restores. Raises StateIncoherent after ``NO_PROGRESS_S`` without one."""
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
             self.excuse()  # the worker was frozen or busy, so it did not poll

@@ -62,11 +62,7 @@ class SameChangelogs:
         self._suspected: Parted | None = None
 
     def check(self, tasks: Iterable[Task]) -> None:
-        """Compare the last answer of Kafka, or ask again when it is time; returns at once.
-
-        Raises:
-            StateIncoherent: A changelog was deleted or recreated.
-        """
+        """Compare Kafka's last answer, or ask again; returns at once. Raises StateIncoherent for another topic."""
         now = self._cluster.clock.monotonic()
         if self._look is None:
             if self._names and now >= self._next_at:

@@ -361,11 +361,7 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """Where a standby resumes; it starts from the beginning when its changelog is another topic now.
-
-    Raises:
-        StateIncoherent: The changelog has lost its first records, so nothing can be replayed from the beginning.
-    """
+    """Where a standby resumes; it starts from the beginning when its changelog is another topic now."""
     if any(store.holds_data(name) for name in facts if name not in task.meta.stores):
         return RestorePlan({}, wipe="it holds data without offsets: its first write was interrupted")
     if task.meta == TaskMeta():

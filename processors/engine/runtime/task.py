@@ -120,10 +120,7 @@ class _Readable:
 
 
 class Task:
-    """The stores, positions and pending outputs of one partition of a subtopology.
-
-    Its name is ``<subtopology>-<partition>``.
-    """
+    """The stores, positions and pending outputs of a task; its name is ``<subtopology>-<partition>``."""
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
         self.name = name
@@ -153,11 +150,7 @@ class Task:
         return self.phase is TaskPhase.RUNNING
 
     def move(self, to: TaskPhase) -> None:
-        """Change the phase.
-
-        Raises:
-            RuntimeError: The module's drawing has no arrow between the two phases.
-        """
+        """Change the phase; RuntimeError if the module's drawing has no arrow between the two phases."""
         if to not in _MOVES[self.phase]:
             raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
         self.phase = to

@@ -81,14 +81,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of an object.
-
-    Attributes:
-        name: The name in the table.
-        type: Its type.
-        required: Whether a value without it is invalid.
-        sources: Its names in JSON, the newest first.
-    """
+    """A field of an object; ``sources`` are its names in JSON, the newest first."""
 
     name: str
     type: ColumnType
@@ -166,11 +159,7 @@ INFERRED = StoreSchema((), inferred=True)
 
 
 def checked(schema: StoreSchema) -> StoreSchema:
-    """The schema itself, if its column names differ; SQL ignores case.
-
-    Raises:
-        SchemaInvalid: Two columns have the same name.
-    """
+    """The schema itself; raises SchemaInvalid if two columns have the same name, ignoring case as SQL does."""
     for where, names in _names(schema):
         seen: dict[str, str] = {}
         for name in names:

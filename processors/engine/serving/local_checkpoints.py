@@ -22,9 +22,6 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str
 
     Call it on the worker's thread right after a commit. ``manifest.json`` is written last: a folder without one is not
     a checkpoint.
-
-    Raises:
-        StateDiskFailed: The disk refused a write.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"

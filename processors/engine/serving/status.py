@@ -104,11 +104,7 @@ class ProcessorStatus:
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """Decode the ``/status`` document; unknown fields of a newer worker are ignored.
-
-        Raises:
-            ValueError: A field is missing, or has another type.
-        """
+        """Decode the ``/status`` document, without unknown fields of a newer worker; ValueError if it is none."""
         return msgspec.convert(document, ProcessorStatus)
 
 

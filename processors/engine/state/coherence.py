@@ -31,12 +31,8 @@ CLOCK_STEP_S = 60.0
 class ChangelogFacts:
     """One partition of a changelog.
 
-    Attributes:
-        topic: The changelog.
-        topic_id: Its id; a recreated topic has another one.
-        start: The first offset.
-        end: The high watermark.
-        delete_retention_s: Seconds that tombstones stay.
+    A recreated topic has another ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Tombstones
+    stay for ``delete_retention_s`` seconds.
     """
 
     topic: str

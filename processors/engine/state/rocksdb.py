@@ -223,11 +223,7 @@ def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 class StateReader:
-    """A RocksDB folder opened read-only: a checkpoint, or the state of a stopped worker.
-
-    Raises:
-        StateFailed: The folder is no RocksDB.
-    """
+    """A RocksDB folder opened read-only: a checkpoint, or the state of a stopped worker."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -252,11 +248,7 @@ class StateReader:
         return items_of(self._database, store)
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Keys and values of one store as parallel lists of up to ``rows_max``, for one pass: the cache is not filled.
-
-        Raises:
-            DatabaseCorrupt: A file is damaged.
-        """
+        """Keys and values as parallel lists of up to ``rows_max``, for one pass: the cache is not filled."""
         prefix = store_prefix(store)
         size = len(prefix)
         keys: list[bytes] = []

@@ -56,12 +56,9 @@ class TaskMeta:
 
     Attributes:
         inputs: The next input offset of each topic; the data holds the effects of all messages before it.
-        stores: The position of each store in its changelog.
-        transaction: The number of the last transaction.
         restoring: Whether a replay is incomplete; the data is then the state at no input offset.
         complete_at: When the data last held the whole changelog, in wall-clock seconds since 1970. A replay keeps this
             time until it reaches its target, because compaction may already have removed deletes written since then.
-        sources: The topic ids of the inputs.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -101,8 +98,6 @@ class TaskStore:
     """The open database of one task.
 
     Args:
-        databases: The worker's databases.
-        path: The task's database.
         bulk_records: Opens in bulk mode for a replay of this many records; None opens normally.
 
     Raises (from every method that touches the disk):
