@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
-from holdfast.processors.engine.state.coherence import ChangelogFacts, doubt_of_age
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.restore_start import doubt_of_age
 
 #: A checkpoint is used if it saves the replay of this many changelog offsets, and of at least half of all offsets.
 SPARES_AT_LEAST = 1_000

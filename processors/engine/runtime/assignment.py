@@ -1,7 +1,8 @@
-"""The tasks of one worker, from assigned to running and back; here a restore chooses its start.
+"""The tasks of one worker, from assigned to running and back.
 
-The start is a checkpoint from the object store, the local RocksDB, or the first changelog record. A partition is taken
-in this order; another order can miss the last batch of the former owner:
+A restore starts from a checkpoint of the object store (``checkpoints.decision``), from the local RocksDB, or at the
+first changelog record (``state.restore_start``). A partition is taken in this order; another order can miss the last
+batch of the former owner:
     1. The group assigns the partition.
     2. Read the committed offsets; the broker answers when no transaction holds pending ones.
     3. Read the high watermarks of the changelogs: the targets of the restore.
@@ -35,7 +36,6 @@ from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
-    RestorePlan,
     changelog_missing,
     changelog_too_narrow,
     check_inputs,
@@ -44,13 +44,12 @@ from holdfast.processors.engine.state.coherence import (
     check_sources_same,
     delete_retention_s,
     not_to_wipe,
-    plan_restore,
     source_missing,
-    without_emptied,
 )
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore, without_emptied
 from holdfast.processors.engine.state.scratch import ScratchFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology

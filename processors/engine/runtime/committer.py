@@ -198,7 +198,7 @@ class Committer:
         """Commit a command's writes to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
 
         A command may leave the offsets where they are, so offsets can't prove its commit. When the commit gets no
-        answer, the state is replayed: OwnershipLost, with OutcomeUnknown as its cause. Other errors are those of ``commit``.
+        answer, the state is replayed: OwnershipLost, with OutcomeUnknown as its cause.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)

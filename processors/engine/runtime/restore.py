@@ -30,9 +30,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
 from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 _log = structlog.get_logger("runtime.restore")
@@ -210,7 +211,7 @@ class Restorer:
             restore.progress_at = self._clock.monotonic()
 
     def step(self, timeout_s: float) -> list[TaskRestore]:
-        """Replay some records; return the complete restores. Raises StateIncoherent after ``NO_PROGRESS_S`` without one."""
+        """Replay some records; return the complete restores. StateIncoherent after ``NO_PROGRESS_S`` without one."""
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
             self.excuse()  # the worker was frozen or busy, so it did not poll

@@ -29,16 +29,11 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TopicView
 from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import (
-    ChangelogFacts,
-    RestorePlan,
-    check_restore_age,
-    delete_retention_s,
-    plan_restore,
-)
+from holdfast.processors.engine.state.coherence import ChangelogFacts, check_restore_age, delete_retention_s
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 

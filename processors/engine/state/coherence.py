@@ -1,4 +1,4 @@
-"""The coherence guard: whether local state may be used, the offset from which it is replayed, and its input offsets.
+"""The coherence guard: whether local state may be used, and its input offsets; ``restore_start`` has its replay.
 
 Pure functions of facts. The facts must be read in this order, or the last batch of a former owner can be missed: first
 the group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.
@@ -9,22 +9,18 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.changelog.format import UNFINISHED
 from holdfast.processors.engine.state.errors import StateIncoherent
-from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
+from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
-#: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
-RETENTION_PART_SAFE = 0.75
 #: Kafka's default of delete.retention.ms, used if a changelog's configuration can't be read.
 DELETE_RETENTION_MS_DEFAULT = 86_400_000
-#: A clock may be set back by this many seconds without doubt about the age of the state.
-CLOCK_STEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +38,9 @@ class ChangelogFacts:
     delete_retention_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
-    """The first offset to replay of each store's changelog; ``wipe`` is the reason to delete local state first."""
-
-    starts: Mapping[str, int]
-    wipe: str | None = None
-
-
 def delete_retention_s(facts: TopicFacts) -> float:
     """The seconds that tombstones stay in a topic."""
     return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
-
-
-def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:
-    """The replay of one task: the first offset of each store.
-
-    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970.
-
-    Raises:
-        StateIncoherent: A changelog was recreated or truncated since the state was written.
-    """
-    starts: dict[str, int] = {}
-    for store, facts in changelogs.items():
-        at = meta.stores.get(store) if meta is not None else None
-        if at is None:
-            if facts.start > 0:
-                raise _truncated(task, store, facts, 0)
-            starts[store] = facts.start
-            continue
-        if at.topic_id != facts.topic_id:
-            raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
-        if at.offset > facts.end or at.offset < facts.start:
-            raise _truncated(task, store, facts, at.offset)
-        assert meta is not None
-        doubt = doubt_of_age(now - meta.complete_at, facts, at.offset, restoring=meta.restoring)
-        if doubt is not None:
-            for name, known in changelogs.items():
-                if known.start > 0:
-                    raise _truncated(task, name, known, 0)
-            return RestorePlan({name: known.start for name, known in changelogs.items()}, wipe=doubt)
-        starts[store] = at.offset
-    return RestorePlan(starts)
-
-
-def without_emptied(
-    meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
-) -> TaskMeta | None:
-    """The offsets without those of ``stores`` that start empty because their changelog was deleted and is empty."""
-    if meta is None:
-        return None
-    emptied = {name for name in stores if name in changelogs and changelogs[name].end == 0}
-    return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
 
 
 def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
@@ -106,22 +53,6 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
         task=task,
         store=stores[0] if stores else "",
     )
-
-
-def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
-    """The reason not to replay from ``offset`` state that is ``age_s`` seconds old; None if the replay is safe."""
-    # One missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
-    # reached the end so late that it missed deletes on its way.
-    if facts.end - offset <= 1 and not restoring:
-        return None
-    if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
-        return (
-            f"the local state is {age_s:.0f} s old, and deletes older than {facts.delete_retention_s:.0f} s "
-            f"may be gone from {facts.topic}"
-        )
-    if age_s < -CLOCK_STEP_S:
-        return f"the local state is {-age_s:.0f} s in the future: the clock went back, so its age is unknown"
-    return None
 
 
 def check_inputs(
@@ -293,7 +224,8 @@ def _unfinished(task: str, store: str) -> StateIncoherent:
     )
 
 
-def _truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
+def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
+    """The error for a changelog that lacks offsets from which a store would be replayed."""
     return StateIncoherent(
         f"Task {task}: changelog {facts.topic} has offsets {facts.start} to {facts.end}, but store {store} would be "
         f"replayed from {held}: the changelog was truncated.",

@@ -18,7 +18,8 @@ from holdfast.processors.engine.runtime import restore as restores
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.rocksdb_options import RocksMemory
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
