@@ -15,10 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.schema.types import StoreSchema
-
-__all__ = ["CHANGELOG_CONFIG", "ChangelogSpec", "StoreSpec", "Subtopology", "TopicSpec", "Topology"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,9 +123,7 @@ def decode_value(stored: bytes) -> Any:
 
 def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
     return FormatUnknown(
-        f"{seen}, expected {expected}.",
-        action="Run the Holdfast version that wrote it, or a newer version.",
-        **fields,
+        f"{seen}, expected {expected}.", action="Run the Holdfast version that wrote it, or a newer version.", **fields
     )
 
 

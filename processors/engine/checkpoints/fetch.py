@@ -17,8 +17,9 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.storage.errors import StorageFailed
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
-from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, generation_of, id_of
+from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
+from holdfast.processors.engine.checkpoints.retention import manifests_of
 from holdfast.processors.engine.checkpoints.upload import Digest
 from holdfast.processors.engine.state.database import DatabaseFiles
 
@@ -98,7 +99,7 @@ class Fetcher:
         return Fetched(None, path, tuple(refused))
 
     def _manifests(self, place: Place, refused: list[Refusal]) -> Generator[None, None, list[Manifest]]:
-        names = [name for name in self.objects.sizes(place.manifests) if generation_of(name)]
+        names = manifests_of(self.objects, place)
         yield
         found = []
         for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:

@@ -295,23 +295,14 @@ class CheckpointKeeper:
         self._done[manifest.task] = manifest.meta
         self._uploads += 1
         self._bytes += uploaded.bytes_new
-        seconds = round(self._clock.monotonic() - self._job_since, 3)
-        self._last[manifest.task] = {
+        stored = {
             "checkpoint": manifest.checkpoint_id,
-            "at": manifest.created_at,
             "bytes": manifest.size,
             "bytes_new": uploaded.bytes_new,
-            "seconds": seconds,
+            "seconds": round(self._clock.monotonic() - self._job_since, 3),
         }
-        _log.info(
-            "checkpoint stored",
-            task=manifest.task,
-            checkpoint=manifest.checkpoint_id,
-            bytes=manifest.size,
-            bytes_new=uploaded.bytes_new,
-            files_shared=uploaded.files_shared,
-            seconds=seconds,
-        )
+        self._last[manifest.task] = {**stored, "at": manifest.created_at}
+        _log.info("checkpoint stored", task=manifest.task, files_shared=uploaded.files_shared, **stored)
 
     def _place(self, task: CheckpointedTask) -> Place:
         return Place(self._folder.group, task.name)

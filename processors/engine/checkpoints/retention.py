@@ -30,10 +30,10 @@ def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterat
     """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running."""
     files = objects.sizes(place.files)
     yield
-    first = sorted(_manifests(objects, place))
+    first = sorted(manifests_of(objects, place))
     yield
     marks = yield from _marks_alive(objects, place, time)
-    second = _manifests(objects, place)
+    second = manifests_of(objects, place)
     if marks:
         return
     yield
@@ -46,7 +46,8 @@ def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterat
     objects.delete(sorted(set(files) - used))
 
 
-def _manifests(objects: Objects, place: Place) -> list[str]:
+def manifests_of(objects: Objects, place: Place) -> list[str]:
+    """The names of a task's manifests, in no order."""
     return [name for name in objects.sizes(place.manifests) if generation_of(name)]
 
 

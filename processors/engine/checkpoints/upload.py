@@ -31,7 +31,7 @@ from holdfast.processors.engine.checkpoints.manifest import (
     id_of,
 )
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
-from holdfast.processors.engine.checkpoints.retention import collect
+from holdfast.processors.engine.checkpoints.retention import collect, manifests_of
 from holdfast.processors.engine.state.database import DatabaseFiles, LocalFile
 from holdfast.processors.engine.state.task_store import TaskMeta
 
@@ -97,7 +97,8 @@ class Uploader:
             generation = generation_of(before[0]) + 1 if before is not None else 1
             name = place.manifest(generation, upload)
             manifest = _manifest_of(taken, id_of(name), self.files.kind, parts)
-            yield from self._publish(name, manifest)
+            self.objects.write(name, [manifest.encode()])
+            yield
             self.objects.delete([place.mark(self.holder, upload)])
             yield
             yield from collect(self.objects, place, self.time)
@@ -112,21 +113,18 @@ class Uploader:
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
-        ours = [name for name in self.objects.sizes(place.uploads) if self._is_ours(name)]
+        start = place.mark(self.holder, "")
+        ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
         if ours:  # of failed uploads, or of a killed process
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
         yield
 
-    def _is_ours(self, mark: str) -> bool:
-        return mark.rpartition("/")[2].startswith(f"{self.holder}.")
-
     def _newest(self, place: Place) -> tuple[str, Manifest | None] | None:
-        names = [name for name in self.objects.sizes(place.manifests) if generation_of(name)]
-        if not names:
+        newest = max(manifests_of(self.objects, place), default=None)
+        if newest is None:
             return None
-        newest = max(names)
         try:
             return newest, Manifest.decode(self.objects.read(newest))
         except (ObjectMissing, ManifestDamaged, FormatUnknown):
@@ -166,10 +164,6 @@ class Uploader:
         self.objects.write(name, digest.of(self.files.read_file(taken.path, file.name)))
         self._remember(file, digest)
         return CheckpointFile(file.name, name, digest.size, digest.hex)
-
-    def _publish(self, name: str, manifest: Manifest) -> Iterator[None]:
-        self.objects.write(name, [manifest.encode()])
-        yield
 
     def _checksum(self, path: Path, file: LocalFile) -> str:
         if file.identity not in self.known:

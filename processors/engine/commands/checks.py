@@ -136,11 +136,7 @@ def settle(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, N
 
 
 def commit_apart(
-    worker: Owner,
-    task: Task,
-    ticket: Ticket,
-    writes: Mapping[str, Writes],
-    inputs: Mapping[str, int],
+    worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], inputs: Mapping[str, int]
 ) -> Generator[None, None, None]:
     """Commit writes of one task, by store, and new positions; the task has no other uncommitted work."""
     while True:

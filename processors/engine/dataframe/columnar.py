@@ -149,10 +149,6 @@ class ColumnarAggregation:
         """An estimate of the memory that changed rows will take in the overlay."""
         return int(np.count_nonzero(self._dirty)) * (ROW_BYTES + self._state_bytes)
 
-    def rows_bytes(self) -> int:
-        """An estimate of the memory of all rows."""
-        return len(self._dirty) * (ROW_BYTES + COLUMN_BYTES * len(self._columns))
-
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _run(

@@ -52,10 +52,7 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; the last two may be empty unless
 #: ``Run.wants_metadata``.
-RunFunction = Callable[
-    [Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]],
-    None,
-]
+RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
 @dataclass(frozen=True, slots=True)

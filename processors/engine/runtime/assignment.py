@@ -277,11 +277,7 @@ class Assignment:
         return facts
 
     def _open(
-        self,
-        task: Task,
-        facts: Mapping[str, ChangelogFacts],
-        committed: Mapping[str, int | None],
-        looked_at: float,
+        self, task: Task, facts: Mapping[str, ChangelogFacts], committed: Mapping[str, int | None], looked_at: float
     ) -> None:
         """Open a task's store and begin its replay, or fetch a checkpoint first."""
         store = None

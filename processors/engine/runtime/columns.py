@@ -76,10 +76,7 @@ class ColumnarStream:
 
 
 def columnar_stream(
-    frame: StreamingDataFrame,
-    states: Mapping[str, StoreState],
-    outboxes: Outboxes,
-    record_bytes_max: Mapping[str, int],
+    frame: StreamingDataFrame, states: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
 ) -> ColumnarStream | None:
     """The stream by columns; None when it does not have the form that the module draws."""
     if len(frame.source.children) != 1:

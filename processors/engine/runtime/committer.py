@@ -27,6 +27,7 @@ from holdfast.infra.kafka.errors import (
     ProducerFenced,
     TransactionAborted,
 )
+from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.assignment import Assignment
@@ -42,10 +43,6 @@ _log = structlog.get_logger("runtime.committer")
 ABORTS_MAX = 20
 #: A worker fenced more times in a row stops: two live processes with one slot would fence each other forever.
 FENCED_MAX = 3
-
-
-#: Seconds after which the broker aborts an open transaction.
-TRANSACTION_S = 15.0
 
 
 class Outcome(Enum):

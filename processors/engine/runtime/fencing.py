@@ -1,8 +1,8 @@
 """Fencing by the heir: end the transaction that a dead owner left open, without waiting for the broker's timeout.
 
 A worker killed in mid-commit leaves a transaction open on its tasks' changelogs, and pending offsets. The next owner
-would wait until the broker ends them, 15 s after they began or later. The heir knows the owner's transactional id from
-the changelog that it followed, and fences it: the broker then ends the transaction.
+would wait until the broker ends them, ``TRANSACTION_S`` after they began or later. The heir knows the owner's
+transactional id from the changelog that it followed, and fences it: the broker then ends the transaction.
 
 Why this is safe: only the worker that the group gave the partition to does it, and only while a transaction is open on
 the changelog. A live owner ends its transaction before it gives a partition back; an owner that could not do so was

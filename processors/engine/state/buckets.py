@@ -85,14 +85,6 @@ def bucket_of(key: bytes) -> int:
     return int(xxh64_intdigest(key, SEED)) & (BUCKETS - 1)
 
 
-def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
-    """The fingerprints of the buckets of a set of pairs."""
-    found, rest = BucketPrints(), iter(pairs)
-    while batch := list(islice(rest, BATCH_PAIRS)):
-        found.add_pairs(*zip(*batch, strict=True))
-    return found
-
-
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:
     """The values of each key in the wanted buckets; a list with more than one value shows a duplicate key."""
     found: dict[bytes, list[bytes]] = {}

@@ -7,8 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of, buckets_of, in_buckets
+from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of, in_buckets
 from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, Fingerprint, fingerprint_of, pair_hash
+from tests.bucketing import buckets_of
 
 PAIRS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=40)), max_size=60)
 
