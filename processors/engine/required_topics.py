@@ -218,13 +218,9 @@ def check_before_start(
                 "`auto_create_topics=True`.",
                 cause={"changelog": "changelog-missing", "source topic": "source-missing"}.get(stage.role, ""),
                 topic=stage.spec.name,
-                store=_store_of(topology, stage.spec.name),
+                store=topology.store_of(stage.spec.name),
             )
     return ProvisionPlan(tuple(stage for stage in decided.stages if isinstance(stage, CreateTopic)), ())
-
-
-def _store_of(topology: Topology, topic: str) -> str | None:
-    return next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None)
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:
@@ -264,15 +260,10 @@ def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
 
 
 def _reasons(spec: TopicSpec, brokers: int | None) -> tuple[str, ...]:
-    copies = (
-        ()
-        if brokers is None or spec.replication is None
-        else (
-            f"replication {spec.replication}, {MIN_INSYNC} {spec.config.get(MIN_INSYNC)}: "
-            f"{durability(brokers, spec.replication).why}",
-        )
-    )
-    return (*copies, *_why(spec.config))
+    if brokers is None or spec.replication is None:
+        return _why(spec.config)
+    copies = f"replication {spec.replication}, {MIN_INSYNC} {spec.config.get(MIN_INSYNC)}"
+    return (f"{copies}: {durability(brokers, spec.replication).why}", *_why(spec.config))
 
 
 def _why(config: Mapping[str, str]) -> tuple[str, ...]:

@@ -73,11 +73,13 @@ class Topology:
         """The changelog topic of a store; None without changelogs."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
+    def store_of(self, changelog: str) -> str | None:
+        """The store of a changelog topic; None for any other topic."""
+        return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
+
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
-        dead_letter = [] if self.dead_letter is None else [self.dead_letter]
-        specs = [*self.outputs, *dead_letter, *(changelog.topic for changelog in self.changelogs)]
-        return [spec.name for spec in specs]
+        return [spec.name for spec in self.topics()[len(self.inputs) :]]
 
     def subtopology_of(self, topic: str) -> Subtopology:
         """The subtopology that reads an input topic."""
@@ -92,7 +94,7 @@ class Topology:
         )
 
     def topics(self) -> tuple[TopicSpec, ...]:
-        """All topics that the processor reads or writes."""
+        """All topics that the processor reads or writes, inputs first."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
         return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
 
 KEY_VERSION = 1
 VALUE_VERSION = 1
@@ -45,10 +45,8 @@ encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
 
-class FormatUnknown(HoldfastError):
+class FormatUnknown(BadConfiguration):
     """Bytes on disk or in a changelog have a format version that this code can't read."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ValueNotStorable(HoldfastError):

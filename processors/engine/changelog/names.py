@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 
 #: Kafka's limit of a topic name, in characters.
 TOPIC_NAME_MAX = 249
@@ -14,10 +14,8 @@ SHADOW_NAME_MAX = 110
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class IllegalName(HoldfastError):
+class IllegalName(BadConfiguration):
     """Kafka refuses a name."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def check_name(name: str, what: str) -> str:

@@ -14,7 +14,7 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manife
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import doubt_of_age
 
-#: A checkpoint is used if it saves the replay of this many changelog offsets, and of at least half of all offsets.
+#: A checkpoint is looked for if a replay has this many changelog offsets, and used if it saves as many and half of all.
 SPARES_AT_LEAST = 1_000
 
 
@@ -41,14 +41,6 @@ class Refusal:
 
     checkpoint_id: str
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The usable checkpoints, the best first, and the refused ones."""
-
-    usable: tuple[Manifest, ...]
-    refused: tuple[Refusal, ...]
 
 
 #: A download without a new byte for this many seconds is given up.
@@ -83,12 +75,7 @@ class Patience:
         return None if took <= bound else f"the download took {took:.0f} s, longer than a replay would"
 
 
-def worth_looking(replay: int) -> bool:
-    """Whether a replay of this many offsets is long enough to look for a checkpoint."""
-    return replay >= SPARES_AT_LEAST
-
-
-def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
+def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], list[Refusal]]:
     """Divides checkpoints into usable ones, the shortest tail first, and refused ones."""
     usable: list[Manifest] = []
     refused: list[Refusal] = []
@@ -99,7 +86,7 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
         else:
             refused.append(Refusal(manifest.checkpoint_id, why))
     usable.sort(key=lambda manifest: (tail_of(manifest, wanted), manifest.checkpoint_id))
-    return Choice(tuple(usable), tuple(refused))
+    return usable, refused
 
 
 def refusal(manifest: Manifest, wanted: Wanted) -> str | None:

@@ -21,9 +21,7 @@ from holdfast.processors.engine.state.store import Writes
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
     """The running tasks that have all of these stores, in these partitions (None: all that the worker owns).
 
-    Raises:
-        CommandWrong: The processor has no store of that name, or no task has all of the stores.
-        CommandRefused: The worker does not own the partitions, or does not run them yet.
+    Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not run the partitions.
     """
     topology = worker.topology
     known = [spec.name for spec in topology.stores]
@@ -76,9 +74,7 @@ def check_paused(worker: Owner) -> None:
 def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = None) -> dict[str, dict[str, int]]:
     """By task, topic to the next offset to read, checked against the offsets that the topics have.
 
-    Raises:
-        CommandWrong: The topic does not have an offset, or the processor does not read the topic.
-        CommandRefused: The worker does not own a partition, or is not paused.
+    Raises CommandWrong for an offset or a topic that is not read, CommandRefused for a partition of another worker.
     """
     if not positions and within is not None:
         return {}

@@ -87,11 +87,9 @@ def _side_by_side(
 
 
 class Replay:
-    """A complete replay of one changelog partition into a scratch database.
+    """A complete replay of one changelog partition into an empty scratch database, as the entries of ``store``.
 
-    Args:
-        bounds: Its first offset, and the high watermark at which the replay ends.
-        store: The store name of the entries in the database.
+    ``bounds`` are its first offset, and the high watermark at which the replay ends.
     """
 
     def __init__(

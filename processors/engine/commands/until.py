@@ -1,9 +1,4 @@
-"""The command ``until``: a worker that rebuilds a store reads its inputs up to given offsets, and commits.
-
-Invariants:
-    - A bounded worker processes no record at or past its bound, and none of a partition without a bound.
-    - Bounds live as long as the process: a restarted worker reads nothing until it gets bounds again.
-"""
+"""The command ``until``: a worker that rebuilds a store reads its inputs up to bounds (``reach``), and commits."""
 
 from __future__ import annotations
 
@@ -132,7 +127,11 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
                 yield
                 for task in tasks.values():
                     check_running(task, ticket)
-                for place in _empty(gap, _waiting(bounds, tasks), ticket):
+                try:
+                    empty = gap.found(_waiting(bounds, tasks))
+                except KafkaFailed as failure:
+                    raise CommandFailed(failure.message, action=failure.action, done=ticket.done) from failure
+                for place in empty:
                     tasks[place].positions[place.topic] = bounds[place]
             for task in tasks.values():
                 yield from settle(worker, task, ticket)
@@ -145,13 +144,6 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
     for place in bounds:
         told.setdefault(place.topic, {})[str(place.number)] = tasks[place].committed[place.topic]
     return {"positions": told}
-
-
-def _empty(gap: Gap, waiting: Mapping[Partition, tuple[int, int]], ticket: Ticket) -> list[Partition]:
-    try:
-        return gap.found(waiting)
-    except KafkaFailed as failure:
-        raise CommandFailed(failure.message, action=failure.action, done=ticket.done) from failure
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:

@@ -25,6 +25,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol
@@ -338,12 +339,8 @@ def _reader_of(aggregation: Aggregation) -> _Reader:
     fields = list(dict.fromkeys(made.of for made in aggregation.columns.values() if isinstance(made.of, str)))
     narrow = None
     if not any(made.kind != "count" and not isinstance(made.of, str) for made in aggregation.columns.values()):
-        names = {f"field_{number}": field for number, field in enumerate(fields)}
-        try:
-            row = msgspec.defstruct("Row", [(name, Any, _ABSENT) for name in names], rename=names, gc=False)
-        except (TypeError, ValueError):
-            row = None
-        narrow = None if row is None else msgspec.json.Decoder(row).decode
+        with suppress(Unfit):
+            narrow = msgspec.json.Decoder(_struct("Row", fields, Any, _ABSENT)).decode
     readers = [(field, attrgetter(f"field_{number}")) for number, field in enumerate(fields)]
 
     def read(values: Sequence[bytes]) -> list[Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.state.keys import store_prefix
@@ -23,10 +23,8 @@ DEFAULT_STORE = "default"
 AGGREGATE_STORE = "aggregate"
 
 
-class StepInvalid(HoldfastError):
+class StepInvalid(BadConfiguration):
     """The declaration of a step can't run."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 _NOT_RENAMED: Mapping[str, str] = {}
@@ -221,14 +219,12 @@ def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> t
         SchemaInvalid: A model can't become columns.
     """
     aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
-    return tuple(
-        StoreSpec(
-            store, tuple(topics), "aggregation", columns=aggregations[store].describe(), schema=schemas.get(store)
-        )
-        if store in aggregations
-        else StoreSpec(store, tuple(topics), schema=schemas.get(store))
-        for store, topics in users.items()
-    )
+    described = []
+    for store, topics in users.items():
+        made = aggregations.get(store)
+        kind, columns = ("key-value", ()) if made is None else ("aggregation", made.describe())
+        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store)))
+    return tuple(described)
 
 
 def _modelled(store: str | None, model: Any) -> Any:

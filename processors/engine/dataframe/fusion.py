@@ -66,11 +66,7 @@ class Run:
 def compile_run(
     source: Node, stores: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
 ) -> Run:
-    """All steps of one stream as a function of a run of messages.
-
-    Args:
-        record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
-    """
+    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit."""
     writer = _Writer(stores, outboxes, record_bytes_max)
     try:
         function = writer.compile(source)

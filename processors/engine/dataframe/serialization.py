@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
 
 Deserializer = Callable[[bytes], Any]
 Serializer = Callable[[Any], bytes]
@@ -15,10 +15,8 @@ Serializer = Callable[[Any], bytes]
 _encode_json = msgspec.json.Encoder().encode
 
 
-class SerializerUnknown(HoldfastError):
+class SerializerUnknown(BadConfiguration):
     """No (de)serializer has this name."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ValueUnreadable(HoldfastError):

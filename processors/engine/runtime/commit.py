@@ -87,11 +87,6 @@ def prepare(tasks: Sequence[Task]) -> Commit:
     )
 
 
-def flush_outputs(producer: TransactionProducer) -> None:
-    """Flush the outputs of at-least-once before step 1, so that no commit lacks its outputs."""
-    producer.flush(FLUSH_TIMEOUT_S)
-
-
 def produce_changelogs(
     commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str], owner: str
 ) -> None:

@@ -61,11 +61,9 @@ def is_due(
     """Whether a commit is due now.
 
     Args:
-        uncommitted: Messages since the last commit.
         commit_every: Commit after this many messages; 0 for no such limit.
         remaining_s: Seconds until the commit of the interval; not positive when it has passed.
         dirty_bytes: Size of the uncommitted state in bytes. It is asked last, because it costs a sum over all tasks.
-        overlay_bytes_max: Commit above this size, in bytes.
     """
     if not uncommitted:
         return False

@@ -235,7 +235,7 @@ class Committer:
     def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
         if not self._options.exactly_once:
             assert self._outputs is not None
-            commits.flush_outputs(self._outputs)
+            self._outputs.flush(commits.FLUSH_TIMEOUT_S)  # before step 1, so that no commit lacks its outputs
         if not self._transactional:
             commits.commit_offsets(pending, member)
             return
@@ -293,13 +293,10 @@ class Committer:
         raise OwnershipLost from why
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Ask Kafka whether a commit without an answer happened; return only when it did not.
+        """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.
 
         The new offsets alone don't prove that the commit was ours: a later owner may have read the same records with
         other results. So the overlay is never written; a replay writes what was committed.
-
-        Raises:
-            OwnershipLost: The commit happened, or another owner committed: join again and replay the changelog.
         """
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
         self._replace_producer()

@@ -1,7 +1,5 @@
 """The worker's loop: one thread that polls, processes, commits, restores and answers requests, in turns.
 
-A commit is due (``commit_pace.is_due``) at ``commit_every`` messages, at its interval, or at a full overlay.
-
     STARTING ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
                     any of them ──► WAITING (no broker) ──► back
                     any of them ──► FAILED

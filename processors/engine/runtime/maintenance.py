@@ -88,11 +88,6 @@ class Maintenance:
         # The start time makes ids differ after a restart: a query for an old command never finds a new one.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
-    def _reseed(self) -> None:
-        """Begin the re-seed of assigned tasks; it runs before any command."""
-        ticket = self._ticket("reseed")
-        self._take(ticket, self._commands.reseed(self._worker, ticket))
-
     def hold(self) -> None:
         """Pause all inputs until the command ends."""
         self.holds = True
@@ -116,7 +111,8 @@ class Maintenance:
     def step(self) -> None:
         """Run one step of the running command, if there is one; the error of a commit also ends the session."""
         if self._running is None and self._worker.assignment.reseeds.waiting:
-            self._reseed()
+            ticket = self._ticket("reseed")
+            self._take(ticket, self._commands.reseed(self._worker, ticket))
         if self._running is None:
             return
         ticket, work = self._running

@@ -144,7 +144,7 @@ class TaskRestore:
 class Restorer:
     """Restores any number of tasks at once, with one consumer; a step reads at most ``records_max`` records."""
 
-    def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
+    def __init__(self, cluster: Cluster, records_max: int = RECORDS_PER_STEP) -> None:
         self._records_max = records_max
         self._cluster = cluster
         self._clock = cluster.clock
@@ -220,9 +220,8 @@ class Restorer:
             self._assign()
         if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
             reading = any(not restore.done for restore in self._tasks.values())
-            most = min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP)
             with _uncollected():
-                batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
+                batches, ends = self._consumer.poll(self._records_max, timeout_s if reading else min(timeout_s, 0.01))
                 self._apply(batches)
             self._advance(ends)
             self._note_in_time(idle=not batches)
@@ -337,7 +336,7 @@ class Restorer:
                 if self._consumer is not None:
                     self._consumer.drop(list(restore.replays))
                 if restore.bulk and store is not None:
-                    store.flush_soon()
+                    store.flush(wait=False)
             restore.flushing = True
             if restore.bulk and store is not None:
                 if store.flushing:  # beside the loop, so that other tasks are replayed meanwhile

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.infra.errors import HoldfastError
@@ -68,7 +69,7 @@ class SameChangelogs:
             if self._names and now >= self._next_at:
                 self._look = _Look(self._cluster, self._names)
             return
-        if not self._look.done:
+        if self._look.thread.is_alive():
             return
         seen, self._look = self._look.seen, None
         found = None if seen is None else parted(tasks, seen)
@@ -92,17 +93,12 @@ class _Look:
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()
         self._names = names
-        self.done = False
         #: None when Kafka did not answer.
         self.seen: Mapping[str, str | None] | None = None
         self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        try:
+        with suppress(HoldfastError):  # the loop reports unreachable brokers
             facts = self._topics.describe(self._names)
             self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}
-        except HoldfastError:
-            self.seen = None  # the loop reports unreachable brokers
-        finally:
-            self.done = True

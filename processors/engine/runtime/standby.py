@@ -29,7 +29,12 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TopicView
 from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import ChangelogFacts, check_restore_age, delete_retention_s
+from holdfast.processors.engine.state.coherence import (
+    ChangelogFacts,
+    changelog_missing,
+    check_restore_age,
+    delete_retention_s,
+)
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
@@ -79,10 +84,8 @@ class _Standby:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Changelog:
-    facts: TopicFacts
-    starts: Mapping[int, int]
+#: The facts of a changelog, and its first offset by partition.
+_Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
@@ -239,12 +242,11 @@ class Standbys:
         for store in standby.stores:
             spec = self._topology.changelog_of(store)
             assert spec is not None
-            known = self._changelog(spec.name)
+            seen, starts = self._changelog(spec.name)
             if spec.name not in ends:
                 ends[spec.name] = self._view().end_offsets(spec.name, committed=False)
-            retention_s = delete_retention_s(known.facts)
-            start, end = known.starts.get(standby.partition, 0), ends[spec.name].get(standby.partition, 0)
-            facts[store] = ChangelogFacts(spec.name, known.facts.topic_id, start, end, retention_s)
+            start, end = starts.get(standby.partition, 0), ends[spec.name].get(standby.partition, 0)
+            facts[store] = ChangelogFacts(spec.name, seen.topic_id, start, end, delete_retention_s(seen))
         return facts
 
     def _changelog(self, name: str) -> _Changelog:
@@ -252,13 +254,8 @@ class Standbys:
         if known is None:
             described = self._view().describe([name])
             if name not in described:
-                raise StateIncoherent(
-                    f"Changelog {name} does not exist.",
-                    action="Run `holdfast status` and repair the changelog: the tasks' owners need it, too.",
-                    cause="changelog-missing",
-                    topic=name,
-                )
-            known = self._changelogs[name] = _Changelog(described[name], self._view().start_offsets(name))
+                raise changelog_missing(name, self._topology)
+            known = self._changelogs[name] = described[name], self._view().start_offsets(name)
         return known
 
     def _replay(self) -> None:

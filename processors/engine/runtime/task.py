@@ -195,10 +195,8 @@ class Task:
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
 
-        Records before ``positions`` are not new; they are skipped.
-
-        Raises:
-            Exception: ``on_failure`` raised; the records before the failed one are processed.
+        Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
+        failed one are processed.
         """
         topic = batch.partition.topic
         stream = self._streams[topic]

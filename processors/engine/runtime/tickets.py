@@ -36,11 +36,6 @@ class Ticket:
     result: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether the command is done or failed."""
-        return self.phase in (TicketPhase.DONE, TicketPhase.FAILED)
-
     def told(self) -> dict[str, Any]:
         """The ticket as JSON-ready data, as the route ``/maintenance`` shows it."""
         return {**asdict(self), "phase": self.phase.value}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 
 #: Columns that every table has; a typed column of the same name gets an underscore at its end.
 RESERVED = frozenset(
@@ -21,10 +21,8 @@ RESERVED = frozenset(
 ANY_STATE_KEY = "*"
 
 
-class SchemaInvalid(HoldfastError):
+class SchemaInvalid(BadConfiguration):
     """A model can't become columns."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)

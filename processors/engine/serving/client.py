@@ -64,26 +64,6 @@ class ProcessorClient:
             return None
         return status if status is not None and status.processor == self.processor else None
 
-    def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether the worker answers ``/health`` and its loop is alive."""
-        answer = self._get("/health", timeout_s)
-        return answer is not None and answer.is_success
-
-    def ready(self, timeout_s: float = 2.0) -> tuple[bool, str]:
-        """Whether the worker is ready (``/ready``), and if not, the reason."""
-        answer = self._get("/ready", timeout_s)
-        if answer is None:
-            return False, "it doesn't answer"
-        try:
-            return answer.is_success, str(answer.json().get("reason", ""))
-        except (ValueError, AttributeError):
-            return False, f"it answered {answer.status_code}"
-
-    def metrics(self, timeout_s: float = 2.0) -> str | None:
-        """The worker's ``/metrics`` in Prometheus' text format; None when the worker does not answer."""
-        answer = self._get("/metrics", timeout_s)
-        return answer.text if answer is not None and answer.is_success else None
-
     def last_heartbeat(self, pid: int | None) -> datetime | None:
         """The last heartbeat of the process with this pid; None when it has no endpoint file.
 
@@ -190,12 +170,8 @@ class ProcessorClient:
     def until(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: Tell = _no_one) -> dict[str, Any]:
         """Let a worker that rebuilds a store read its inputs up to these offsets, and no further.
 
-        Args:
-            positions: Topic to partition to the first offset that is not processed.
-            tell: Called with the ticket at each look: ``done`` of ``total``, in offsets.
-
-        Returns:
-            ``positions``: topic to partition to the committed offset, equal to the requested one.
+        ``tell`` gets the ticket at each look: ``done`` of ``total``, in offsets. The result has under ``positions`` the
+        committed offsets, which equal the requested ones.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -208,10 +184,9 @@ class ProcessorClient:
         timeout_s: float = COMMAND_TIMEOUT_S,
         tell: Tell = _no_one,
     ) -> dict[str, Any]:
-        """Make a store of a paused worker equal to another changelog, byte for byte.
+        """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
 
         Args:
-            changelog: The other changelog, which has no writer.
             upto: By partition, the next offset at its end. Only these partitions are changed.
             positions: Offsets to read the inputs from, committed together with their task's last change.
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import structlog
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.serving.guard import Guard
 
@@ -41,10 +41,8 @@ _DRAIN_S = 1.0
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 
-class ServingImpossible(HoldfastError):
+class ServingImpossible(BadConfiguration):
     """The server can't listen on its address or port; fields: ``host``, ``port``."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
@@ -137,7 +138,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
             "last_at": committer.last_at,
             "last_ms": None if committer.last_s is None else round(committer.last_s * 1000, 3),
             "latency": {
-                "bounds_s": list(committer.latency.bounds),
+                "bounds_s": list(COMMIT_BOUNDS_S),
                 "counts": list(committer.latency.counts),
                 "sum_s": round(committer.latency.sum_s, 6),
             },

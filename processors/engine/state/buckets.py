@@ -76,9 +76,6 @@ class BucketPrints:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def __repr__(self) -> str:
-        return f"BucketPrints({self.whole.hex})"
-
 
 def bucket_of(key: bytes) -> int:
     """The number of a key's bucket."""

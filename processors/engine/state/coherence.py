@@ -179,7 +179,7 @@ def source_missing(topic: str) -> TopicUnusable:
 
 def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
     """The error for a missing changelog."""
-    store = next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None)
+    store = topology.store_of(topic)
     return StateIncoherent(
         f"Changelog {topic} is not there.",
         action=_from_local(store or "STORE"),

@@ -118,9 +118,7 @@ class _Cell:
 class StoreState:
     """One store of one task. The runtime points it at the key of each message before the function runs.
 
-    Args:
-        topic: The changelog; empty without one.
-        record_bytes_max: The changelog's limit for key and value of a record, in bytes.
+    ``topic`` is empty without a changelog. ``record_bytes_max`` limits key and value of its records together.
     """
 
     __slots__ = (

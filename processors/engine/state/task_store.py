@@ -111,11 +111,12 @@ class TaskStore:
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
-        self._bulk = bulk_records is not None
+        #: Whether the database is in bulk mode.
+        self.in_bulk = bulk_records is not None
         try:
             self._database = databases.open(path, bulk_records)
         except DatabaseCorrupt as damage:
-            self._bulk = False
+            self.in_bulk = False
             self._move_aside(str(damage))
             self._database = self._open_new()
         except Exception as failure:
@@ -164,32 +165,22 @@ class TaskStore:
                 last = first + BATCH_OPERATIONS_MAX
                 self._database.load(keys[first:last], values[first:last])
 
-    @property
-    def in_bulk(self) -> bool:
-        """Whether the database is in bulk mode."""
-        return self._bulk
-
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for about ``records`` calls of ``load``; reads may be slow until ``end_bulk``."""
-        self._bulk = True
+        self.in_bulk = True
         with self._watched("opened"):
             self._database.begin_bulk(records)
 
     def end_bulk(self) -> None:
-        """Flushes and ends bulk mode. To avoid the wait, call ``flush_soon`` first, until ``flushing`` is false."""
+        """Flushes and ends bulk mode; to avoid the wait, ``flush(wait=False)`` first, until ``flushing`` is false."""
         with self._watched("flushed"):
             self._database.end_bulk()
-        self._bulk = False
+        self.in_bulk = False
 
-    def flush(self) -> None:
-        """Flushes, and waits for the end of the flush."""
+    def flush(self, *, wait: bool = True) -> None:
+        """Flushes; without ``wait`` in the background, and ``flushing`` is true until it ends."""
         with self._watched("flushed"):
-            self._database.flush()
-
-    def flush_soon(self) -> None:
-        """Starts a flush in the background; ``flushing`` is true until it ends."""
-        with self._watched("flushed"):
-            self._database.flush(wait=False)
+            self._database.flush(wait=wait)
 
     @property
     def flushing(self) -> bool:
@@ -213,8 +204,7 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        Args:
-            on_wait: Called about twice a second until the end. It may close the store; ``close`` waits for the end.
+        ``on_wait`` is called about twice a second until the end. It may close the store; ``close`` waits for the end.
         """
         failures: list[Exception] = []
 
@@ -246,7 +236,7 @@ class TaskStore:
         if self._compaction is not None:
             self._compaction.join()
         try:
-            if self._bulk and self.failure is None:
+            if self.in_bulk and self.failure is None:
                 self._database.flush()
         except Exception as failure:
             _log.error("state was not flushed: it is replayed", path=str(self.path), error=str(failure)[:200])
@@ -264,7 +254,7 @@ class TaskStore:
             self._databases.delete(self.path)
         except Exception as failure:
             raise _disk_failed(self.path, "emptied", failure) from failure
-        self._bulk = False
+        self.in_bulk = False
         self._database = self._open_new()
 
     def _open_new(self) -> Database:

@@ -61,7 +61,7 @@ store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.arg
 store.begin_bulk(100_000)
 store.load([b"%d" % number for number in range(20_000)], [bytes(100)  + b"%d" % number for number in range(20_000)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
-store.flush_soon()
+store.flush(wait=False)
 while store.flushing:
     pass
 try:

@@ -8,11 +8,12 @@ import pytest
 from holdfast.processors.engine.changelog.format import ValueNotStorable, key_prefix
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
-from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.engine.state.fingerprint import fingerprint_of
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.store import CELLS_MAX, FOUND_ALL_MAX, StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from tests.bucketing import one_by_one
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ def test_a_checkpoint_has_the_same_fingerprint(backend, tmp_path):
     assert len(pairs) == 100
     assert fingerprint_checkpoint(tmp_path / "copy", "s") == fingerprint_of(reversed(pairs))
     assert fingerprint_of(pairs[:50]) + fingerprint_of(pairs[50:]) == fingerprint_of(pairs)
-    assert Fingerprint().add(*pairs[0]).add(*pairs[1]) == fingerprint_of(pairs[:2])
+    assert one_by_one(pairs[:2]) == fingerprint_of(pairs[:2])
 
 
 def test_a_corrupt_store_is_moved_aside_and_starts_empty(tmp_path):
