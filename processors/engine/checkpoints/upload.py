@@ -97,8 +97,7 @@ class Uploader:
             generation = generation_of(before[0]) + 1 if before is not None else 1
             name = place.manifest(generation, upload)
             manifest = _manifest_of(taken, id_of(name), self.files.kind, parts)
-            self.objects.write(name, [manifest.encode()])
-            yield
+            yield from self._publish(name, manifest)
             self.objects.delete([place.mark(self.holder, upload)])
             yield
             yield from collect(self.objects, place, self.time)
@@ -164,6 +163,10 @@ class Uploader:
         self.objects.write(name, digest.of(self.files.read_file(taken.path, file.name)))
         self._remember(file, digest)
         return CheckpointFile(file.name, name, digest.size, digest.hex)
+
+    def _publish(self, name: str, manifest: Manifest) -> Iterator[None]:
+        self.objects.write(name, [manifest.encode()])
+        yield
 
     def _checksum(self, path: Path, file: LocalFile) -> str:
         if file.identity not in self.known:
