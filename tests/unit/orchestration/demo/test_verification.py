@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from holdfast.orchestration.demo.sequences import SequenceCheck
 from holdfast.orchestration.demo.verification import Copies, ProcessorVerdict, Verdict
-from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 
-PRINT = Fingerprint().add(b"key", b"value")
+PRINT = fingerprint_of([(b"key", b"value")])
 GOOD = ProcessorVerdict(
     processor="fleet",
     keys=1,
