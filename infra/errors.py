@@ -62,5 +62,11 @@ class HoldfastError(Exception):
         }
 
 
+class BadConfiguration(HoldfastError):
+    """A declaration, a setting or a right must be corrected first; a restart does not help."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (str, int, float, bool))

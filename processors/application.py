@@ -297,7 +297,7 @@ class Application:
             databases: Databases of the local state; None opens those of ``state_backend``.
             storage: The checkpoint store; None takes the settings.
         """
-        from holdfast.processors.engine.checkpoints.opening import open_keeper
+        from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.state.folder import StateFolder
 

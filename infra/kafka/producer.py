@@ -37,6 +37,8 @@ from holdfast.infra.waiting import Deadline
 
 _log = structlog.get_logger("kafka.producer")
 
+#: Seconds after which the broker aborts an open transaction.
+TRANSACTION_S = 15.0
 #: Largest ``batch.size``, bytes; the default ``max.message.bytes`` of a topic accepts it.
 BATCH_BYTES_MAX = 1_000_000
 
@@ -93,7 +95,7 @@ class EngineProducer:
         transactional_id: str | None,
         *,
         config: Mapping[str, Any] | None = None,
-        transaction_timeout_s: float = 15.0,
+        transaction_timeout_s: float = TRANSACTION_S,
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s

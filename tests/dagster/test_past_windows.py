@@ -37,7 +37,7 @@ from pathlib import Path
 import confluent_kafka
 
 import holdfast.infra.kafka.producer
-import holdfast.processors.engine.serving.checkpoint
+import holdfast.processors.engine.serving.local_checkpoints
 
 
 class Clock:
@@ -56,7 +56,7 @@ class OfThen(confluent_kafka.Producer):
 clock = Clock()
 if "holdfast.processors" in sys.orig_argv:
     holdfast.infra.kafka.producer.Producer = OfThen
-    holdfast.processors.engine.serving.checkpoint.time = clock
+    holdfast.processors.engine.serving.local_checkpoints.time = clock
 """
 
 

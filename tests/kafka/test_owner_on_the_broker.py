@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong
-from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 from tests.kafka.conftest import Stream, Worker
 
 KEYS = [b"k%d" % number for number in range(10)]

@@ -108,7 +108,7 @@ def forge(store: SimulatedObjects, check: CheckpointCheck, random: Random, numbe
         return
     content = content_of({file.name: store.objects[file.object] for file in manifest.files})
     stores = {
-        name: replace(at, topic_id=FORMER_TOPIC, offset=at.offset + random.randint(0, 30))
+        name: at._replace(topic_id=FORMER_TOPIC, offset=at.offset + random.randint(0, 30))
         for name, at in manifest.meta.stores.items()
     }
     meta = replace(manifest.meta, stores=stores)

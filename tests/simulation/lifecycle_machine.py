@@ -227,7 +227,7 @@ class SimulatedClient(ProcessorClient):
         answer = self._done_by(worker, pages[page], timeout_s, only_reads=True)
         return answer if answer is not None and answer.is_success else None
 
-    def _request(self, page: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+    def _send(self, method: str, page: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
         self._process.point(f"http:{page}:before")
         program = self._world.programs.get(self._name)
         worker = None if program is None else program.worker

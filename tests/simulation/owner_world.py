@@ -34,6 +34,7 @@ from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World, tuned
 
 #: A command is done within so many virtual seconds, whatever strikes.
 COMMAND_S = 900.0
+ENDED = (TicketPhase.DONE, TicketPhase.FAILED)
 
 
 class OwnerWorld(World):
@@ -170,13 +171,13 @@ class OwnerWorld(World):
         def over() -> bool:
             if all(one is not worker for _, one in self.workers()):
                 return True
-            return bool(refused) or (bool(begun) and begun[0].ended) or self.clock.monotonic() >= gone
+            return bool(refused) or (bool(begun) and begun[0].phase in ENDED) or self.clock.monotonic() >= gone
 
         self._until(over, COMMAND_S, "liveness")
         if begun and begun[0].error is not None:
             self.failed.append(begun[0].error["message"])
         self.failed += refused
-        if not (begun and begun[0].ended):
+        if not (begun and begun[0].phase in ENDED):
             self.rest(0.5)
         return begun[0] if begun else None
 

@@ -22,7 +22,7 @@ from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state import coherence
+from holdfast.processors.engine.state import coherence, restore_start
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing.consumers import InMemoryReplayer
@@ -276,7 +276,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 def _old_state_trusted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(coherence, "RETENTION_PART_SAFE", 1e9)
+    patch.setattr(restore_start, "RETENTION_PART_SAFE", 1e9)
 
 
 def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def _standby_reads_uncommitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _standby_counts_as_complete(patch: pytest.MonkeyPatch) -> None:
-    def plan(task: Task, store: TaskStore, facts: Any, looked_at: float) -> coherence.RestorePlan:
+    def plan(task: Task, store: TaskStore, facts: Any, looked_at: float) -> restore_start.RestorePlan:
         if task.meta.stores:
             task.meta = replace(task.meta, complete_at=looked_at)
         return original(task, store, facts, looked_at)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, FormatUnknown
+from holdfast.processors.engine.state.folder import file_name
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
 
 MANIFEST_VERSION = 1
@@ -167,7 +168,7 @@ class Place:
     @property
     def folder(self) -> str:
         """The task's folder."""
-        return f"{_word(self.processor)}/{_word(self.task)}/"
+        return f"{file_name(self.processor)}/{file_name(self.task)}/"
 
     @property
     def manifests(self) -> str:
@@ -206,7 +207,3 @@ def generation_of(manifest: str) -> int:
 def id_of(manifest: str) -> str:
     """The checkpoint's id: the manifest's name without folders and suffix."""
     return manifest.rpartition("/")[2].removesuffix(".json")
-
-
-def _word(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", name)

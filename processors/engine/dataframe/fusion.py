@@ -52,10 +52,7 @@ from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; the last two may be empty unless
 #: ``Run.wants_metadata``.
-RunFunction = Callable[
-    [Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]],
-    None,
-]
+RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +66,7 @@ class Run:
 def compile_run(
     source: Node, stores: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
 ) -> Run:
-    """All steps of one stream as a function of a run of messages.
-
-    Args:
-        source: The stream's root.
-        stores: The task's stores by name.
-        outboxes: The outboxes of the outputs.
-        record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
-    """
+    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit."""
     writer = _Writer(stores, outboxes, record_bytes_max)
     try:
         function = writer.compile(source)

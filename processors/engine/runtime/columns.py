@@ -30,12 +30,7 @@ REST_MAX = 64
 
 
 class ColumnarStream:
-    """Processes one stream of one task by columns.
-
-    Args:
-        columns: The aggregation.
-        boxes: The outboxes of its outputs.
-    """
+    """Processes one stream of one task by columns; ``boxes`` are the outboxes of its outputs."""
 
     def __init__(self, columns: ColumnarAggregation, boxes: list[Outbox]) -> None:
         self._columns, self._boxes = columns, boxes
@@ -56,11 +51,7 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run; False when nothing was done, and the steps must process it.
-
-        Raises:
-            StateFailed: The state can't be read.
-        """
+        """Process a run; False when nothing was done, and the steps must process it."""
         if last - first < RUN_MIN:
             return False
         keys, timestamps = batch.keys[first:last], batch.timestamps[first:last]
@@ -85,10 +76,7 @@ class ColumnarStream:
 
 
 def columnar_stream(
-    frame: StreamingDataFrame,
-    states: Mapping[str, StoreState],
-    outboxes: Outboxes,
-    record_bytes_max: Mapping[str, int],
+    frame: StreamingDataFrame, states: Mapping[str, StoreState], outboxes: Outboxes, record_bytes_max: Mapping[str, int]
 ) -> ColumnarStream | None:
     """The stream by columns; None when it does not have the form that the module draws."""
     if len(frame.source.children) != 1:

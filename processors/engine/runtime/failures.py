@@ -33,15 +33,7 @@ class ProcessingFailed(HoldfastError):
 
 
 class FailurePolicy:
-    """Decides about failed messages, and counts them.
-
-    Args:
-        dead_letter_topic: The topic of failed messages; None to stop at the first.
-        on_processing_error: The user's callback, called first.
-        processor: The processor's name, for the headers.
-        code_version: The processor's code version, for the headers.
-        record_bytes_max: Maximum bytes of a dead letter.
-    """
+    """Decides about failed messages, and counts them; without a dead-letter topic, the first one stops the worker."""
 
     def __init__(
         self,
@@ -60,11 +52,7 @@ class FailurePolicy:
         self.skipped = 0
 
     def __call__(self, failed: FailedMessage) -> Output | None:
-        """The dead letter of a failed message, or None to skip the message.
-
-        Raises:
-            ProcessingFailed: The callback does not skip it, and there is no dead-letter topic or it is too large.
-        """
+        """The dead letter of a failed message, or None to skip the message; raises ProcessingFailed otherwise."""
         if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
             return None

@@ -30,8 +30,6 @@ class StateFolder:
     """One slot's folder, locked until ``release``.
 
     Args:
-        state_dir: The root of all state.
-        group: The application's consumer group.
         slot: The slot; None takes the first free one.
 
     Raises:
@@ -61,12 +59,12 @@ class StateFolder:
 
     def task(self, name: str) -> Path:
         """The folder of one task's database."""
-        return self.path / _folder_of(name)
+        return self.path / file_name(name)
 
     @staticmethod
     def path_of(state_dir: Path, group: str, slot: str, name: str) -> Path:
         """The folder of one task's database, without taking the slot."""
-        return state_dir / group / slot / _folder_of(name)
+        return state_dir / group / slot / file_name(name)
 
     def check_held(self) -> None:
         """Raises StateDiskFailed if the folder was deleted or replaced since it was locked."""
@@ -139,8 +137,9 @@ class StateFolder:
             raise _not_writable(self.path, failure) from failure
 
 
-def _folder_of(task: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", task)
+def file_name(name: str) -> str:
+    """The name of a processor or a task as a legal name of a file."""
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", name)
 
 
 def _not_writable(path: Path, failure: OSError) -> StateDiskFailed:

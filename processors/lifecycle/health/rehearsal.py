@@ -33,9 +33,10 @@ from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
-from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s, plan_restore
+from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.engine.state.restore_start import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 

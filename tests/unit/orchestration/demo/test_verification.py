@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from holdfast.orchestration.demo.sequences import SequenceCheck
 from holdfast.orchestration.demo.verification import ProcessorVerdict, copies_of
 from holdfast.processors.audits.comparison import Side
-from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 
-PRINT = Fingerprint().add(b"key", b"value")
+PRINT = fingerprint_of([(b"key", b"value")])
 GOOD = ProcessorVerdict(
     processor="fleet",
     keys=1,
@@ -28,7 +28,7 @@ def moment(partition: int, **wholes: Fingerprint) -> SimpleNamespace:
 
 
 def test_copies_are_summed_over_partitions_and_the_checkpoints_comparison_counts_before_the_tables() -> None:
-    other = Fingerprint().add(b"another", b"value")
+    other = fingerprint_of([(b"another", b"value")])
     now = (moment(0, store=PRINT, changelog=PRINT), moment(1, store=other, changelog=other, warehouse=other))
     at_the_table = moment(0, store=other, changelog=other, warehouse=PRINT)
     both = PRINT + other
