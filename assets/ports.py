@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
@@ -31,7 +32,7 @@ class Cluster(Protocol):
         ...
 
     @property
-    def client_config(self) -> Mapping[str, str | int | float | bool]:
+    def client_config(self) -> ClientConfig:
         """Security settings for every client."""
         ...
 

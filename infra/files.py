@@ -1,4 +1,4 @@
-"""Files that several processes share: replaced whole, locked, readable by their owner only.
+"""Files that several processes share: replaced whole, locked, readable by their owner only; folders of packages.
 
 Invariants:
     - A reader sees the old content or the new content, never a part.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,3 +45,9 @@ def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
 def write_private(path: Path, text: str) -> bool:
     """As ``replace_text``, with mode 0600: for files that hold secrets."""
     return replace_text(path, text, mode=0o600)
+
+
+def package_folder(name: str) -> Path | None:
+    """The folder of an installed package, without an import of the package; None when it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
