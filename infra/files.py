@@ -24,12 +24,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
-    """Give a file this content; False when the file has the content already, and stays as it is.
+    """Give a file this content, as UTF-8; False when the file has the content already, and stays as it is.
 
-    Args:
-        path: Its folder must exist.
-        text: Written as UTF-8.
-        mode: Permissions of the new file, before the umask.
+    ``mode`` has the permissions of the new file, before the umask.
     """
     with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:

@@ -55,11 +55,7 @@ def is_running(pid: int, mark: str) -> bool:
 
 
 def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
-    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL.
-
-    Returns:
-        True when SIGTERM was enough or the process had ended before; False when it was killed.
-    """
+    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL; False when the process was killed."""
     for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
         if is_running(pid, mark):
             with suppress(ProcessLookupError):
