@@ -17,7 +17,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.infra.settings import PROJECT, MaintenanceSettings, load_settings
 from holdfast.orchestration.verbs import Verbs
 from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
@@ -141,9 +141,9 @@ class WarehouseResource(RegistryResource):
         return self._session
 
     @property
-    def maintenance(self) -> Mapping[str, float]:
-        """The settings of table maintenance, by name."""
-        return load_settings().maintenance.model_dump()
+    def maintenance(self) -> MaintenanceSettings:
+        """The settings of table maintenance."""
+        return load_settings().maintenance
 
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]
