@@ -16,7 +16,14 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from holdfast.infra.kafka.client import AWAY, library_logger
-from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from holdfast.infra.kafka.errors import (
+    READS_ON,
+    BrokerUnreachable,
+    KafkaFailed,
+    MembershipLost,
+    OutcomeUnknown,
+    TopicUnusable,
+)
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
 from holdfast.infra.waiting import retry
@@ -439,7 +446,6 @@ def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
         action = "Nothing to do: the new owner of the partitions processes the records again."
         return MembershipLost(seen, action=action, error=error.name())
     if error.retriable() or error.code() in AWAY:
-        action = "Nothing to do: the engine reads what was committed, and continues there."
-        return OutcomeUnknown(seen, action=action, error=error.name())
+        return OutcomeUnknown(seen, action=READS_ON, error=error.name())
     action = "Give this client the right `Read` on its consumer group; the records are processed again."
     return KafkaFailed(seen, action=action, error=error.name())

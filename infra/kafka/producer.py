@@ -23,6 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import (
+    READS_ON,
     AccessRefused,
     BrokerUnreachable,
     KafkaFailed,
@@ -68,6 +69,7 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.FENCED_INSTANCE_ID,
 )
+_TWO_PROCESSES = "Nothing is lost. Make sure that no two processes run with the same slot."
 #: Kafka refuses such a record each time.
 _FOR_GOOD = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -234,7 +236,7 @@ class EngineProducer:
         if left:
             raise OutcomeUnknown(
                 f"Kafka did not acknowledge {left} records within {timeout_s:g} s.",
-                action="Nothing to do: the engine reads what was committed, and continues there.",
+                action=READS_ON,
             )
 
     def _flush_step(self) -> int:
@@ -264,11 +266,7 @@ class EngineProducer:
             except KafkaException as reason:
                 error = reason.args[0]
             if error.code() not in _FENCED and error.code() not in _FOR_GOOD:
-                return TransactionAborted(
-                    f"The transaction failed before a record for {topic} was sent: {error.name()} ({error.str()}).",
-                    action="Nothing to do: the batch is processed again.",
-                    error=error.name(),
-                )
+                return _aborted(f"The transaction failed before a record for {topic} was sent", error)
         return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
@@ -278,12 +276,7 @@ class EngineProducer:
         if error.code() in _FENCED:
             return self._translate(error, "deliver the records")
         if not error.fatal() and error.code() not in _FOR_GOOD:
-            return TransactionAborted(
-                f"Kafka did not accept a record for {place}: {error.name()} ({error.str()}).",
-                action="Nothing to do: the batch is processed again.",
-                error=error.name(),
-                place=place,
-            )
+            return _aborted(f"Kafka did not accept a record for {place}", error)
         missing = self._missing_right(error, f"write to {place}", place.rpartition("[")[0])
         return missing or _refused_for_good(f"Kafka refused a record for {place}:", error)
 
@@ -296,7 +289,7 @@ class EngineProducer:
                 return self._translate(failure.args[0], what)
         return ProducerFenced(
             f"The producer failed for good when it was asked to {what}.",
-            action="Nothing is lost. Make sure that no two processes run with the same slot.",
+            action=_TWO_PROCESSES,
         )
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
@@ -363,21 +356,17 @@ class EngineProducer:
         if error.code() in _FENCED:
             return ProducerFenced(
                 f"A newer producer took over before this one could {what}: {seen}.",
-                action="Nothing is lost. Make sure that no two processes run with the same slot.",
+                action=_TWO_PROCESSES,
                 error=error.name(),
             )
         if error.code() in _FOR_GOOD:
             return _refused_for_good(f"Kafka refused to {what}:", error)
         if error.txn_requires_abort():
-            return TransactionAborted(
-                f"Kafka failed to {what}: {seen}. The transaction must be aborted.",
-                action="Nothing to do: the batch is processed again.",
-                error=error.name(),
-            )
+            return _aborted(f"Kafka failed to {what}, so the transaction must be aborted", error)
         if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
             return OutcomeUnknown(
                 f"Kafka gave no answer in time to the request to {what}: {seen}.",
-                action="Nothing to do: the engine reads what was committed, and continues there.",
+                action=READS_ON,
                 error=error.name(),
             )
         return KafkaFailed(
@@ -396,6 +385,11 @@ class EngineProducer:
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
         if error is not None and self._refused is None and error.code() not in purged:
             self._refused = (error, f"{message.topic()}[{message.partition()}]")
+
+
+def _aborted(seen: str, error: KafkaError) -> TransactionAborted:
+    action = "Nothing to do: the batch is processed again."
+    return TransactionAborted(f"{seen}: {error.name()} ({error.str()}).", action=action, error=error.name())
 
 
 def _refused_for_good(begin: str, error: KafkaError) -> KafkaFailed:
