@@ -106,7 +106,12 @@ def _version(done: DeploymentResult) -> dg.DataVersion:
 def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
     statuses = [each for each in done.statuses.values() if isinstance(each, ProcessorStatus)]
     picture = processor_picture(statuses)
-    restores = [float(task.restore["seconds"]) for each in statuses for task in each.tasks if task.restore]
+    restores = [
+        float(task.restore["seconds"])  # type: ignore[attr-defined]
+        for status in done.statuses.values()
+        for task in status.tasks
+        if getattr(task, "restore", None)
+    ]
     return {
         "deploy_seconds": dg.MetadataValue.float(round(done.seconds, 3)),
         "instances": dg.MetadataValue.int(len(done.statuses)),
