@@ -149,11 +149,8 @@ def write_snapshot(
 ) -> SnapshotResult:
     """Write and publish the snapshot of a plan; repeated runs of one plan publish it once.
 
-    Args:
-        stored: Partition -> the checkpoint's fingerprint, which the table must have; None to compare with the records
-            that were read.
-        schema: The declared schema of the store's values.
-        tell: Receives progress lines every few seconds.
+    The table must have the fingerprints ``stored`` of the checkpoint's partitions; without them, it is compared with
+    the records that were read. ``tell`` gets progress lines every few seconds.
 
     Raises:
         ChangelogUnreadable: The changelog has records of an unknown format.

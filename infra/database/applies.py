@@ -47,12 +47,14 @@ class ApplyJournal:
                 connection.execute(delete(table).where(table.c.shown_at <= oldest))
 
     def remembered_plan(self, plan_hash: str) -> str | None:
+        """A plan by its hash; None when it was never shown, or was deleted as one of the oldest."""
         rows = self._database.rows(select(tables.plans.c.plan).where(tables.plans.c.plan_hash == plan_hash))
         return rows[0].plan if rows else None
 
     def begin_apply(  # tidy: allow-wide because each is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
+        """The processor's open apply, and whether this call created it and holds it."""
         named: dict[str, Any] = {"processor": processor, "verb": verb, "plan_hash": plan_hash, "plan": plan, "who": who}
         values = {**named, "holder": holder, "beat_at": now, "started_at": now}
         there = select(tables.applies).where(_APPLY.processor == processor, _IS_OPEN)
@@ -60,12 +62,15 @@ class ApplyJournal:
         return self._records([row])[0], is_new
 
     def claim_apply(self, apply_id: int, holder: str, now: datetime, *, instead_of: str | None) -> bool:
+        """Become the holder of an open apply in place of ``instead_of`` (None: no holder); False when it changed."""
         return self._change(apply_id, instead_of, holder=holder, beat_at=now, reason="")
 
     def beat_apply(self, apply_id: int, holder: str, now: datetime) -> bool:
+        """Record that the holder works on the apply; False when ``holder`` is no longer the holder."""
         return self._change(apply_id, holder, beat_at=now)
 
     def note_stage(self, apply_id: int, holder: str, note: StageNote, now: datetime) -> bool:
+        """Record a finished stage; False when ``holder`` is no longer the holder."""
         values = {"apply_id": apply_id, "number": note.number, "stage": note.stage, "text": note.text}
         values |= {"units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
@@ -75,15 +80,18 @@ class ApplyJournal:
             return True
 
     def let_go_of_apply(self, apply_id: int, holder: str, reason: str, now: datetime) -> None:
+        """Give the apply up, and leave it open for another run."""
         self._change(apply_id, holder, holder=None, reason=reason, beat_at=now)
 
     def end_apply(self, apply_id: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
+        """End an apply; False when it had ended."""
         statement = update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN)
         return self._database.changed(statement.values(outcome=outcome, finished_at=now, holder=None, reason=reason))
 
     def applies(
         self, limit: int = 50, *, processor: str | None = None, open_only: bool = False
     ) -> tuple[ApplyRecord, ...]:
+        """The newest applies, newest first."""
         query = select(tables.applies)
         if processor is not None:
             query = query.where(_APPLY.processor == processor)

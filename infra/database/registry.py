@@ -43,8 +43,8 @@ _IS_OPEN = _INCIDENT.closed_at.is_(None)
 class Registry:
     """The registry at one SQLAlchemy URL, ``sqlite:///<file>`` or ``postgresql+psycopg://...``; thread-safe.
 
-    It implements ``processors.lifecycle.ports.Memory``. Every method raises RegistryUnavailable when the database
-    fails, and RecordUnknown for an unknown incident that the method changes.
+    Every method raises RegistryUnavailable when the database fails. ``begin_attempt``, ``note_incident`` and
+    ``acknowledge_incident`` raise RecordUnknown when the id is unknown.
     """
 
     def __init__(self, url: str) -> None:
@@ -72,6 +72,7 @@ class Registry:
     def open_incident(
         self, processor: str, kind: str, detail: Mapping[str, Any], now: datetime
     ) -> tuple[Incident, bool]:
+        """The processor's open incident, and whether this call opened it."""
         values = {"processor": processor, "kind": kind, "detail": dict(detail), "opened_at": now}
         there = select(tables.incidents).where(_INCIDENT.processor == processor, _IS_OPEN)
         row, is_new = self._database.find_or_insert(there, tables.incidents, values)
@@ -86,20 +87,24 @@ class Registry:
         return self._incidents(select(tables.incidents).where(_IS_OPEN).order_by(_INCIDENT.id))
 
     def incidents(self, limit: int = 50, *, processor: str | None = None) -> tuple[Incident, ...]:
+        """The newest incidents of all processors or of one, newest first."""
         query = select(tables.incidents)
         if processor is not None:
             query = query.where(_INCIDENT.processor == processor)
         return self._incidents(query.order_by(_INCIDENT.id.desc()).limit(limit))
 
     def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> bool:
+        """Claim an open incident for a run; True for the run that holds the claim, also when it asks again."""
         free_or_mine = or_(_INCIDENT.claimed_by.is_(None), _INCIDENT.claimed_by == run_id)
         return self._change(incident_id, _IS_OPEN, free_or_mine, claimed_by=run_id, claimed_at=now)
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
+        """End a run's claim of an open incident, so that another run may claim it."""
         mine = _INCIDENT.claimed_by == run_id
         return self._change(incident_id, _IS_OPEN, mine, claimed_by=None, claimed_at=None)
 
     def begin_attempt(self, incident_id: int) -> int:
+        """Count an attempt at an incident; returns its number, from 1."""
         counted = update(tables.incidents).where(_INCIDENT.id == incident_id).values(attempts=_INCIDENT.attempts + 1)
         with self._database.writing() as connection:
             number = connection.execute(counted.returning(_INCIDENT.attempts)).scalar_one_or_none()
@@ -108,9 +113,11 @@ class Registry:
         return int(number)
 
     def forgive_attempt(self, incident_id: int) -> None:
+        """Do not count the last attempt: its fault passes without a repair."""
         self._change(incident_id, _INCIDENT.attempts > 0, attempts=_INCIDENT.attempts - 1)
 
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
+        """Set kind, remedy and action of an incident; False when it is closed."""
         return self._change(incident_id, _IS_OPEN, kind=kind, remedy=remedy, action=action)
 
     def acknowledge_incident(self, incident_id: int, who: str, note: str, now: datetime) -> None:
@@ -119,6 +126,7 @@ class Registry:
             raise _unknown("incident", incident_id)
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
+        """Open a failed incident again with no attempt used; False when it has not failed, or another one is open."""
         failed = _INCIDENT.outcome == "failed"
         opened = {"closed_at": None, "outcome": None, "reason": "", "claimed_by": None, "claimed_at": None}
         fresh = {"remedy": "", "action": "", "attempts": 0, "retried_at": now}
@@ -130,6 +138,7 @@ class Registry:
     def note_incident(
         self, incident_id: int, step: str, text: str, now: datetime, *, seconds: float | None = None
     ) -> None:
+        """Add a line to an incident's timeline; ``seconds`` is the duration of the step."""
         values = {"incident_id": incident_id, "step": step, "text": text, "at": now, "seconds": seconds}
         with self._database.writing() as connection:
             if connection.execute(select(_INCIDENT.id).where(_INCIDENT.id == incident_id)).one_or_none() is None:
@@ -137,6 +146,7 @@ class Registry:
             connection.execute(insert(tables.incident_notes).values(values))
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
+        """Close an incident; False when it was closed before, and keeps its first outcome."""
         return self._change(incident_id, _IS_OPEN, closed_at=now, outcome=outcome, reason=reason)
 
     # --- deployments ---------------------------------------------------------------------------------------
@@ -150,6 +160,7 @@ class Registry:
         *,
         desired: Literal["deploying", "deployed"] = "deployed",
     ) -> Deployment:
+        """Set the desired version and slots of a processor."""
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         with self._database.writing() as connection:
             return self._set_deployment(connection, processor, values)
@@ -164,6 +175,7 @@ class Registry:
         return self._database.find_or_insert(there, tables.deployments, first)[1]
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
+        """Set the desired state ``stopped``; None when the processor was never deployed."""
         with self._database.writing() as connection:
             there = select(tables.deployments).where(tables.deployments.c.processor == processor)
             if connection.execute(there).one_or_none() is None:
@@ -171,10 +183,12 @@ class Registry:
             return self._set_deployment(connection, processor, {"desired": "stopped", "updated_at": now})
 
     def deployment(self, processor: str) -> Deployment | None:
+        """The desired state of a processor; None when it was never deployed."""
         rows = self._database.rows(select(tables.deployments).where(tables.deployments.c.processor == processor))
         return _deployment(rows[0]) if rows else None
 
     def deployments(self) -> tuple[Deployment, ...]:
+        """The desired states of all processors, sorted by name."""
         query = select(tables.deployments).order_by(tables.deployments.c.processor)
         return tuple(map(_deployment, self._database.rows(query)))
 
@@ -188,6 +202,7 @@ class Registry:
     def record_action(
         self, verb: str, subject: str, who: str, plan: str, outcome: str, started_at: datetime, finished_at: datetime
     ) -> Action:
+        """Record an applied verb with its explained plan and its outcome."""
         values: dict[str, Any] = {"verb": verb, "subject": subject, "who": who, "plan": plan, "outcome": outcome}
         values |= {"started_at": started_at, "finished_at": finished_at}
         with self._database.writing() as connection:
@@ -195,6 +210,7 @@ class Registry:
             return Action(**row._mapping)
 
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
+        """The newest actions, newest first."""
         rows = self._database.rows(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
 

@@ -21,10 +21,7 @@ _RELEASE = tables.releases.c
 
 
 class ReleaseBook:
-    """The releases of one registry (``processors.lifecycle.ports.Releases``).
-
-    Every method raises RegistryUnavailable when the database fails.
-    """
+    """The releases of one registry. Every method raises RegistryUnavailable when the database fails."""
 
     def __init__(self, database: Connections) -> None:
         self._database = database
@@ -62,6 +59,7 @@ class ReleaseBook:
             )
 
     def working(self, processor: str) -> Release | None:
+        """The release that worked last; None when no release ever worked."""
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.worked_at.is_not(None))
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
@@ -72,14 +70,17 @@ class ReleaseBook:
         return self._first(query.order_by(*by_work, _RELEASE.made_at.desc()))
 
     def find(self, processor: str, release_id: str) -> Release | None:
+        """One release; None when it is unknown."""
         return self._first(select(tables.releases).where(*_key(processor, release_id)))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:
+        """The releases of a processor; those that last worked, or were created, come first."""
         moment = func.coalesce(_RELEASE.worked_at, _RELEASE.made_at)
         query = select(tables.releases).where(_RELEASE.processor == processor).order_by(moment.desc()).limit(limit)
         return tuple(Release(**row._mapping) for row in self._database.rows(query))
 
     def forget(self, processor: str, release_id: str) -> None:
+        """Delete the record of a release."""
         self._database.changed(delete(tables.releases).where(*_key(processor, release_id)))
 
     def _first(self, query: Select[Any]) -> Release | None:

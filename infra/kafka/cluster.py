@@ -22,12 +22,8 @@ FETCHED_KB_MAX = 2_097_151
 class KafkaCluster:
     """The engine's port ``Cluster``; ``client_config`` is for every client, the other two win over it.
 
-    Args:
-        fetched_bytes: Most bytes that each consumer fetches ahead.
-        queued_bytes: Most bytes that wait in the producer's queue.
-
-    Raises:
-        ClientSettingsInvalid: A setting is unknown or reserved.
+    Each consumer fetches at most ``fetched_bytes`` ahead, and at most ``queued_bytes`` wait in the producer's queue.
+    Raises ClientSettingsInvalid when a setting is unknown or reserved.
     """
 
     def __init__(

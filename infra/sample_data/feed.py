@@ -67,11 +67,8 @@ def feed(
 ) -> FeedProgress:
     """Send the flights to both topics; returns when every record is acknowledged.
 
-    Args:
-        flights_per_second: The pace; None for full speed.
-        limit: Number of flights; None for all.
-        again: Feed topics that hold records, too: processors then count every flight again.
-        progress: Is called a few times a second. An error that it raises ends the feed.
+    The defaults send all flights at full speed. ``again`` feeds topics that hold records, too: processors then count
+    every flight again. ``progress`` is called a few times a second; an error that it raises ends the feed.
 
     Raises:
         FedBefore: A topic holds records, and ``again`` is not set.
