@@ -54,17 +54,6 @@ def is_running(pid: int, mark: str) -> bool:
     return start_mark(pid) == mark
 
 
-def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
-    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL; False when the process was killed."""
-    for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
-        if is_running(pid, mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, sent)
-        if wait_until(lambda: not is_running(pid, mark), within_s, every_s=CHECK_EVERY_S):
-            return sent is signal.SIGTERM
-    return False
-
-
 def completed(
     command: Sequence[str], within_s: float, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -97,6 +86,17 @@ def start_detached(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
+    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL; False when the process was killed."""
+    for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
+        if is_running(pid, mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
+        if wait_until(lambda: not is_running(pid, mark), within_s, every_s=CHECK_EVERY_S):
+            return sent is signal.SIGTERM
+    return False
 
 
 def _mark_by_ps(pid: int) -> str | None:
