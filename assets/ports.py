@@ -6,12 +6,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
+from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
 from holdfast.processors.lifecycle.plans.apply import Applied, Tell
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
@@ -32,7 +33,7 @@ class Cluster(Protocol):
         ...
 
     @property
-    def client_config(self) -> Mapping[str, str | int | float | bool]:
+    def client_config(self) -> ClientConfig:
         """Security settings for every client."""
         ...
 
@@ -112,6 +113,6 @@ class Warehouse(Protocol):
         ...
 
     @property
-    def maintenance(self) -> Mapping[str, float]:
-        """The maintenance settings of tables, by name."""
+    def maintenance(self) -> MaintenanceSettings:
+        """How long versions of tables are kept, and when tables are compacted."""
         ...

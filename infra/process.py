@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from holdfast.infra.waiting import wait_until
 CHECK_EVERY_S = 0.02
 #: How long a killed process may take to disappear, seconds.
 KILLED_WITHIN_S = 10.0
+#: How long ``ps`` may take, seconds.
+PS_WITHIN_S = 10.0
 
 
 def start_mark(pid: int) -> str | None:
@@ -51,12 +54,42 @@ def is_running(pid: int, mark: str) -> bool:
     return start_mark(pid) == mark
 
 
-def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
-    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL.
+def completed(
+    command: Sequence[str], within_s: float, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input in a session of its own; raises TimeoutExpired after ``within_s`` seconds."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        timeout=within_s,
+        check=False,
+    )
 
-    Returns:
-        True when SIGTERM was enough or the process had ended before; False when it was killed.
-    """
+
+def start_detached(
+    command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``."""
+    with output.open("wb") as out:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
+    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL; False when the process was killed."""
     for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
         if is_running(pid, mark):
             with suppress(ProcessLookupError):
@@ -99,6 +132,6 @@ def _group_and_state(process: Path) -> tuple[str, ...]:
 
 
 def _mark_by_ps(pid: int) -> str | None:
-    answer = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    answer = completed(["ps", "-o", "state=,lstart=", "-p", str(pid)], PS_WITHIN_S)
     state, _, started = answer.stdout.strip().partition(" ")
     return started.strip() or None if state and not state.startswith("Z") else None

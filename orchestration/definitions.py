@@ -10,7 +10,7 @@ import dagster as dg
 
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
-from holdfast.assets.checks import compaction_check_keys  # noqa: E402
+from holdfast.assets.compaction_check import compaction_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402

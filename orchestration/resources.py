@@ -17,7 +17,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.infra.settings import PROJECT, MaintenanceSettings, load_settings
 from holdfast.orchestration.verbs import Verbs
 from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
@@ -125,8 +125,8 @@ class WarehouseResource(RegistryResource):
         return self._session
 
     @property
-    def maintenance(self) -> Mapping[str, float]:
-        return load_settings().maintenance.model_dump()
+    def maintenance(self) -> MaintenanceSettings:
+        return load_settings().maintenance
 
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]

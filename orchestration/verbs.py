@@ -368,8 +368,9 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    # takes a second to load; most verbs need no table
-    from holdfast.infra.warehouse.stored_tables import StoredTables, existing_catalog
+    # They take a second to load, and most verbs need no table.
+    from holdfast.infra.warehouse.catalog import existing_catalog
+    from holdfast.infra.warehouse.stored_tables import StoredTables
 
     return StoredTables(partial(existing_catalog, settings))
 

@@ -16,7 +16,7 @@ class Deployer(Protocol):
     """Runs programs: a supervisor on one machine, or a cluster."""
 
     def start(self, timeout_s: float = ...) -> int:
-        """Start the deployer itself unless it runs; returns its process id."""
+        """Start the deployer itself unless it runs; returns its process id. The deployer outlives the caller."""
         ...
 
     def running(self) -> bool:
@@ -28,19 +28,19 @@ class Deployer(Protocol):
         ...
 
     def start_program(self, name: str) -> None:
-        """Start a program unless it runs."""
+        """Start a program unless it has a process; returns at once (``programs`` has its state)."""
         ...
 
     def stop_program(self, name: str) -> None:
-        """Stop a program with SIGTERM; returns when its process has ended."""
+        """Stop a program with SIGTERM, and SIGKILL after 30 s; returns when its process has ended."""
         ...
 
     def kill_program(self, name: str) -> None:
-        """Stop a program with SIGKILL; returns when its process has ended."""
+        """Stop a program with SIGKILL; returns when its process has ended. Does nothing without a process."""
         ...
 
     def remove(self, name: str) -> None:
-        """Stop a program, and remove it from the deployer."""
+        """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
         ...
 
     def programs(self) -> dict[str, ProgramStatus]:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 #: Headers of a record: (name, bytes) pairs, or None.
 Headers = list[tuple[str, bytes]] | None
+#: Settings of the client library by name; they may hold secrets.
+ClientConfig = Mapping[str, str | int | float | bool]
 
 
 class Partition(NamedTuple):

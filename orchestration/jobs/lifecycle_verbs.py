@@ -14,7 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
-from holdfast.assets.checks import compaction_results
+from holdfast.assets.compaction_check import compaction_results
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
