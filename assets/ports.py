@@ -30,16 +30,13 @@ class Cluster(Protocol):
     @property
     def bootstrap(self) -> str:
         """Bootstrap servers."""
-        ...
 
     @property
     def client_config(self) -> ClientConfig:
         """Security settings for every client."""
-        ...
 
     def topics(self) -> Topics:
         """The client that describes, creates and changes topics."""
-        ...
 
 
 class Verbs(Protocol):
@@ -47,20 +44,16 @@ class Verbs(Protocol):
 
     def orphans(self) -> OrphanFacts:
         """The resources that no registered store owns."""
-        ...
 
     def plan(self, request: Request) -> Plan:
         """The plan of a request; changes nothing."""
-        ...
 
     def apply(self, plan: Plan, *, confirmed: str | None = ..., sure: bool = ..., tell: Tell = ...) -> Applied:
         """Apply a plan."""
-        ...
 
     @property
     def deployed(self) -> DeploymentResult | None:
         """The result of the last stage that started a processor; None if no stage did."""
-        ...
 
 
 class Machine(Protocol):
@@ -69,16 +62,13 @@ class Machine(Protocol):
     @property
     def world(self) -> World:
         """Supervisor, worker statuses and registry."""
-        ...
 
     @property
     def project(self) -> Path:
         """The working folder of processors."""
-        ...
 
     def environment(self) -> dict[str, str]:
         """The HOLDFAST_* variables of a processor; never log them, they may hold secrets."""
-        ...
 
 
 class Lifecycle(Machine, Protocol):
@@ -87,16 +77,13 @@ class Lifecycle(Machine, Protocol):
     @property
     def paths(self) -> Paths:
         """Folders and files below the home folder."""
-        ...
 
     @property
     def restore_target_s(self) -> float:
         """The longest acceptable restore of a whole changelog, seconds."""
-        ...
 
     def verbs(self, who: str) -> Verbs:
         """The verbs; the registry records ``who`` with each action."""
-        ...
 
 
 class Warehouse(Protocol):
@@ -105,14 +92,11 @@ class Warehouse(Protocol):
     @property
     def session(self) -> Any:
         """The run's Spark session; the first access starts it."""
-        ...
 
     @property
     def registry(self) -> Registry:
         """The registry, which holds the shared state of snapshots."""
-        ...
 
     @property
     def maintenance(self) -> MaintenanceSettings:
         """How long versions of tables are kept, and when tables are compacted."""
-        ...

@@ -65,11 +65,9 @@ class SnapshotClaims(Protocol):
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
         """Record the start of a snapshot; False if it was recorded before."""
-        ...
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
         """Record the table version of a finished snapshot."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,9 @@ class Copy(Protocol):
 
     def prints(self) -> BucketPrints:
         """The fingerprints of its 256 buckets."""
-        ...
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
         """Its keys in these buckets, with their values."""
-        ...
 
 
 #: The keys among these that have a record after the moment: compaction may have removed their older ones.

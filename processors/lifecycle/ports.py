@@ -27,15 +27,12 @@ class ProcessorStatusSource(Protocol):
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
         """Its status; None when it does not answer within the timeout."""
-        ...
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
         """The last heartbeat of the process with this pid; None when it had none."""
-        ...
 
     def last_failure(self) -> ProcessorStatus | None:
         """Its status when it last ended with an error; None when it never did."""
-        ...
 
 
 def now_utc() -> datetime:

@@ -96,7 +96,7 @@ class OrphanCleaning:
             OrphanOwned: The orphan has an owner again.
             OrphanChanged: The orphan, or its copy, is not the one of the plan.
             ArchiveBusy: Another process holds the archive.
-            HoldfastError: Kafka or the disk refused; a repeated stage goes on.
+            HoldfastError: Kafka or the disk refused; a repeated stage continues.
         """
         with self._archive.held():
             if isinstance(stage, PutTopicBack):

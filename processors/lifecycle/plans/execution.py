@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
 
 
 class TopicChanges(Protocol):
-    """The changes to topics."""
+    """Creates, configures and deletes topics."""
 
     def create(self, spec: TopicSpec) -> bool:
         """Create a topic; False when it already exists."""
@@ -96,7 +96,7 @@ class Execution:
     orphans: Callable[[], Orphans]  # opened for its own stages only: it loads the catalog's library
 
     def __call__(self, processor: str, stage: stages.Stage, tell: Tell) -> Done:
-        """Carry one stage out; see ``apply.Executor``."""
+        """Carry one stage out: an ``apply.Executor``."""
         if isinstance(stage, stages.ShadowStage):
             return self.shadows(processor, stage, tell)
         if isinstance(stage, stages.TableStage):

@@ -40,7 +40,7 @@ Change = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of one store.
+    """The decision about one store.
 
     Args:
         change: How it differs.
