@@ -7,17 +7,20 @@ Invariants:
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
-from holdfast.assets import checks, keys
+from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.telling import refusal, teller
-from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine import required_topics
-from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
-from holdfast.processors.engine.topology import ChangelogSpec
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC, drift
+from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
@@ -28,6 +31,8 @@ CONFIG_MATCHES = "config_matches_spec"
 PARTITIONS_MATCH = "partitions_match_source"
 #: Attempts while another apply of the processor is open, and the seconds between two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
+#: Seconds until every broker knows a topic that was just created, and the pause between two checks.
+SETTLE_S, SETTLE_CHECK_EVERY_S = 15.0, 0.2
 
 
 def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -> dg.AssetsDefinition:
@@ -69,7 +74,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         if isinstance(plan.verdict, Refused):
             yield from _judge(definition, changelog, topics.describe([spec.name for spec in topology.topics()]))
             raise refusal(plan, plan.verdict)
-        facts = checks.settled_facts(topics, topology)
+        facts = _settled_facts(topics, topology)
         yield dg.MaterializeResult(
             asset_key=key,
             metadata=_describe(facts[changelog.topic.name], plan),
@@ -82,16 +87,10 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
 def provisioned(
     verbs: Verbs, processor: str, log: Callable[[str], None], wait: Callable[[float], None] = time.sleep
 ) -> Plan:
-    """The plan of a provisioning, applied unless it is refused.
+    """The plan of a provisioning, applied unless it is refused; ``log`` gets the explanation and the progress.
 
     One run may materialise two changelogs of a processor at once. The second step waits for the first one's apply and
     then has nothing left to do.
-
-    Args:
-        verbs: Plans and applies.
-        processor: The processor's name.
-        log: Logs the explanation and the progress.
-        wait: Waits for a number of seconds.
 
     Raises:
         ApplyInProgress: Another apply of the processor was open for ``LOOKS * LOOK_EVERY_S`` seconds.
@@ -114,22 +113,19 @@ def provisioned(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _describe(facts: TopicFacts, plan: Plan) -> dict[str, dg.MetadataValue]:
-    shown = "\n".join(f"| {name} | {value} |" for name, value in sorted(_shown(facts).items()))
+def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
+    entries = sorted(name for name in (*CHANGELOG_CONFIG, MIN_INSYNC) if name in facts.config)
+    shown = "\n".join(f"| {name} | {facts.config[name]} |" for name in entries)
     return {
-        "topic": dg.MetadataValue.text(facts.name),
-        "topic_id": dg.MetadataValue.text(facts.topic_id),
-        "partitions": dg.MetadataValue.int(facts.partitions),
-        "replication": dg.MetadataValue.int(facts.replication),
-        "stages_applied": dg.MetadataValue.int(len(plan.stages)),
+        "topic": facts.name,
+        "topic_id": facts.topic_id,
+        "partitions": facts.partitions,
+        "replication": facts.replication,
+        "stages_applied": len(plan.stages),
         "explanation": dg.MetadataValue.md(explain_markdown(plan)),
-        "plan": dg.MetadataValue.text(plan.hash),
+        "plan": plan.hash,
         "config": dg.MetadataValue.md(f"| entry | value |\n|---|---|\n{shown}"),
     }
-
-
-def _shown(facts: TopicFacts) -> Mapping[str, str]:
-    return {name: facts.config[name] for name in (*CHANGELOG_CONFIG, MIN_INSYNC) if name in facts.config}
 
 
 def _judge(
@@ -138,7 +134,7 @@ def _judge(
     key = keys.changelog_key(definition.name, changelog.store)
     _, expected = required_topics.resolve(definition.topology, facts)[changelog.topic.name]
     seen = facts.get(changelog.topic.name)
-    yield checks.config_result(key, CONFIG_MATCHES, expected, seen)
+    yield _config_result(key, expected, seen).result()
     found = 0 if seen is None else seen.partitions
     yield CheckResult(
         key,
@@ -150,3 +146,38 @@ def _judge(
         "from the inputs, and outputs are sent again.",
         metadata={"partitions": found, "expected_partitions": expected.partitions or 0},
     ).result()
+
+
+def _settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
+    """The facts of a processor's topics by name; waits up to ``SETTLE_S`` until all exist, then omits the missing."""
+    names = [spec.name for spec in topology.topics()]
+    facts: dict[str, TopicFacts] = {}
+
+    def settled() -> bool:
+        nonlocal facts
+        facts = topics.describe(names)
+        return len(facts) == len(set(names))
+
+    wait_until(settled, SETTLE_S, every_s=SETTLE_CHECK_EVERY_S)
+    return facts
+
+
+def _config_result(key: dg.AssetKey, expected: TopicSpec, seen: TopicFacts | None) -> CheckResult:
+    """Whether a changelog has the config entries that state needs."""
+    action = "Materialise this asset; that creates the topic or corrects its config."
+    if seen is None:
+        sentence = f"Topic {expected.name} is missing."
+        metadata = {"drifted_entries": len(expected.config)}
+        return CheckResult(key, CONFIG_MATCHES, False, sentence, "the topic exists", action, metadata=metadata)
+    drifted = {
+        entry: (seen.config.get(entry, "unset"), value) for entry, value in drift(expected.config, seen.config).items()
+    }
+    text = "; ".join(f"{entry} is {found}, expected {value}" for entry, (found, value) in drifted.items())
+    return CheckResult(
+        key,
+        CONFIG_MATCHES,
+        not drifted,
+        f"Topic {expected.name}: {text}." if drifted else f"Topic {expected.name} has the config that state needs.",
+        action=action,
+        metadata={"drifted_entries": len(drifted), **{entry: found for entry, (found, _) in drifted.items()}},
+    )

@@ -25,25 +25,18 @@ def worded(sentence: str, expected: str = "", action: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The outcome of one asset check.
-
-    Args:
-        key: The asset.
-        name: The check's name.
-        passed: The outcome.
-        sentence: What is the case, with values and units.
-        expected: What was expected instead, without a full stop; shown on failure only.
-        action: The command or edit that repairs it; shown on failure only.
-        warns: A failure is a warning: processing continues correctly.
-        metadata: Figures, tables and pictures for the check's page.
-    """
+    """The outcome of one asset check."""
 
     key: dg.AssetKey
     name: str
     passed: bool
+    #: What is the case, with values and units.
     sentence: str
+    #: What was expected instead, without a full stop; shown on failure only.
     expected: str = ""
+    #: The command or edit that repairs it; shown on failure only.
     action: str = ""
+    #: Whether a failure is a warning: processing continues correctly.
     warns: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -69,9 +62,9 @@ class CheckResult:
         return dg.AssetCheckEvaluation(
             asset_key=self.key,
             check_name=self.name,
-            passed=result.passed,
+            passed=self.passed,
             severity=result.severity,
-            description=result.description,
+            description=self.description,
             metadata=result.metadata,
             blocking=blocking,
         )
@@ -88,13 +81,8 @@ def check_of_each(
 ) -> dg.AssetChecksDefinition:
     """One step that runs the same check of several assets, or of those that a run selects.
 
-    Args:
-        step: The step's name.
-        check: The check's name.
-        description: What the check verifies.
-        subjects: Asset -> the subject of its check.
-        results: Makes the results of the selected subjects, which are in the order of their assets.
-        blocking: Whether a failure stops the assets downstream.
+    ``results`` gets the selected subjects in the order of their assets. A failure of a ``blocking`` check stops the
+    assets downstream.
     """
     specs = [dg.AssetCheckSpec(check, asset=key, blocking=blocking, description=description) for key in subjects]
 

@@ -45,9 +45,14 @@ def svg(blocks: Iterable[tuple[str, Sequence[str]]]) -> str:
             parts.append(f'<g transform="translate(0,{y})">{row}</g>')
             y += _BAR + _GAP
         y += 14
+    return document(_WIDTH, y, parts)
+
+
+def document(width: int, height: int, parts: Iterable[str]) -> str:
+    """An SVG document of this size, pixels, on white."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" viewBox="0 0 {_WIDTH} {y}" '
-        f'font-family="system-ui, sans-serif" font-size="11"><rect width="{_WIDTH}" height="{y}" fill="white"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'font-family="system-ui, sans-serif" font-size="11"><rect width="{width}" height="{height}" fill="white"/>'
         f"{''.join(parts)}</svg>"
     )
 

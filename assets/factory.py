@@ -13,9 +13,11 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from holdfast.assets import keys
 from holdfast.assets.audits import audit_check
 from holdfast.assets.changelogs import changelog_asset
-from holdfast.assets.checks import broken_definition, compaction_check
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.compaction_check import compaction_check
 from holdfast.assets.maintenance import maintenance_asset
 from holdfast.assets.orphans import orphans_asset, orphans_check
 from holdfast.assets.processors import processor_asset
@@ -27,6 +29,8 @@ from holdfast.assets.watched import watch_checks
 from holdfast.assets.working import working_check
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition
+
+IMPORTABLE = "importable"
 
 
 def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None) -> dg.Definitions:
@@ -51,10 +55,37 @@ def build_assets(
 ) -> dg.Definitions:
     """The assets and checks of all processors, topics, orphans and broken definitions."""
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
-    broken = [broken_definition(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
+    broken = [_broken(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
     return dg.Definitions.merge(
         dg.Definitions(assets=topic_assets(working), asset_checks=watch_checks(working)),
         dg.Definitions(assets=[orphans_asset()], asset_checks=[orphans_check()]),
         dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
         *(build_processor(definition, snapshots) for definition in working),
     )
+
+
+def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
+    """The asset of a definition that can't be imported, which shows the error, and its check, which fails."""
+    key = keys.broken_key(broken.target)
+    lines = broken.error.strip().splitlines() or ["no reason was given"]
+    spec = dg.AssetSpec(
+        key,
+        description=f"{broken.target} can't be imported: {lines[-1]}\n\n```\n{broken.error.strip()}\n```",
+        group_name=keys.BROKEN_GROUP,
+        kinds={"python"},
+        tags=keys.tags(keys.PROCESSORS),
+        metadata={"target": broken.target, "error": dg.MetadataValue.md(f"```\n{broken.error.strip()}\n```")},
+    )
+
+    @dg.asset_check(asset=key, name=IMPORTABLE, description="Python can import the definition.")
+    def importable() -> dg.AssetCheckResult:
+        return CheckResult(
+            key,
+            IMPORTABLE,
+            False,
+            f"{broken.target} can't be imported: {lines[-1]}",
+            action=f"Correct {broken.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions.",
+            metadata={"target": broken.target},
+        ).result()
+
+    return spec, importable

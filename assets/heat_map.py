@@ -1,12 +1,8 @@
-"""The heat map of an audit: one row for each partition, one cell for each bucket. Pure.
-
-Invariants:
-    - The picture is SVG in a data URI, so a browser shows it without other files.
-"""
+"""The heat map of an audit: one row for each partition, one cell for each bucket. Pure."""
 
 from collections.abc import Sequence
 
-from holdfast.assets.drawing import markdown
+from holdfast.assets.drawing import document, markdown
 from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 
@@ -33,11 +29,7 @@ def svg(moments: Sequence[Moment]) -> str:
     drawn = [_text(_LEFT + number * _CELL, _TOP - 5, f"{number}") for number in range(0, BUCKETS, 32)]
     for row, moment in enumerate(moments):
         drawn += _row(moment, _TOP + row * _ROW)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="sans-serif" font-size="10"><rect width="{width}" height="{height}" fill="#ffffff"/>'
-        f"{''.join(drawn)}</svg>"
-    )
+    return document(width, height, drawn)
 
 
 def _row(moment: Moment, top: int) -> list[str]:

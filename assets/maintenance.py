@@ -33,10 +33,9 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
     def maintain_tables(
         context: dg.AssetExecutionContext, warehouse: dg.ResourceParam[Warehouse]
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
-        from holdfast.assets.spark.maintenance import maintain_store, upkeep_of
+        from holdfast.assets.spark.maintenance import maintain_store
 
-        upkeep = upkeep_of(warehouse.maintenance)
-        done = maintain_store(warehouse.session, definition.name, store, upkeep, datetime.now(UTC))
+        done = maintain_store(warehouse.session, definition.name, store, warehouse.maintenance, datetime.now(UTC))
         for each in done:
             context.log.info(f"{each.table}: {each.numbers()}")
         return dg.MaterializeResult(metadata=_metadata([{"table": each.table, **each.numbers()} for each in done]))
@@ -47,7 +46,5 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
 def _metadata(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The sums over all tables, which Dagster plots, and one row for each table."""
     names = [name for name in (rows[0] if rows else {}) if name != "table"]
-    metadata: dict[str, Any] = {name: dg.MetadataValue.int(sum(row[name] for row in rows)) for name in names}
-    metadata["tables"] = table(rows, ["table"])
-    metadata["tables_kept"] = dg.MetadataValue.int(len(rows))
-    return metadata
+    sums = {name: sum(row[name] for row in rows) for name in names}
+    return {**sums, "tables": table(rows, ["table"]), "tables_kept": len(rows)}

@@ -9,11 +9,9 @@ _KINDS = {int: "int", float: "float", str: "string"}
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.TableMetadataValue:
-    """Rows of integers, floats and strings as a Dagster table.
+    """Rows of integers, floats and strings as a Dagster table; ``columns`` names the columns where it has no rows.
 
-    Args:
-        rows: All with the same keys; the first row's values set the column types.
-        columns: The column names where ``rows`` is empty.
+    All rows have the same keys, and the first row's values set the column types.
     """
     first = rows[0] if rows else dict.fromkeys(columns, "")
     schema = dg.TableSchema([dg.TableColumn(name, _KINDS[type(value)]) for name, value in first.items()])

@@ -5,7 +5,6 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -13,8 +12,8 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.metadata import table
-from holdfast.assets.ports import Cluster, Lifecycle
-from holdfast.infra.settings import load_settings
+from holdfast.assets.ports import Lifecycle
+from holdfast.processors.lifecycle.verbs.clean import as_document
 
 ALL_OWNED = "all_owned"
 #: Orphans that the text names; the table lists all.
@@ -43,19 +42,14 @@ def orphans_check() -> dg.AssetChecksDefinition:
         description="Every topic, consumer group, state folder, checkpoint and table of this installation belongs to a "
         "registered store.",
     )
-    def all_owned(cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        from holdfast.assets.orphan_cleaning import open_cleaning
-        from holdfast.processors.lifecycle.orphans.cleaning import as_document
-
-        settings = load_settings()
-        grace = timedelta(days=settings.orphan_grace_days)
-        survey = open_cleaning(settings, lifecycle.world.registry, cluster.topics(), ALL_OWNED).survey()
-        found = [as_document(each, grace) for each in survey.listed]
-        sentence, action = _words(found, survey.unseen)
+    def all_owned(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
+        facts = lifecycle.verbs(ALL_OWNED).orphans()
+        found = [as_document(each, facts) for each in facts.subjects]
+        sentence, action = _words(found, facts.unseen)
         return CheckResult(
             keys.orphans_key(),
             ALL_OWNED,
-            not found and not survey.unseen,
+            not found and not facts.unseen,
             sentence,
             action=action,
             warns=True,
@@ -78,21 +72,13 @@ def _words(found: Sequence[Mapping[str, Any]], unseen: Sequence[str]) -> tuple[s
     more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
     number = "1 resource has" if len(found) == 1 else f"{len(found)} resources have"
     sentence = " ".join([f"{number} no owner: {first}{more}.", *unseen])
-    return sentence, "List them with `holdfast orphans`; `holdfast orphans plan` shows the archiving and deletion."
+    return sentence, "List them with `holdfast orphans`; `holdfast plan clean` shows the archiving and deletion."
 
 
 def _row(orphan: Mapping[str, Any]) -> dict[str, str | float]:
     size = orphan["size_bytes"]
-    return {
-        "kind": orphan["kind"],
-        "name": orphan["name"],
-        "processor": orphan["processor"],
-        "why": orphan["why"],
-        "mib": -1.0 if size is None else round(size / MIB, 3),
-        "archive": orphan["state"],
-        "archived_at": orphan["archived_at"] or "",
-        "deletable_from": orphan["deletable_from"] or "",
-    }
+    row = {**orphan, "mib": -1.0 if size is None else round(size / MIB, 3)}
+    return {column: "" if row[column] is None else row[column] for column in _COLUMNS}
 
 
-_COLUMNS = ("kind", "name", "processor", "why", "mib", "archive", "archived_at", "deletable_from")
+_COLUMNS = ("kind", "name", "processor", "why", "mib", "state", "archived_at", "deletable_from")

@@ -27,13 +27,7 @@ CHECKS_MAX = 31
 def snapshot_picture(
     manifest: SnapshotManifest, changelog: ChangelogNow | None, snapshots: Sequence[SnapshotManifest]
 ) -> str:
-    """The picture of a snapshot as Markdown, with a headline.
-
-    Args:
-        manifest: The snapshot.
-        changelog: The current changelog; None where it is not known.
-        snapshots: The published snapshots, newest first.
-    """
+    """The picture of a snapshot as Markdown, with a headline; ``snapshots`` are the published ones, newest first."""
     base = f", base {manifest.base}" if manifest.base else ""
     headline = (
         f"**{manifest.snapshot_id}** at {shown(manifest.taken_at)}{base}: {manifest.source}, {manifest.rows:,} keys "
@@ -46,12 +40,9 @@ def snapshot_svg(
     manifest: SnapshotManifest, changelog: ChangelogNow | None, snapshots: Sequence[SnapshotManifest]
 ) -> str:
     """The picture of a snapshot as SVG."""
-    blocks = [
-        ("Keys by partition", list(_keys(manifest))),
-        ("Offsets by partition: log start, base, snapshot, head", list(_offsets(manifest, changelog))),
-        (f"Keys and deletions of the last {SNAPSHOTS_MAX} snapshots", list(_last(snapshots))),
-    ]
-    return svg(blocks)
+    offsets = ("Offsets by partition: log start, base, snapshot, head", list(_offsets(manifest, changelog)))
+    last = (f"Keys and deletions of the last {SNAPSHOTS_MAX} snapshots", list(_last(snapshots)))
+    return svg([("Keys by partition", list(_keys(manifest))), offsets, last])
 
 
 def _keys(manifest: SnapshotManifest) -> Iterator[str]:

@@ -18,7 +18,6 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import rollout_of
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -104,14 +103,9 @@ def _version(done: DeploymentResult) -> dg.DataVersion:
 
 
 def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
-    statuses = [each for each in done.statuses.values() if isinstance(each, ProcessorStatus)]
+    statuses = list(done.statuses.values())
     picture = processor_picture(statuses)
-    restores = [
-        float(task.restore["seconds"])  # type: ignore[attr-defined]
-        for status in done.statuses.values()
-        for task in status.tasks
-        if getattr(task, "restore", None)
-    ]
+    restores = [task.restore["seconds"] for status in statuses for task in status.tasks if task.restore]
     return {
         "deploy_seconds": dg.MetadataValue.float(round(done.seconds, 3)),
         "instances": dg.MetadataValue.int(len(done.statuses)),

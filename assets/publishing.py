@@ -19,9 +19,8 @@ from holdfast.assets.times import Window
 from holdfast.infra.paths import Paths
 from holdfast.processors.audits.stores import checkpoint_manifests
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
-from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.registration import ProcessorDefinition
-from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, TableNow, points_of
+from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, points_of
 from holdfast.processors.snapshots.gathering import changelog_now
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 
@@ -35,22 +34,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Args:
-        current: The new snapshot; None if the run only built past versions.
-        stored: Partition -> the checkpoint's fingerprint at that snapshot.
-        changelog: The changelog when the snapshot was planned.
-        past: The past versions that the run built.
-        snapshots: All snapshots of the table, newest first.
-        columns: The table's columns: name, SQL type and comment.
-    """
-
+    #: The new snapshot; None if the run only built past versions.
     current: SnapshotResult | None
+    #: Partition -> the checkpoint's fingerprint at that snapshot.
     stored: dict[int, Fingerprint]
+    #: The changelog when the snapshot was planned.
     changelog: ChangelogNow | None
+    #: The past versions that the run built.
     past: tuple[PastVersion, ...]
+    #: All snapshots of the table, newest first.
     snapshots: tuple[SnapshotManifest, ...]
+    #: The table's columns: name, SQL type and comment.
     columns: tuple[tuple[str, str, str], ...]
 
 
@@ -78,12 +74,14 @@ class StorePublisher:
         """
         from holdfast.assets.spark import past
         from holdfast.assets.spark.planning import look_at_table, shape_table
+        from holdfast.assets.spark.snapshot import write_snapshot
         from holdfast.assets.spark.tables import table_shape
         from holdfast.assets.spark.versions import set_tag
         from holdfast.processors.snapshots.names import table_name, time_tag
 
         now, spark = time.time(), self.warehouse.session
-        name = self.definition.name
+        name, topology = self.definition.name, self.definition.topology
+        schema = next(spec.schema for spec in topology.stores if spec.name == self.store)
         running = [window for window in windows if window.is_current(now)]
         ended = [window for window in windows if not window.is_current(now)]
         points = self._points()
@@ -93,18 +91,29 @@ class StorePublisher:
         behind = any(reached < window.end <= taken_at for window in ended)
         result, stored, changelog = None, {}, None
         if running or behind:
-            changelog = self._look(points)
-            shape = shape_table(spark, name, self.store, self._schema())
-            facts = self._facts(points, changelog, table, shape)
+            ends = {point.partition: point.end for point in points}
+            changelog = changelog_now(self.cluster.topics(), self._topic(), ends)
+            facts = SnapshotFacts(
+                processor=name,
+                store=self.store,
+                points=points,
+                changelog=changelog,
+                table=table,
+                code_version=topology.code_version,
+                state_format=STATE_FORMAT,
+                schema_version=shape_table(spark, name, self.store, schema),
+                now=time.time(),
+            )
             plan = plan_snapshot(facts, wanted, full_every_s=full_every_s)
             self.tell(f"Snapshot {plan.snapshot_id} of {plan.table}, {plan.source}: {plan.why}")
             stored = self._stored(plan)
-            result = self._write(plan, stored)
+            source, claims = self._source(), self.warehouse.registry
+            result = write_snapshot(spark, plan, source, claims, stored=stored, schema=schema, tell=self.tell)
             for window in running:
                 set_tag(spark, plan.table, time_tag(window.key), result.version)
         made = []
         for window in ended:
-            made.append(past.write_past(spark, name, self.store, window.key, window.end, self._schema()))
+            made.append(past.write_past(spark, name, self.store, window.key, window.end, schema))
             self.tell(f"{made[-1].tag} of {table_name(name, self.store)}: {made[-1].manifest.rows} keys")
         snapshots = tuple(past.published(spark, name, self.store))
         columns = tuple(table_shape(spark, table_name(name, self.store)))
@@ -119,27 +128,6 @@ class StorePublisher:
         assert spec is not None, "only stores with a changelog have snapshots"
         return spec.name
 
-    def _look(self, points: Sequence[StorePoint]) -> ChangelogNow | None:
-        return changelog_now(self.cluster.topics(), self._topic(), {point.partition: point.end for point in points})
-
-    def _schema(self) -> StoreSchema | None:
-        return next(spec.schema for spec in self.definition.topology.stores if spec.name == self.store)
-
-    def _facts(
-        self, points: tuple[StorePoint, ...], changelog: ChangelogNow | None, table: TableNow, shape: int
-    ) -> SnapshotFacts:
-        return SnapshotFacts(
-            processor=self.definition.name,
-            store=self.store,
-            points=points,
-            changelog=changelog,
-            table=table,
-            code_version=self.definition.topology.code_version,
-            state_format=STATE_FORMAT,
-            schema_version=shape,
-            now=time.time(),
-        )
-
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
         """Partition -> the fingerprint of the checkpoint's RocksDB files."""
         from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
@@ -150,23 +138,8 @@ class StorePublisher:
             for part in plan.partitions
         }
 
-    def _write(self, plan: SnapshotPlan, stored: dict[int, Fingerprint]) -> SnapshotResult:
-        from holdfast.assets.spark.snapshot import write_snapshot
-
-        return write_snapshot(
-            self.warehouse.session,
-            plan,
-            self._source(),
-            self.warehouse.registry,
-            stored=stored,
-            schema=self._schema(),
-            tell=self.tell,
-        )
-
     def _source(self) -> ChangelogSource:
         from holdfast.assets.spark.changelog import ChangelogSource
 
-        topics, topic = self.cluster.topics(), self._topic()
-        return ChangelogSource(
-            self.cluster.bootstrap, dict(self.cluster.client_config), lambda: changelog_now(topics, topic, {})
-        )
+        topics, topic, config = self.cluster.topics(), self._topic(), dict(self.cluster.client_config)
+        return ChangelogSource(self.cluster.bootstrap, config, lambda: changelog_now(topics, topic, {}))

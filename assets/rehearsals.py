@@ -101,15 +101,15 @@ def results_of(done: "Rehearsal", opened: "Rehearsals", lifecycle: Lifecycle) ->
 
     passed, text = judge(done, lifecycle.restore_target_s, opened.before(done.processor))
     for each in done.stores:
-        metadata: dict[str, dg.MetadataValue] = {
-            "recovery_seconds": dg.MetadataValue.float(round(done.seconds, 3)),
-            "recovery_seconds_all": dg.MetadataValue.float(round(done.all_s, 3)),
-            "recovery_records": dg.MetadataValue.int(done.records),
-            "recovery_records_per_s": dg.MetadataValue.float(round(done.records_per_s, 1)),
-            "rehearsed_partition": dg.MetadataValue.int(done.partition),
-            "changelog_offset": dg.MetadataValue.int(each.offset),
-            "restored_fingerprint": dg.MetadataValue.text(each.restored.hex),
-            "owner_fingerprint": dg.MetadataValue.text(each.owned.hex),
+        metadata = {
+            "recovery_seconds": round(done.seconds, 3),
+            "recovery_seconds_all": round(done.all_s, 3),
+            "recovery_records": done.records,
+            "recovery_records_per_s": round(done.records_per_s, 1),
+            "rehearsed_partition": done.partition,
+            "changelog_offset": each.offset,
+            "restored_fingerprint": each.restored.hex,
+            "owner_fingerprint": each.owned.hex,
         }
         key = keys.state_key(done.processor, each.store)
         yield CheckResult(key, RESTORE_REHEARSED, passed, text, warns=done.equal, metadata=metadata)

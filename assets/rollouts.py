@@ -43,17 +43,7 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
 def deployed_rollout(
     processor: str, definition: Callable[[str], ProcessorDefinition], topics: Topics, machine: Machine
 ) -> Rollout:
-    """The rollout of the deployed release, or of the definition where no release is recorded.
-
-    Args:
-        processor: The processor's name.
-        definition: Finds the definition; called only where no release is recorded.
-        topics: Gives the partition counts of the inputs.
-        machine: This machine.
-
-    Raises:
-        ProcessorUnknown: There is neither a release nor a definition.
-    """
+    """The rollout of the deployed release, or of the definition where no release is recorded."""
     registry = machine.world.registry
     deployed = registry.deployment(processor)
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)

@@ -144,11 +144,9 @@ def _describe(processor: str, store: str, done: Published, newest: SnapshotManif
             behind = sum(max(0, part.end - newest.ends.get(number, 0)) for number, part in log.partitions.items())
             metadata["lag_offsets"] = dg.MetadataValue.int(behind)
     if done.past:
+        built = [(each.tag, each.manifest) for each in done.past]
         metadata["time_partitions"] = table(
-            [
-                {"tag": each.tag, "rows": each.manifest.rows, "snapshot_id": each.manifest.snapshot_id}
-                for each in done.past
-            ]
+            [{"tag": tag, "rows": each.rows, "snapshot_id": each.snapshot_id} for tag, each in built]
         )
     return metadata
 
@@ -207,11 +205,7 @@ def _judge(key: dg.AssetKey, done: Published) -> dg.AssetCheckResult:
         f"{'; '.join(differing)}." if differing else equal,
         "equal fingerprints in each partition",
         "Materialise this asset with the config `source: full`.",
-        metadata={
-            "partitions_compared": len(done.stored),
-            "partitions_differing": len(differing),
-            "rows": rows,
-        },
+        metadata={"partitions_compared": len(done.stored), "partitions_differing": len(differing), "rows": rows},
     ).result()
 
 

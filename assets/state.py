@@ -117,11 +117,11 @@ def _summary(
         for row in rows
     ]
     return {
-        "live_keys": dg.MetadataValue.int(sum(row.stored.count for row in rows)),
-        "state_mib": dg.MetadataValue.float(round(float(sum(row.mib for row in rows)), 3)),
-        "changelog_records": dg.MetadataValue.int(sum(row.records for row in rows)),
-        "checkpoint_seconds": dg.MetadataValue.float(float(sum(manifest["seconds"] for manifest in manifests))),
-        "measure_seconds": dg.MetadataValue.float(round(seconds, 3)),
+        "live_keys": sum(row.stored.count for row in rows),
+        "state_mib": round(float(sum(row.mib for row in rows)), 3),
+        "changelog_records": sum(row.records for row in rows),
+        "checkpoint_seconds": float(sum(manifest["seconds"] for manifest in manifests)),
+        "measure_seconds": round(seconds, 3),
         "checkpointed_at": dg.MetadataValue.timestamp(max(manifest["taken_at"] for manifest in manifests)),
         "checkpoint": dg.MetadataValue.text(", ".join(manifest["checkpoint_id"] for manifest in manifests)),
         "partitions": table(partitions, ["partition"]),
@@ -156,11 +156,7 @@ def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.Ass
         "Check the checkpoint store's speed, free space and access rights. Until then a lost disk is restored from the "
         "changelog alone.",
         warns=True,
-        metadata={
-            "store": places,
-            "stored": uploads,
-            "failures": sum(each["failures"] for each in stores.values()),
-        },
+        metadata={"store": places, "stored": uploads, "failures": sum(each["failures"] for each in stores.values())},
     ).result()
 
 

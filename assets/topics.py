@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.processors.engine.topology import TopicSpec
+from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.registration import ProcessorDefinition
 
 

@@ -5,6 +5,7 @@ Invariants:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
@@ -94,15 +95,11 @@ def open_on(
 ) -> dict[Partition, tuple[OpenTransaction, ...]]:
     """The open transactions by partition; ``places`` maps topics to partitions. Brokers that fail are left out."""
     found: dict[Partition, tuple[OpenTransaction, ...]] = {}
-    if not places:
-        return found
-    try:
-        with Inspector(bootstrap, client_config) as inspector:
+    if places:
+        with suppress(HoldfastError), Inspector(bootstrap, client_config) as inspector:
             for topic, numbers in places.items():
                 for each in inspector.open_transactions(topic, numbers):
                     found[each.partition] = (*found.get(each.partition, ()), each)
-    except HoldfastError:
-        return found
     return found
 
 
@@ -201,25 +198,16 @@ def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Pa
     except HoldfastError:
         found: dict[str, dict[Partition, int]] = {}
         for group in groups:
-            try:
+            with suppress(HoldfastError):
                 found |= inspector.committed([group])
-            except HoldfastError:
-                continue
         return found
 
 
 def _result(finding: Finding) -> CheckResult:
     sentence = finding.sentence or PASSED[finding.check].format(topic=finding.topic, **finding.numbers)
-    key, metadata = key_of(finding), _metadata(finding)
-    return CheckResult(key, finding.check, finding.passed, sentence, action=finding.action, metadata=metadata)
-
-
-def _metadata(finding: Finding) -> dict[str, dg.MetadataValue]:
-    shown: dict[str, dg.MetadataValue] = {
-        name: dg.MetadataValue.int(value) if isinstance(value, int) else dg.MetadataValue.float(value)
-        for name, value in finding.numbers.items()
-    }
-    shown["topic"] = dg.MetadataValue.text(finding.topic)
+    metadata: dict[str, Any] = {**finding.numbers, "topic": finding.topic}
     if finding.action:
-        shown["remedy"] = dg.MetadataValue.md(finding.action)
-    return shown
+        metadata["remedy"] = dg.MetadataValue.md(finding.action)
+    return CheckResult(
+        key_of(finding), finding.check, finding.passed, sentence, action=finding.action, metadata=metadata
+    )

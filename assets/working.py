@@ -1,6 +1,7 @@
 """The check ``working`` of each processor: the recovery sensor reports it without a run; it also runs on demand."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import dagster as dg
 
@@ -52,12 +53,9 @@ def incident_of(processor: str, world: World) -> Incident | None:
     return next(iter(world.registry.incidents(1, processor=processor)), None)
 
 
-def _metadata(answer: Answer, incident: Incident | None) -> Mapping[str, dg.MetadataValue]:
-    metadata: dict[str, dg.MetadataValue] = {"kind": dg.MetadataValue.text(answer.kind)}
-    if answer.incident is not None:
-        metadata["incident"] = dg.MetadataValue.int(answer.incident)
-    if answer.action:
-        metadata["action"] = dg.MetadataValue.text(answer.action)
+def _metadata(answer: Answer, incident: Incident | None) -> Mapping[str, Any]:
+    given = {"kind": answer.kind, "incident": answer.incident, "action": answer.action or None}
+    metadata: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if incident is not None:
         metadata["timeline"] = dg.MetadataValue.md(page_of(incident))
     return metadata

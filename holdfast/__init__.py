@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.topology import Topology
     from holdfast.processors.lifecycle.plans.requests import (
         Backfill,
+        Clean,
         Clear,
         Compact,
         Deploy,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         Keys,
         Prefix,
         Provision,
+        PutBack,
         Reposition,
         Restore,
         Stop,
@@ -69,6 +71,7 @@ __all__ = [
     "Application",
     "ApplicationInvalid",
     "Backfill",
+    "Clean",
     "Clear",
     "Collect",
     "Compact",
@@ -90,6 +93,7 @@ __all__ = [
     "Prefix",
     "ProcessingFailed",
     "Provision",
+    "PutBack",
     "RecordTooLarge",
     "Reposition",
     "Restore",
@@ -131,8 +135,8 @@ _NAMES = {
     "processors.engine.state.errors": "StateFailed",
     "processors.engine.state.interface": "State",
     "processors.engine.topology": "Topology",
-    "processors.lifecycle.plans.requests": "Backfill Clear Compact Deploy Everything Keys Prefix Provision Reposition "
-    "Restore Stop",
+    "processors.lifecycle.plans.requests": "Backfill Clean Clear Compact Deploy Everything Keys Prefix Provision "
+    "PutBack Reposition Restore Stop",
     "processors.testing.clock": "VirtualClock",
     "processors.testing.cluster": "InMemoryCluster",
     "processors.testing.network": "Fate Network",

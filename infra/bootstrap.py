@@ -1,13 +1,12 @@
 """Makes this checkout runnable with nothing but Python and make: ``python3 -m holdfast.infra.bootstrap [--browser]``.
 
-It makes ``.venv``. There pip installs uv, and uv installs exactly what ``requirements.lock`` names, every file checked
-by its hash, and the project itself. That environment then prepares the rest (:mod:`holdfast.infra.machine`: Java,
-jars, a browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in`` instead.
+It creates ``.venv``. There pip installs uv, and uv installs the project and exactly what ``requirements.lock`` names,
+every file checked by its hash. That environment then prepares the rest (``holdfast.infra.machine``: Java, jars, a
+browser). ``--lock`` writes ``requirements.lock`` from ``requirements.in`` instead.
 
 Invariants:
-    - Only the standard library is used, and old Pythons can read this far enough to be told what is wrong.
-    - A step is repeated only when what it depends on has changed; an interrupted one is done again.
-    - Two runs at the same time follow each other.
+    - Only the standard library is used, and old Pythons can parse this module to report their version.
+    - A step is repeated only when its inputs have changed, or when it was interrupted. Two runs follow each other.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def main(arguments: list[str]) -> int:
     folder = os.open(PROJECT, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        if not _is_current():
+        if not (PYTHON.exists() and STAMP.exists() and STAMP.read_text() == _fingerprint()):
             _install()
         if "--lock" in arguments:
             _write_lock()
@@ -81,10 +80,6 @@ def requirements_of(lock: str, names: tuple[str, ...]) -> str:
     return "\n".join(entry for entry in entries if entry.split("==")[0].strip() in names) + "\n"
 
 
-def _is_current() -> bool:
-    return PYTHON.exists() and STAMP.exists() and STAMP.read_text() == _fingerprint()
-
-
 def _fingerprint() -> str:
     """Everything that an installed environment depends on."""
     seen = hashlib.sha256(LOCK.read_bytes() + (PROJECT / "pyproject.toml").read_bytes())
@@ -93,7 +88,7 @@ def _fingerprint() -> str:
 
 def _install() -> None:
     started = time.monotonic()
-    # uv compiles only what it installs in the same run, so what an interrupted run left behind is made anew.
+    # uv compiles only what it installs in the same run, so the rest of an interrupted run is installed again.
     complete = STAMP.exists() and _fits()
     STAMP.unlink(missing_ok=True)
     if not complete:
@@ -114,7 +109,7 @@ def _install() -> None:
 
 
 def _fits() -> bool:
-    """Whether .venv is an environment of this Python at this place; a copied or outdated one is made anew."""
+    """Whether .venv is an environment of this Python at this place, neither copied nor outdated."""
     if not PYTHON.exists():
         return False
     ask = "import sys; print(sys.version.split()[0], sys.prefix)"
@@ -135,7 +130,6 @@ def _write_lock() -> None:
 
 
 def _pip(*arguments: str) -> str:
-    """Run pip; returns what it printed."""
     command = [str(PYTHON), "-m", "pip", *arguments]
     return subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.process import completed
 
 #: Names of the executable, the small headless build first.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -78,15 +79,7 @@ def _run(command: list[str]) -> str | None:
     """The last output of a command that failed; None when it succeeded."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=INSTALL_WITHIN_S,
-            env=environment,
-            check=False,
-        )
+        done = completed(command, INSTALL_WITHIN_S, environment=environment)
     except (OSError, subprocess.TimeoutExpired) as failure:
         return str(failure)
     if done.returncode == 0:

@@ -11,11 +11,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary moment; never decreases."""
-        ...
 
     def time(self) -> float:
         """Seconds since 1970 UTC; may jump in both directions."""
-        ...
 
 
 class SystemClock:

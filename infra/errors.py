@@ -1,11 +1,6 @@
 """The base class of every error that Holdfast raises on purpose, and the exit codes of its processes.
 
-An error carries the facts, the expectation and the operator's next step as fields. Logs, checks and tests read the
-fields; none of them parses the text.
-
-    HoldfastError
-    ├── infra.*        the outside world (settings, Java, jars, broker, registry, supervisor)
-    └── processors.*   the engine and the lifecycle of its state
+Logs, checks and tests read the fields of an error; none of them parses its text.
 """
 
 from __future__ import annotations
@@ -60,6 +55,12 @@ class HoldfastError(Exception):
             "action": self.action,
             "fields": {name: value if _is_plain(value) else str(value) for name, value in self.fields.items()},
         }
+
+
+class BadConfiguration(HoldfastError):
+    """A declaration, a setting or a right must be corrected first; a restart does not help."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def _is_plain(value: Any) -> bool:

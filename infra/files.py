@@ -1,4 +1,4 @@
-"""Files that several processes share: replaced whole, locked, readable by their owner only.
+"""Files that several processes share: replaced whole, locked, readable by their owner only; folders of packages.
 
 Invariants:
     - A reader sees the old content or the new content, never a part.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +24,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
-    """Give a file this content; False when the file has the content already, and stays as it is.
+    """Give a file this content, as UTF-8; False when the file has the content already, and stays as it is.
 
-    Args:
-        path: Its folder must exist.
-        text: Written as UTF-8.
-        mode: Permissions of the new file, before the umask.
+    ``mode`` has the permissions of the new file, before the umask.
     """
     with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
@@ -44,3 +42,9 @@ def replace_text(path: Path, text: str, *, mode: int = 0o666) -> bool:
 def write_private(path: Path, text: str) -> bool:
     """As ``replace_text``, with mode 0600: for files that hold secrets."""
     return replace_text(path, text, mode=0o600)
+
+
+def package_folder(name: str) -> Path | None:
+    """The folder of an installed package, without an import of the package; None when it is not installed."""
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent

@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -22,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import locked, replace_text
+from holdfast.infra.files import locked, package_folder, replace_text
 from holdfast.infra.java import BRIEF, Java
+from holdfast.infra.process import completed
 
 #: The lock of this checkout.
 LOCK = Path(__file__).resolve().parent.parent / "jars.lock"
@@ -118,21 +118,11 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
 
 
 def fetch_jars(
-    set_name: str,
-    cache: Path,
-    source: JarSource,
-    *,
-    lock: Path = LOCK,
-    say: Callable[[str], None] = lambda line: None,
+    set_name: str, cache: Path, source: JarSource, *, lock: Path = LOCK, say: Callable[[str], None] = lambda line: None
 ) -> tuple[Path, ...]:
     """Paths of the verified jars of one set; jars that the cache lacks, or holds with other bytes, are fetched.
 
-    Args:
-        set_name: ``broker``, ``spark``, or ``s3`` (further jars for Spark, for tables in S3).
-        cache: The cache folder; the jars are in ``jars/<set>`` below it.
-        source: The Java and the Ivy settings.
-        lock: The lock file.
-        say: Receives progress lines.
+    The sets are ``broker``, ``spark`` and ``s3`` (for tables in S3); the jars are in ``jars/<set>`` below ``cache``.
 
     Raises:
         JarUnavailable: A jar could not be fetched.
@@ -212,9 +202,7 @@ def _fetch(pins: Sequence[JarPin], folder: Path, ivy_cache: Path, source: JarSou
     for pin in pins:
         (folder / pin.file_name).unlink(missing_ok=True)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=FETCH_WITHIN_S, check=False
-        )
+        done = completed(command, FETCH_WITHIN_S)
         output = done.stdout + done.stderr
     except subprocess.TimeoutExpired:
         output = f"no end after {FETCH_WITHIN_S:.0f} s"
@@ -276,8 +264,8 @@ def _ivy_file(pins: Sequence[JarPin]) -> str:
 
 
 def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar")) if spec and spec.origin else []
+    folder = package_folder("pyspark")
+    jars = [] if folder is None else sorted((folder / "jars").glob("ivy-*.jar"))
     if not jars:
         raise JarUnavailable(
             "Ivy is missing: pyspark, which contains it, is not installed in this environment.",

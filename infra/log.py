@@ -26,12 +26,7 @@ def _to_stderr(*_: Any) -> structlog.PrintLogger:
 
 
 def configure_logging(level: str, form: str) -> None:
-    """Set up structlog for this process.
-
-    Args:
-        level: The lowest level that is logged: DEBUG, INFO, WARNING or ERROR.
-        form: ``text`` or ``json``.
-    """
+    """Set up structlog for this process: the lowest level that is logged, and the form ``text`` or ``json``."""
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if form == "json"

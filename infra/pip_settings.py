@@ -47,12 +47,9 @@ def pip_options(listing: str) -> dict[str, str]:
 def uv_variables(
     options: Mapping[str, str], environment: Mapping[str, str], *, system_certificates: bool
 ) -> dict[str, str]:
-    """The environment for uv.
+    """The environment for uv, from pip's options and this process's environment.
 
-    Args:
-        options: pip's options, from :func:`pip_options`.
-        environment: The environment of this process.
-        system_certificates: Whether the system keeps certificates. pip uses them; uv has to be asked to.
+    With ``system_certificates``, the system keeps certificates: pip uses them by itself, uv by a variable.
     """
     told: dict[str, str] = {}
     if "REQUESTS_CA_BUNDLE" in environment:

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from holdfast.infra.waiting import wait_until
 CHECK_EVERY_S = 0.02
 #: How long a killed process may take to disappear, seconds.
 KILLED_WITHIN_S = 10.0
+#: How long ``ps`` may take, seconds.
+PS_WITHIN_S = 10.0
 
 
 def start_mark(pid: int) -> str | None:
@@ -51,12 +54,42 @@ def is_running(pid: int, mark: str) -> bool:
     return start_mark(pid) == mark
 
 
-def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
-    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL.
+def completed(
+    command: Sequence[str], within_s: float, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input in a session of its own; raises TimeoutExpired after ``within_s`` seconds."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        timeout=within_s,
+        check=False,
+    )
 
-    Returns:
-        True when SIGTERM was enough or the process had ended before; False when it was killed.
-    """
+
+def start_detached(
+    command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``."""
+    with output.open("wb") as out:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
+    """Send SIGTERM, wait up to ``timeout_s`` seconds, then send SIGKILL; False when the process was killed."""
     for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
         if is_running(pid, mark):
             with suppress(ProcessLookupError):
@@ -66,7 +99,39 @@ def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
     return False
 
 
+def group_members(group: int) -> tuple[int, ...]:
+    """The processes of a process group that have not ended."""
+    if Path("/proc/self/stat").exists():
+        rows = (_group_and_state(path) for path in Path("/proc").glob("[0-9]*"))
+    else:
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,state="], capture_output=True, text=True, check=False)
+        rows = (tuple(line.split()) for line in listed.stdout.splitlines())
+    return tuple(int(row[0]) for row in rows if row[1:2] == (str(group),) and row[2][0] not in "ZX")
+
+
+def end_group(group: int, *, timeout_s: float) -> None:
+    """Send SIGTERM to a process group, wait up to ``timeout_s`` seconds, then send SIGKILL.
+
+    The id must belong to the caller's own group: the id of a group is free for other processes once all members ended.
+    """
+    for sent, within_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILLED_WITHIN_S)):
+        if group_members(group):
+            with suppress(ProcessLookupError):
+                os.killpg(group, sent)
+        if wait_until(lambda: not group_members(group), within_s):
+            return
+
+
+def _group_and_state(process: Path) -> tuple[str, ...]:
+    """Process id, group and state; empty when the process has ended meanwhile."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+    return process.name, fields[2], fields[0]
+
+
 def _mark_by_ps(pid: int) -> str | None:
-    answer = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    answer = completed(["ps", "-o", "state=,lstart=", "-p", str(pid)], PS_WITHIN_S)
     state, _, started = answer.stdout.strip().partition(" ")
     return started.strip() or None if state and not state.startswith("Z") else None

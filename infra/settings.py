@@ -22,7 +22,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.log import configure_logging
 from holdfast.infra.paths import Paths
-from holdfast.infra.webhook import WebhookSettings
 
 _log = structlog.get_logger("settings")
 
@@ -55,15 +54,23 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-class KafkaSettings(BaseModel):
-    """The Kafka cluster and the embedded broker."""
+#: Settings of a library by name.
+Properties = dict[str, Annotated[str, BeforeValidator(_as_text)]]
+
+
+class _Group(BaseModel):
+    """Settings with a common prefix. Secrets are plain strings, because settings become the environment of programs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KafkaSettings(_Group):
+    """The Kafka cluster and the embedded broker."""
 
     bootstrap_servers: str | None = Field(
         default=None, description="Addresses of the Kafka cluster. Unset: the embedded broker is started and used."
     )
-    client_config: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
+    client_config: Properties = Field(
         default_factory=dict, description="librdkafka settings for every client (security.protocol, sasl.*, ssl.*)."
     )
     embedded_port: int | None = Field(
@@ -72,10 +79,8 @@ class KafkaSettings(BaseModel):
     embedded_heap_mb: int = Field(default=512, ge=128, le=8192, description="Maximum heap of the embedded broker, MiB.")
 
 
-class SparkSettings(BaseModel):
+class SparkSettings(_Group):
     """Where and how Spark runs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     master: str = Field(
         default="local[*]",
@@ -87,10 +92,9 @@ class SparkSettings(BaseModel):
         default="127.0.0.1",
         description="The driver's address for executors; executors on other machines need one that is not loopback.",
     )
-    # A plain string, not SecretStr: settings become the environment of programs again.
     token: str | None = Field(default=None, repr=False, min_length=16, description="Token of the Spark Connect server.")
     # may hold passwords, such as those of object stores
-    conf: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
+    conf: Properties = Field(
         default_factory=dict,
         repr=False,
         description="Further properties of Spark, such as spark.executor.memory; they win over Holdfast's.",
@@ -107,16 +111,13 @@ class SparkSettings(BaseModel):
         if value.startswith("sc://") and "token=" in value:
             raise ValueError(f"the URL is logged and must hold no token; set {PREFIX}SPARK__TOKEN instead")
         if value != WARM and not re.match(r"local(-cluster)?(\[[\w*, ]+\])?$|(spark|sc|k8s)://\S+$|yarn$", value):
-            raise ValueError(
-                "expected local[*], spark://host:port, sc://host:port, warm, or another master URL of Spark"
-            )
+            known = "local[*], spark://host:port, sc://host:port, warm, or another master URL of Spark"
+            raise ValueError(f"expected {known}")
         return value
 
 
-class WarehouseSettings(BaseModel):
+class WarehouseSettings(_Group):
     """The tables' files and their catalog, for Spark and for readers without a JVM."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str | None = Field(
         default=None,
@@ -130,7 +131,6 @@ class WarehouseSettings(BaseModel):
         "home.",
     )
     catalog_user: str | None = Field(default=None, description="User of a catalog on Postgres.")
-    # Plain strings, not SecretStr: settings become the environment of programs again.
     catalog_password: str | None = Field(default=None, repr=False, description="Password of that user.")
     s3_endpoint: str | None = Field(default=None, description="URL of an S3-compatible server. Unset: Amazon S3.")
     s3_region: str | None = Field(default=None, description="Region of the bucket. Unset: the AWS SDK finds it.")
@@ -138,7 +138,7 @@ class WarehouseSettings(BaseModel):
         default=None, repr=False, description="Access key for the bucket. Unset: the AWS SDK finds it."
     )
     s3_secret_key: str | None = Field(default=None, repr=False, description="Secret of the access key.")
-    options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = Field(
+    options: Properties = Field(
         default_factory=dict,
         repr=False,
         description="Further properties of the Iceberg catalog and its file access, such as s3.session-token.",
@@ -175,10 +175,8 @@ class WarehouseSettings(BaseModel):
         return self
 
 
-class SnapshotSettings(BaseModel):
+class SnapshotSettings(_Group):
     """How often snapshots of stores are published."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     every: Literal["hour", "day"] = Field(default="day", description="Time partitions of snapshots: hour or day.")
     since: date = Field(default=date(2026, 1, 1), description="First time partition.")
@@ -189,10 +187,8 @@ class SnapshotSettings(BaseModel):
     )
 
 
-class ServingSettings(BaseModel):
+class ServingSettings(_Group):
     """The HTTP server of each processor."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = Field(default="127.0.0.1", description="Listening address of a processor's HTTP server.")
     port: int = Field(
@@ -201,7 +197,6 @@ class ServingSettings(BaseModel):
         le=65535,
         description="Port of that server. 0: any free port; several workers on one machine need 0.",
     )
-    # A plain string, not SecretStr: settings become the environment of programs again.
     token: str | None = Field(
         default=None,
         repr=False,
@@ -238,11 +233,7 @@ class MemoryTooSmall(SettingsInvalid):
 
 
 def check_memory_bound(total: object) -> None:
-    """Refuse a memory bound below ``MEMORY_BYTES_MIN``.
-
-    Raises:
-        MemoryTooSmall: The bound, in bytes, is too small or no integer; names the smallest bound.
-    """
+    """Raise MemoryTooSmall for a memory bound, in bytes, that is no integer or below ``MEMORY_BYTES_MIN``."""
     if isinstance(total, bool) or not isinstance(total, int) or total < MEMORY_BYTES_MIN:
         shown = f"{total:,}" if isinstance(total, int) else repr(total)
         raise MemoryTooSmall(
@@ -255,10 +246,8 @@ def check_memory_bound(total: object) -> None:
         )
 
 
-class CheckpointSettings(BaseModel):
+class CheckpointSettings(_Group):
     """Where processors store checkpoints of their state, and how often."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = Field(default=True, description="Whether processors store checkpoints and restore from them.")
     url: str | None = Field(
@@ -266,7 +255,6 @@ class CheckpointSettings(BaseModel):
         description="The checkpoint store: a folder (relative to the home), or s3://bucket/prefix. Unset: a folder in "
         "the home.",
     )
-    # Plain values, not SecretStr: settings become the environment of programs again.
     options: dict[str, Any] = Field(
         default_factory=dict, repr=False, description="Options of the store's fsspec driver, such as key and secret."
     )
@@ -276,10 +264,8 @@ class CheckpointSettings(BaseModel):
     )
 
 
-class MaintenanceSettings(BaseModel):
+class MaintenanceSettings(_Group):
     """Retention and compaction of the warehouse's tables (docs/warehouse-reading.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keep_snapshots: int = Field(default=30, ge=1, description="Number of newest snapshots that keep their tag.")
     keep_snapshots_days: float = Field(default=30.0, ge=0, description="Younger snapshots also keep their tag, days.")
@@ -289,6 +275,25 @@ class MaintenanceSettings(BaseModel):
     )
     compact_every: int = Field(default=8, ge=1, description="Commits to a table between two compactions.")
     leftovers_hours: float = Field(default=72.0, ge=24, description="Older files of failed runs are deleted, hours.")
+
+
+class WebhookSettings(_Group):
+    """Where incidents and failed runs are reported (docs/operations.md)."""
+
+    url: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^https?://(\[[0-9A-Fa-f:]+\]|[\w.-]+)(:\d+)?([/?][!-~]*)?$",
+        description="Webhook for incidents and failed runs. Unset: no messages.",
+    )
+    kind: Literal["generic", "slack"] = Field(
+        default="generic", description="Format of messages: generic (one JSON document each) or slack."
+    )
+    dagster_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[!-~]+$",
+        description="URL of Dagster's UI for readers of messages. Unset: the UI of this machine, while it runs.",
+    )
 
 
 class Settings(BaseSettings):

@@ -18,11 +18,7 @@ RETRY_EVERY_S = 0.1
 
 
 class Deadline:
-    """A moment on the monotonic clock at which the caller stops waiting.
-
-    Args:
-        within_s: Seconds from now.
-    """
+    """A moment on the monotonic clock, ``within_s`` seconds from now, at which the caller stops waiting."""
 
     def __init__(self, within_s: float) -> None:
         self._at = time.monotonic() + within_s
@@ -41,10 +37,8 @@ class Deadline:
 def wait_until(condition: Callable[[], Answer], within: float | Deadline, *, every_s: float = CHECK_EVERY_S) -> Answer:
     """Check a condition until it holds; its first true value, or its last value when the deadline has passed.
 
-    Args:
-        condition: Is called at least once. An error that it raises ends the wait.
-        within: Seconds, or a deadline that several waits share.
-        every_s: Pause between two checks, seconds.
+    The condition is checked at least once, and its errors end the wait. ``within`` is seconds, or a deadline that
+    several waits share.
     """
     deadline = within if isinstance(within, Deadline) else Deadline(within)
     while not (answer := condition()) and not deadline.passed:
@@ -61,11 +55,7 @@ def retry(
 ) -> Answer:
     """Make a call until it succeeds; raises its last error when the deadline has passed.
 
-    Args:
-        call: Is made at least once.
-        retriable: Whether the call is made again after this error. Every other error is raised at once.
-        within: Seconds, or a deadline that several waits share.
-        every_s: Pause between two attempts, seconds.
+    The call is made at least once, and again only after errors that are ``retriable``.
     """
     deadline = within if isinstance(within, Deadline) else Deadline(within)
     while True:

@@ -1,6 +1,4 @@
-"""Sends messages to a webhook as an HTTP POST of JSON, and holds the webhook's settings.
-
-The texts of the messages are made in ``orchestration``.
+"""Sends messages to a webhook as an HTTP POST of JSON; ``orchestration`` makes their texts.
 
 Invariants:
     - The URL is a secret, because chats put their token into it. No answer, error or log holds the URL or its path.
@@ -15,37 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
-
-from pydantic import BaseModel, ConfigDict, Field
 
 #: Timeout of each step of a request (connect, send, wait for the answer), seconds.
 TIMEOUT_S = 5.0
 #: HTTP statuses that mean a fault of the message, not of the webhook.
 _BAD_MESSAGE = frozenset({400, 413, 422})
-
-
-class WebhookSettings(BaseModel):
-    """Where incidents and failed runs are reported (docs/operations.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    # A plain string, not SecretStr: settings become the environment of programs again.
-    url: str | None = Field(
-        default=None,
-        repr=False,
-        pattern=r"^https?://(\[[0-9A-Fa-f:]+\]|[\w.-]+)(:\d+)?([/?][!-~]*)?$",
-        description="Webhook for incidents and failed runs. Unset: no messages.",
-    )
-    kind: Literal["generic", "slack"] = Field(
-        default="generic", description="Format of messages: generic (one JSON document each) or slack."
-    )
-    dagster_url: str | None = Field(
-        default=None,
-        pattern=r"^https?://[!-~]+$",
-        description="URL of Dagster's UI for readers of messages. Unset: the UI of this machine, while it runs.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +56,10 @@ def shown(url: str) -> str:
 
 
 def post(url: str, document: Mapping[str, Any], *, identity: str, timeout_s: float = TIMEOUT_S) -> Answer:
-    """Send one message; failures are in the answer, none is raised.
+    """Send one message, through the machine's proxies; failures are in the answer, none is raised.
 
-    Args:
-        url: URL of the webhook; the machine's proxies apply.
-        document: The message.
-        identity: Id of the message, the same for each attempt, so that the receiver can drop duplicates.
-        timeout_s: Timeout of each step of the request, seconds.
+    ``identity`` is the same for each attempt, so that the receiver can drop duplicates. ``timeout_s`` is for each step
+    of the request, seconds.
     """
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast", "Idempotency-Key": identity}
     body = json.dumps(document).encode()

@@ -23,20 +23,18 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import WARM, Settings, load_settings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.orchestration import local
-from holdfast.orchestration.commands.incidents import add_incidents
-from holdfast.orchestration.commands.looking import add_looking
-from holdfast.orchestration.commands.options import Json, command_settings, print_json
+from holdfast.orchestration.commands.audit import audit
+from holdfast.orchestration.commands.incidents import incidents
+from holdfast.orchestration.commands.logs import logs
+from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.commands.orphans import add_orphans
-from holdfast.orchestration.commands.rehearse import add_rehearse
-from holdfast.orchestration.commands.spark import add_spark
-from holdfast.orchestration.commands.status import add_status, print_services
-from holdfast.orchestration.commands.top import add_top
+from holdfast.orchestration.commands.rehearse import rehearse
+from holdfast.orchestration.commands.spark import spark, warehouse
+from holdfast.orchestration.commands.status import print_services, status
+from holdfast.orchestration.commands.top import top
 from holdfast.orchestration.commands.verbs import add_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import BrokenDefinition, load_processors
-
-#: Flights per second: slow enough to watch the kill and the recovery, fast enough to finish in minutes.
-DEMO_FLIGHTS_PER_SECOND = 8_000
 
 app = typer.Typer(
     name="holdfast",
@@ -45,20 +43,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 add_verbs(app)
-add_looking(app)
-add_status(app)
-add_top(app)
-add_incidents(app)
-add_rehearse(app)
+for command in (audit, logs, status, top, rehearse):
+    app.command()(command)
+app.add_typer(incidents, name="incidents")
 add_orphans(app)
-add_spark(app)
+app.add_typer(spark, name="spark")
+app.add_typer(warehouse, name="warehouse")
 
 
 @app.command()
 def demo(
-    flights_per_second: Annotated[
-        int, typer.Option(min=1, help="Flights to send per second.")
-    ] = DEMO_FLIGHTS_PER_SECOND,
+    # slow enough to watch the kill and the recovery, fast enough to finish in minutes
+    flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 8_000,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
     """Process 336,776 real flights, kill a processor while it works, and verify every result."""
@@ -80,9 +76,9 @@ def up(
     started = _start(settings, console, port)
     if as_json:
         print_json(dict(started))
-        return
-    print_services(started, console)
-    console.print("All services run in the background; stop them with [bold]holdfast down[/].")
+    else:
+        print_services(started, console)
+        console.print("All services run in the background; stop them with [bold]holdfast down[/].")
 
 
 @app.command()
@@ -90,9 +86,9 @@ def down(as_json: Json = False) -> None:
     """Stop everything that `holdfast up` and deployments started from this home folder."""
     settings = command_settings()
     stopped = []
-    if local.stop_webserver(settings):
+    if local.stop(settings, local.WEBSERVER):
         stopped.append("webserver")
-    if local.stop_daemon(settings):
+    if local.stop(settings, local.DAEMON):
         stopped.append("daemon")
     supervisor = open_deployer(settings.paths)
     if supervisor.pid() is not None:
@@ -103,10 +99,8 @@ def down(as_json: Json = False) -> None:
     if running_broker(settings.paths.kafka) is not None:
         embedded_broker(settings).stop()
         stopped.append("broker")
-    if as_json:
-        print_json({"stopped": stopped})
-    else:
-        Console().print(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
+    sentence = f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running."
+    print_answer({"stopped": stopped}, sentence, as_json=as_json)
 
 
 @app.command(name="version")

@@ -27,11 +27,7 @@ class DagsterDatabaseAway(HoldfastError):
 
 
 def check_dagster_config(home: Path, workspace: Path) -> None:
-    """Check ``dagster.yaml`` in the home, and the workspace file.
-
-    Args:
-        home: DAGSTER_HOME.
-        workspace: The file with the code locations.
+    """Check ``dagster.yaml`` in the home (DAGSTER_HOME), and the file with the code locations.
 
     Raises:
         DagsterConfigInvalid: A file is not YAML, or has an entry that Dagster refuses.
@@ -64,9 +60,8 @@ def _parse(file: Path) -> Any:
         return yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as failure:
         mark = failure.problem_mark or failure.context_mark
-        raise _invalid(
-            file, None if mark is None else mark.line + 1, str(failure.problem or failure.context)
-        ) from failure
+        line = None if mark is None else mark.line + 1
+        raise _invalid(file, line, str(failure.problem or failure.context)) from failure
     except (yaml.YAMLError, UnicodeDecodeError) as failure:
         raise _invalid(file, None, str(failure)) from failure
     except OSError as failure:

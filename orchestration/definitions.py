@@ -10,11 +10,10 @@ import dagster as dg
 
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
-from holdfast.assets.checks import compaction_check_keys  # noqa: E402
+from holdfast.assets.compaction_check import compaction_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
-from holdfast.orchestration.jobs.archive_orphans import archive_orphans  # noqa: E402
 from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
@@ -26,11 +25,11 @@ from holdfast.orchestration.jobs.feed_flights import feed_flights  # noqa: E402
 from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS  # noqa: E402
 from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
 from holdfast.orchestration.jobs.rehearse_restore import rehearse_restore  # noqa: E402
-from holdfast.orchestration.notifications import notifications_sensor  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
 from holdfast.orchestration.schedules import build_schedules  # noqa: E402
 from holdfast.orchestration.sensors import build_sensors  # noqa: E402
-from holdfast.orchestration.watching import topics_watch  # noqa: E402
+from holdfast.orchestration.topics_sensor import topics_watch  # noqa: E402
+from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
 from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
 
 #: One process and one step at a time, so a run starts one JVM, however many of its assets use Spark.
@@ -55,7 +54,6 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 feed_flights,
                 rehearse_restore,
                 orphan_checks,
-                archive_orphans,
                 *VERB_JOBS,
             ],
             sensors=[

@@ -4,22 +4,19 @@ Each is a process of its own with a file below the home folder that names it.
 
 Invariants:
     - Both processes outlive the process that starts them, and listen on loopback only.
-    - Both are ended by process id and start time, never by name.
+    - Both are ended by process id and start time, never by name, together with all processes that they started: code
+      servers, runs, and the ``tail`` of a run's output.
     - Starting a running process is no error, and neither is stopping one that does not run.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,8 +24,11 @@ from pathlib import Path
 import httpx
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.process import end_process, is_running, start_mark
+from holdfast.infra.files import locked, replace_text
+from holdfast.infra.local_ports import can_bind, free_port
+from holdfast.infra.process import end_group, end_process, group_members, is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.dagster_config import check_dagster_config
 from holdfast.orchestration.world import environment_of
 
@@ -36,7 +36,9 @@ WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
 _POLL_EVERY_S = 0.1
+#: Time limits to stop: for the process itself, then for the processes that it started, seconds.
 _STOP_S = 20.0
+_STOP_CHILDREN_S = 10.0
 _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
   name locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 
@@ -65,19 +67,14 @@ def prepare(settings: Settings) -> Path:
     settings.paths.logs.mkdir(parents=True, exist_ok=True)
     config = home / "dagster.yaml"
     if not config.exists():
-        temporary = home / f"dagster.yaml.{os.getpid()}"
-        temporary.write_text((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
-        temporary.replace(config)
+        replace_text(config, (files("holdfast.infra") / "dagster" / "local.yaml").read_text())
     return home
 
 
 def running(settings: Settings, name: str) -> LocalProcess | None:
     """The webserver or the daemon of this home folder; None when it does not run."""
-    try:
-        found = LocalProcess(**json.loads(_file(settings, name).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-    return found if is_running(found.pid, found.mark) else None
+    found = _recorded(settings, name)
+    return found if found is not None and is_running(found.pid, found.mark) else None
 
 
 def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
@@ -89,23 +86,17 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
     present = running(settings, DAEMON)
     if present is not None:
         return f"Dagster's daemon, process {present.pid} (was already running)"
-    log = settings.paths.logs / "dagster-daemon.log"
-    mark = log.stat().st_size if log.exists() else 0
+    log = _log(settings, DAEMON)
+    before = log.stat().st_size if log.exists() else 0
     process = _launch(settings, DAEMON, ["dagster-daemon", "run"])
-    deadline = time.monotonic() + timeout_s
-    while not _daemon_ready(settings, since=mark):
-        _check_started(settings, process, DAEMON, deadline)
-        time.sleep(_POLL_EVERY_S)
+    _await_ready(settings, DAEMON, process, lambda: b"SensorDaemon" in log.read_bytes()[before:], timeout_s)
     return f"Dagster's daemon, process {process.pid}"
 
 
 def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: float = 90.0) -> str:
     """Start the webserver unless it runs, and wait until it has loaded the definitions; returns its URL.
 
-    Args:
-        settings: The home folder in them gets the process's file and log.
-        port: The port; None: 3000, or a free port when 3000 is taken.
-        timeout_s: How long to wait, seconds.
+    Without ``port`` the port is 3000, or a free port when 3000 is taken.
 
     Raises:
         DagsterDidNotStart: The webserver ended, or did not answer in time.
@@ -114,25 +105,31 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
     present = running(settings, WEBSERVER)
     if present is not None:
         return present.url
-    with _choosing_a_port(settings):
-        chosen = port or _free_port()
+    settings.cache.mkdir(parents=True, exist_ok=True)
+    # locked from the choice of a port until the webserver listens, so two installations never share a port
+    with locked(settings.cache / "webserver-port.lock"):
+        chosen = port or (PORT if can_bind(PORT) else free_port())
         url = f"http://127.0.0.1:{chosen}"
         process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
-        deadline = time.monotonic() + timeout_s
-        while not _webserver_ready(url):
-            _check_started(settings, process, WEBSERVER, deadline)
-            time.sleep(_POLL_EVERY_S)
+        _await_ready(settings, WEBSERVER, process, lambda: _webserver_ready(url), timeout_s)
     return url
 
 
-def stop_daemon(settings: Settings) -> bool:
-    """End the daemon; returns whether it was running."""
-    return _stop(settings, DAEMON)
+def stop(settings: Settings, name: str) -> bool:
+    """End the webserver or the daemon with its process group; returns whether it was running.
 
-
-def stop_webserver(settings: Settings) -> bool:
-    """End the webserver; returns whether it was running."""
-    return _stop(settings, WEBSERVER)
+    Dagster leaves code servers behind: one whose process was killed, one with a run that did not end, and one whose
+    database is away. The last two ignore SIGTERM.
+    """
+    found = _recorded(settings, name)
+    ran = found is not None and is_running(found.pid, found.mark)
+    if found is not None:
+        if ran:
+            end_process(found.pid, found.mark, timeout_s=_STOP_S)
+        if ran or _left_its_group(settings, found):
+            end_group(found.pid, timeout_s=_STOP_CHILDREN_S)
+    _file(settings, name).unlink(missing_ok=True)
+    return ran
 
 
 def check_configuration(settings: Settings) -> Path:
@@ -150,13 +147,11 @@ def check_configuration(settings: Settings) -> Path:
 def _launch(settings: Settings, name: str, command: list[str], url: str = "") -> LocalProcess:
     home = check_configuration(settings)
     executable = Path(sys.executable).parent / command[0]
-    arguments = [str(executable), *command[1:], "-w", str(PROJECT / "workspace.yaml")]
-    environment = {**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home), "PYTHONUNBUFFERED": "1"}
-    with (settings.paths.logs / f"dagster-{name}.log").open("ab") as log:
+    with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
-            arguments,
+            [str(executable), *command[1:], "-w", str(PROJECT / "workspace.yaml")],
             cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
-            env=environment,
+            env={**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -169,38 +164,33 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
     return found
 
 
-def _stop(settings: Settings, name: str) -> bool:
-    present = running(settings, name)
-    if present is not None and not end_process(present.pid, present.mark, timeout_s=_STOP_S):
-        # a killed process leaves its code servers behind; they are in its session
-        with suppress(ProcessLookupError):
-            os.killpg(present.pid, signal.SIGKILL)
-    _file(settings, name).unlink(missing_ok=True)
-    return present is not None
+def _left_its_group(settings: Settings, ended: LocalProcess) -> bool:
+    """Whether the group of a process that ended unseen has members of this home folder, not of a later process."""
+    home = f"DAGSTER_HOME={settings.paths.dagster}".encode()
+    for pid in group_members(ended.pid):
+        with suppress(OSError):
+            if home in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return True
+    return False
 
 
-def _check_started(settings: Settings, process: LocalProcess, name: str, deadline: float) -> None:
-    log = settings.paths.logs / f"dagster-{name}.log"
-    ended = not is_running(process.pid, process.mark)
-    if not ended and time.monotonic() < deadline:
+def _await_ready(
+    settings: Settings, name: str, process: LocalProcess, ready: Callable[[], bool], timeout_s: float
+) -> None:
+    def settled() -> str:
+        return "ready" if ready() else "" if is_running(process.pid, process.mark) else "ended"
+
+    outcome = wait_until(settled, timeout_s, every_s=_POLL_EVERY_S)
+    if outcome == "ready":
         return
-    _stop(settings, name)
+    stop(settings, name)
+    log = _log(settings, name)
     tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
     raise DagsterDidNotStart(
-        f"Dagster's {name} {'ended' if ended else 'was not ready in time'}. Its log ends: {tail}",
+        f"Dagster's {name} {outcome or 'was not ready in time'}. Its log ends: {tail}",
         action=f"Read the last lines of {log}, mend what they name, and run `holdfast up`.",
         process=name,
     )
-
-
-def _daemon_ready(settings: Settings, since: int) -> bool:
-    log = settings.paths.logs / "dagster-daemon.log"
-    try:
-        with log.open("rb") as file:
-            file.seek(since)
-            return b"SensorDaemon" in file.read()
-    except OSError:
-        return False
 
 
 def _webserver_ready(url: str) -> bool:
@@ -222,28 +212,17 @@ def _webserver_ready(url: str) -> bool:
     return True
 
 
-@contextmanager
-def _choosing_a_port(settings: Settings) -> Iterator[None]:
-    """Hold a lock while a port is chosen and until its webserver listens, so two installations never share one."""
-    settings.cache.mkdir(parents=True, exist_ok=True)
-    lock = os.open(settings.cache / "webserver-port.lock", os.O_CREAT | os.O_RDWR, 0o600)
+def _recorded(settings: Settings, name: str) -> LocalProcess | None:
+    """The process that was started last; it may have ended."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
-
-
-def _free_port() -> int:
-    for wanted in (PORT, 0):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", wanted))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise DagsterDidNotStart("No port on loopback is free.", action="End a program that listens on many ports.")
+        return LocalProcess(**json.loads(_file(settings, name).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _file(settings: Settings, name: str) -> Path:
     return settings.paths.dagster / f"{name}.json"
+
+
+def _log(settings: Settings, name: str) -> Path:
+    return settings.paths.logs / f"dagster-{name}.log"

@@ -6,7 +6,7 @@ Invariants:
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.infra.settings import PROJECT, MaintenanceSettings, load_settings
 from holdfast.orchestration.verbs import Verbs
 from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
@@ -27,20 +27,17 @@ PING_S = 3.0
 
 
 class ClusterResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The Kafka cluster of the settings."""
+    """``assets.ports.Cluster``: the Kafka cluster of the settings."""
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of the bootstrap servers."""
         return bootstrap_servers(load_settings())
 
     @property
     def client_config(self) -> Mapping[str, str | int | float | bool]:
-        """Security settings for every client."""
         return client_config(load_settings())
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
-        """The cluster's topics; each request ends after ``timeout_s``."""
         settings = load_settings()
         return Topics(bootstrap_servers(settings), client_config(settings), timeout_s=timeout_s)
 
@@ -60,11 +57,9 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     @contextmanager
     def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["RegistryResource"]:
-        """Close the registry at the end of the run."""
-        try:
+        """Close at the end of the run."""
+        with closing(self):
             yield self
-        finally:
-            self.close()
 
     @property
     def registry(self) -> Registry:
@@ -81,59 +76,48 @@ class RegistryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
 
 class LifecycleResource(RegistryResource):
-    """What deployment and recovery need: supervisor, workers' status, registry."""
+    """``assets.ports.Lifecycle``: supervisor, workers' status and registry of this machine."""
 
     @property
     def world(self) -> World:
-        """Supervisor, workers' status and registry of this machine."""
         return build_world(self.paths, self.registry)
 
     @property
     def paths(self) -> Paths:
-        """Paths below the home folder."""
         return load_settings().paths
 
     @property
     def project(self) -> Path:
-        """The working directory of processors."""
         return PROJECT
 
     @property
     def restore_target_s(self) -> float:
-        """Target time for the restore of a whole changelog, seconds."""
         return load_settings().restore_target_s
 
     def environment(self) -> dict[str, str]:
-        """The HOLDFAST_* variables of a processor; never print them, they may hold secrets."""
         return environment_of(load_settings())
 
     def verbs(self, who: str) -> Verbs:
         """``Verbs`` that record their applies under the name ``who``."""
-        settings = load_settings()
-        return Verbs(settings, self.registry, Topics(bootstrap_servers(settings), client_config(settings)), who)
+        return Verbs(load_settings(), self.registry, ClusterResource().topics(), who)
 
 
 class WarehouseResource(RegistryResource):
-    """Spark and the warehouse's tables: one session for each run, started on first use."""
+    """``assets.ports.Warehouse``: Spark and the tables, with one session for each run, started on first use."""
 
     _session: Any = PrivateAttr(default=None)
 
-    @contextmanager
-    def yield_for_execution(self, context: dg.InitResourceContext) -> Iterator["WarehouseResource"]:
-        """Stop the session and its JVM at the end of the run."""
-        try:
-            yield self
-        finally:
-            if self._session is not None:
-                from holdfast.infra.spark.session import stop_spark
+    def close(self) -> None:
+        """Stop the session and its JVM, if any, and close the registry's connections."""
+        if self._session is not None:
+            from holdfast.infra.spark.session import stop_spark
 
-                stop_spark(self._session)
-                self._session = None
-            self.close()
+            stop_spark(self._session)
+            self._session = None
+        super().close()
 
     @property
     def session(self) -> Any:
-        """The Spark session of the run."""
         if self._session is None:
             from holdfast.infra.spark.session import spark_session
 
@@ -141,15 +125,10 @@ class WarehouseResource(RegistryResource):
         return self._session
 
     @property
-    def maintenance(self) -> Mapping[str, float]:
-        """The settings of table maintenance, by name."""
-        return load_settings().maintenance.model_dump()
+    def maintenance(self) -> MaintenanceSettings:
+        return load_settings().maintenance
 
 
 def build_resources() -> dict[str, dg.ConfigurableResource]:  # type: ignore[type-arg]
     """The resources by the names that assets and jobs use."""
-    return {
-        "cluster": ClusterResource(),
-        "lifecycle": LifecycleResource(),
-        "warehouse": WarehouseResource(),
-    }
+    return {"cluster": ClusterResource(), "lifecycle": LifecycleResource(), "warehouse": WarehouseResource()}

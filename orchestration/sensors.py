@@ -10,11 +10,13 @@ Invariants:
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
+import msgspec
 import structlog
 
 from holdfast.assets import keys
@@ -25,10 +27,18 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.verbs import this_process
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.plans.apply import is_free
-from holdfast.processors.lifecycle.ports import ProcessorStatus
-from holdfast.processors.lifecycle.recovery.answer import Answer, Lag, is_due, judge_broken_off, judge_working, next_lag
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.answer import (
+    Answer,
+    Lag,
+    is_due,
+    judge_interrupted,
+    judge_working,
+    next_lag,
+)
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice, observe, wait_on, waits_for
@@ -64,132 +74,122 @@ def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
     def processor_recovery(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
     ) -> dg.SensorResult:
-        settings = load_settings()
-        limits = Limits(stuck_after_s=settings.stuck_after_s)
-        tick = _Tick(context, lifecycle, limits, Conditions(once(cluster.ping), settings.paths.state))
         try:
             waiting = {incident.processor: incident for incident in lifecycle.registry.open_incidents()}
             deployments = lifecycle.registry.deployments()
-            tick.begun = {each.processor: each for each in lifecycle.registry.journal.applies(open_only=True)}
+            begun = {each.processor: each for each in lifecycle.registry.journal.applies(open_only=True)}
         except HoldfastError as failed:
             context.log.warning(f"The registry cannot be read: {failed}")
             return dg.SensorResult(skip_reason=f"The registry cannot be read: {failed}", cursor=context.cursor)
-        tick.ask(deployments)
+        conditions = Conditions(once(cluster.ping), lifecycle.paths.state)
+        world = look_at_all(lifecycle.world, [each for each in deployments if each.desired != "deploying"])
+        tick = _Tick(context, lifecycle, conditions, _remembered(context.cursor), begun, world)
         for deployment in deployments:
             name = deployment.processor
             try:
                 tick.look(deployment, waiting.get(name), has_check=name in defined)
             except HoldfastError as failed:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
-                tick.keep(name)
                 tick.sentences.append(f"{name}: {failed.message}")
         summary = " ".join(tick.sentences) or "No processor is deployed."
-        cursor = json.dumps(tick.after)
-        if tick.requests:
-            return dg.SensorResult(run_requests=tick.requests, asset_events=tick.events, cursor=cursor)
-        return dg.SensorResult(skip_reason=summary, asset_events=tick.events, cursor=cursor)
+        return dg.SensorResult(
+            run_requests=tick.requests or None,
+            skip_reason=None if tick.requests else summary,
+            asset_events=tick.events,
+            cursor=msgspec.json.encode(tick.after).decode(),
+        )
 
     return processor_recovery
 
 
+class _Remembered(msgspec.Struct):
+    """The part of the cursor about one processor."""
+
+    #: Slot -> when its worker last answered.
+    answered: dict[str, datetime] = {}
+    #: Text and time (seconds since 1970) of the last reported result of the check ``working``.
+    told: tuple[str, float] | None = None
+    #: The fields of ``answer.Lag``.
+    lag: tuple[int, float] | None = None
+
+
+@dataclass
 class _Tick:
     """One tick over all processors: its run requests, its check results, and the cursor of the next tick."""
 
-    def __init__(
-        self,
-        context: dg.SensorEvaluationContext,
-        lifecycle: LifecycleResource,
-        limits: Limits,
-        conditions: Conditions,
-    ) -> None:
-        self._context = context
-        self._lifecycle = lifecycle
-        self._limits = limits
-        self._conditions = conditions
-        self._before = _remembered(context.cursor)
-        #: Open applies by processor.
-        self.begun: dict[str, ApplyRecord] = {}
-        self.after: dict[str, Any] = {}
-        self.requests: list[dg.RunRequest] = []
-        self.events: list[dg.AssetCheckEvaluation] = []
-        self.sentences: list[str] = []
-
-    def ask(self, deployments: Iterable[Deployment]) -> None:
-        """Ask all workers at the same time, so silent workers cost one timeout together."""
-        self._world = look_at_all(self._lifecycle.world, [each for each in deployments if each.desired != "deploying"])
-
-    def keep(self, name: str) -> None:
-        """Keep a processor's part of the cursor, because its status could not be read."""
-        if name in self._before:
-            self.after[name] = self._before[name]
+    context: dg.SensorEvaluationContext
+    lifecycle: LifecycleResource
+    conditions: Conditions
+    before: dict[str, _Remembered]
+    #: Open applies by processor.
+    begun: dict[str, ApplyRecord]
+    #: All workers were asked at the same time, so silent workers cost one timeout together.
+    world: World
+    after: dict[str, _Remembered] = field(default_factory=dict)
+    requests: list[dg.RunRequest] = field(default_factory=list)
+    events: list[dg.AssetCheckEvaluation] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
 
     def look(self, deployment: Deployment, waiting: Incident | None, *, has_check: bool) -> None:
-        """Diagnose one processor, then request a run and update its check as needed.
-
-        Args:
-            deployment: The processor's deployment.
-            waiting: Its open incident, if any.
-            has_check: Whether the definitions have a check ``working`` for it.
+        """Diagnose one processor with its open incident, then request a run and update its check as needed.
 
         Raises:
             HoldfastError: The supervisor or the registry did not answer.
         """
         name = deployment.processor
-        before = self._before.get(name, {})
+        kept = self.after[name] = self.before.get(name, _Remembered())
+        begun = self.begun.get(name) if has_check else None
         if deployment.desired == "deploying":
-            self.after[name] = dict(before)
             self.sentences.append(f"{name}: {deployment.desired}")
-            if has_check and name in self.begun:
-                self._check_apply(self.begun[name], {}, before)
+            self._check_apply(begun, {})
             return
-        seen = notice(name, self._world, self._limits, answered_at=_moments(before.get("answered")))
+        limits = Limits(stuck_after_s=load_settings().stuck_after_s)
+        seen = notice(name, self.world, limits, answered_at=kept.answered)
         self.sentences.append(f"{name}: {seen.worst.sentence}")
         # a healthy processor may still have an open incident, when the run that should have closed it was killed
         incident = seen.incident or waiting
         if seen.opened and incident is not None:
-            self._context.log.warning(f"{name}: opened incident {incident.id} ({incident.kind}).")
-        answered = {slot: moment.isoformat() for slot, moment in seen.answered_at.items()}
-        self.after[name] = {**before, "answered": answered}
+            self.context.log.warning(f"{name}: opened incident {incident.id} ({incident.kind}).")
+        kept.answered = dict(seen.answered_at)
         if incident is not None and incident.is_open:
             self._ask(incident, seen)
-        if has_check and name in self.begun:
-            self._check_apply(self.begun[name], seen.diagnoses, before)
-        elif has_check:
-            self._check_working(name, seen, before)
+        if has_check and begun is None:
+            self._check_working(name, seen, kept)
+        self._check_apply(begun, seen.diagnoses)
 
     def _ask(self, incident: Incident, seen: Notice) -> None:
         """Request a run for an open incident, unless it waits for a condition, such as an absent broker, to pass."""
-        lasting = waits_for(incident, seen.worst, self._conditions)
+        lasting = waits_for(incident, seen.worst, self.conditions)
         if lasting:
-            wait_on(incident, seen.worst, lasting, self._lifecycle.world)
+            wait_on(incident, seen.worst, lasting, self.lifecycle.world)
             self.sentences.append(f"Incident {incident.id} waits: {lasting}")
             return
-        request = _request(self._context, self._lifecycle, incident.id)
+        request = _request(self.context, self.lifecycle, incident.id)
         if request is not None:
             self.requests.append(request)
 
-    def _check_working(self, name: str, seen: Notice, before: dict[str, Any]) -> None:
+    def _check_working(self, name: str, seen: Notice, kept: _Remembered) -> None:
         """Update the check ``working`` when its result changed, or when its last update is old."""
-        world = self._lifecycle.world
+        world = self.lifecycle.world
         now = world.clock()
         statuses = [each.status for each in seen.observations.values() if each.status is not None]
-        lag = next_lag(_lag(before.get("lag")), statuses, now)
-        self.after[name]["lag"] = None if lag is None else [lag.records, lag.since]
+        lag = next_lag(None if kept.lag is None else Lag(*kept.lag), statuses, now)
+        kept.lag = None if lag is None else (lag.records, lag.since)
         incident = incident_of(name, world)
         answer = judge_working(seen.diagnoses, incident, now, lag=lag)
         if answer is not None:
-            self._report(name, answer, incident, before)
+            self._report(name, answer, incident)
 
-    def _check_apply(self, begun: ApplyRecord, found: Mapping[str, Diagnosis], before: dict[str, Any]) -> None:
-        """Report an apply that was broken off; while an apply runs, the check keeps its last result."""
-        if is_free(begun, this_process(), self._lifecycle.world.clock()):
-            self._report(begun.processor, judge_broken_off(begun, found), None, before)
+    def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
+        """Report an interrupted apply; while an apply runs, the check keeps its last result."""
+        if begun is not None and is_free(begun, this_process(), self.lifecycle.world.clock()):
+            self._report(begun.processor, judge_interrupted(begun, found), None)
 
-    def _report(self, name: str, answer: Answer, incident: Incident | None, before: dict[str, Any]) -> None:
-        now = self._lifecycle.world.clock().timestamp()
-        if is_due(answer, before.get("told"), now):
+    def _report(self, name: str, answer: Answer, incident: Incident | None) -> None:
+        now = self.lifecycle.world.clock().timestamp()
+        if is_due(answer, self.after[name].told, now):
             self.events.append(check_result(name, answer, incident).evaluation())
-            self.after[name]["told"] = [answer.short, now]
+            self.after[name].told = (answer.short, now)
 
 
 def _request(
@@ -235,8 +235,7 @@ def _request(
 
 
 @dg.run_failure_sensor(
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Logs every failed run with its processor and its cause.",
+    default_status=dg.DefaultSensorStatus.RUNNING, description="Logs every failed run with its processor and its cause."
 )
 def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Log the event ``run.failed``."""
@@ -245,28 +244,12 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
     log.error("run.failed", **fields, cause=context.failure_event.message)
 
 
-def _remembered(cursor: str | None) -> dict[str, dict[str, Any]]:
-    """The cursor by processor: when its slots ``answered``, the check's last result (``told``), and its ``lag``."""
+def _remembered(cursor: str | None) -> dict[str, _Remembered]:
+    """The cursor by processor; empty when another version of Holdfast wrote it."""
     try:
-        document = json.loads(cursor or "{}")
-        return {name: each for name, each in document.items() if isinstance(each, dict)}
-    except (ValueError, AttributeError):
+        return msgspec.json.decode(cursor or "{}", type=dict[str, _Remembered])
+    except msgspec.MsgspecError:
         return {}
-
-
-def _moments(answered: Any) -> dict[str, datetime]:
-    try:
-        return {slot: datetime.fromisoformat(moment) for slot, moment in answered.items()}
-    except (ValueError, AttributeError, TypeError):
-        return {}
-
-
-def _lag(remembered: Any) -> Lag | None:
-    try:
-        records, since = remembered
-        return Lag(int(records), float(since))
-    except (ValueError, TypeError):
-        return None
 
 
 def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:

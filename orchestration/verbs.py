@@ -18,11 +18,13 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.assets.rollouts import SLOTS, deployed_rollout
 from holdfast.infra.database.records import ApplyRecord
@@ -41,30 +43,32 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
+from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.facts import Facts, read_facts
+from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
-from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
-from holdfast.processors.lifecycle.verbs.table import plan_for
+from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
-from holdfast.processors.registration import ProcessorDefinition, find_processor
+from holdfast.processors.registration import ProcessorDefinition, find_processor, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
+    from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
 
 
 class ApplyUnknown(HoldfastError):
@@ -81,27 +85,27 @@ class Verbs:
         registry: Records plans and applies.
         topics: Kafka's topics.
         who: The name to record with each apply.
+        clock: The current time in UTC.
     """
 
-    def __init__(self, settings: Settings, registry: Registry, topics: Topics, who: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        topics: Topics,
+        who: str,
+        clock: Callable[[], datetime] = now_utc,
+    ) -> None:
         self._settings = settings
         self._registry = registry
         self._topics = topics
         self._who = who
-        self._world: World = build_world(settings.paths, registry)
+        self._world: World = replace(build_world(settings.paths, registry), clock=clock)
         self._owners = WorkingOwners(self._client, self._slots, self._width)
-        self._transactions = HangingTransactions(topics.bootstrap, client_config(settings))
+        self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
-        self._facts = WorldFacts(
-            topics,
-            self._world,
-            registry.journal,
-            self._folders,
-            self._owners,
-            self._code,
-            self._transactions,
-            self._tables,
-        )
+        ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
+        self._facts = WorldFacts(topics, self._world, registry.journal, *ports)
         self._runner = DeployedProcessors(self._world, self._rollout, who, self._code_and_shape)
         self._holder = this_process()
 
@@ -113,9 +117,9 @@ class Verbs:
         """
         return find_processor(self._settings, processor)
 
-    def facts(self, processor: str) -> Facts:
-        """The facts about a processor from which plans are decided, read now."""
-        return read_facts(self.definition(processor).topology, self._facts)
+    def orphans(self) -> OrphanFacts:
+        """The resources that no registered store owns, read now."""
+        return self._orphans().orphans()
 
     def plan(self, request: Request) -> Plan:
         """Decide the stages of a request and record the plan; nothing else changes.
@@ -123,7 +127,10 @@ class Verbs:
         Raises:
             HoldfastError: The processor is unknown, or a fact cannot be read.
         """
-        decided = plan_for(request, self._facts, self.definition(request.processor).topology)
+        if isinstance(request, OfInstallation):
+            decided = plan_of_installation(request, self._orphans())
+        else:
+            decided = plan_for(request, self._facts, self.definition(request.processor).topology)
         journal, now = self._registry.journal, self._world.clock()
         journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), now)
         return decided
@@ -151,15 +158,7 @@ class Verbs:
         now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self._registry.journal, sure=sure or confirmed is not None)
-        return applying.apply(
-            now,
-            self._execution(),
-            self._registry.journal,
-            who=self._who,
-            holder=self._holder,
-            tell=tell,
-            clock=self._world.clock,
-        )
+        return self._applier(tell).apply(now)
 
     @property
     def deployed(self) -> DeploymentResult | None:
@@ -182,14 +181,7 @@ class Verbs:
             ApplyInProgress: A live process holds the apply.
             HoldfastError: A stage failed; resume again.
         """
-        return applying.resume(
-            self._open_apply(apply_id),
-            self._execution(),
-            self._registry.journal,
-            holder=self._holder,
-            tell=tell,
-            clock=self._world.clock,
-        )
+        return self._applier(tell).resume(self._open_apply(apply_id))
 
     def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
         """Close an open apply without undoing its stages, and resume a processor that it paused; returns its record.
@@ -200,14 +192,7 @@ class Verbs:
             HoldfastError: The paused processor cannot be resumed; the apply stays open.
         """
         record = self._open_apply(apply_id)
-        applying.abandon(
-            record,
-            self._registry.journal,
-            holder=self._holder,
-            now=self._world.clock(),
-            reason=f"{self._who}: {reason}",
-            execute=self._execution(),
-        )
+        self._applier().abandon(record, reason)
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
@@ -218,16 +203,8 @@ class Verbs:
         """The newest ``limit`` applies, newest first."""
         return self._registry.journal.applies(limit, processor=processor)
 
-    def audit(
-        self, processor: str, stores: tuple[str, ...], config: Mapping[str, Any], *, warehouse: bool = False
-    ) -> tuple[StoreAudit, ...]:
-        """Compare stores with their changelogs, key by key.
-
-        Args:
-            processor: The processor's name.
-            stores: The stores; empty for all with a changelog.
-            config: Security settings for reading the changelogs.
-            warehouse: Whether to compare the stores' warehouse tables, too.
+    def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
+        """Compare stores (empty: all with a changelog) with their changelogs, and with their tables, key by key.
 
         Raises:
             PlanRefused: A store is unknown or has no changelog, or the processor does not run.
@@ -237,13 +214,12 @@ class Verbs:
         topology = self.definition(processor).topology
         logged = {spec.store: spec.topic.name for spec in topology.changelogs}
         unknown = unknown_stores(topology, stores)
-        bare = next((store for store in stores if store not in logged), None)
-        if unknown is not None or bare is not None:
+        if unknown is not None:
+            raise applying.PlanRefused(unknown.sentence, action=unknown.action, processor=processor)
+        if bare := next((store for store in stores if store not in logged), None):
             raise applying.PlanRefused(
-                unknown.sentence if unknown is not None else f"Store {bare} of {processor} has no changelog.",
-                action=unknown.action
-                if unknown is not None
-                else f"Stores with a changelog: {', '.join(logged) or 'none'}.",
+                f"Store {bare} of {processor} has no changelog.",
+                action=f"Stores with a changelog: {', '.join(logged) or 'none'}.",
                 processor=processor,
             )
         if not any(each.alive for each in self._facts.instances(processor, self._slots(processor))):
@@ -253,16 +229,24 @@ class Verbs:
                 processor=processor,
             )
         subjects = [subject_of(processor, each, logged[each]) for each in stores or logged]
+        compared = subjects if warehouse else []
         return audit_stores(
             subjects,
             [self._client(processor, slot) for slot in self._slots(processor)],
             self._topics,
-            config,
-            tables={each.store: tabled(self._settings, processor, each.store) for each in subjects}
-            if warehouse
-            else None,
+            self._topics.client_config,
+            tables={each.store: tabled(self._settings, processor, each.store) for each in compared},
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )
+
+    def _orphans(self) -> OrphanCleaning:
+        from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library
+
+        defined = partial(_defined, self._settings)
+        return OrphanCleaning(self._settings, self._registry, self._topics, self._who, defined, self._world.clock)
+
+    def _applier(self, tell: Tell = lambda text: None) -> Applier:
+        return Applier(self._execution(), self._registry.journal, self._who, self._holder, tell, self._world.clock)
 
     def _open_apply(self, apply_id: int) -> ApplyRecord:
         record = self._registry.journal.apply_of(apply_id)
@@ -296,17 +280,17 @@ class Verbs:
             topics=self._topics,
             runner=self._runner,
             owners=self._owners,
-            local=_Folders(self),
+            local=self._folders,
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),
+            orphans=self._orphans,
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
         """Fingerprints by store and partition, from checkpoints that the workers take now."""
-        from holdfast.processors.engine.state.checkpoint_reader import (
-            fingerprint_checkpoint,  # imported here, so loading this module loads no RocksDB
-        )
+        # imported here, so loading this module loads no RocksDB
+        from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 
         told = [self._client(processor, slot).checkpoint() for slot in self._slots(processor)]
         return {
@@ -319,10 +303,9 @@ class Verbs:
 
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
         machine = _Machine(self._settings, self._world)
-        book = self._registry.releases
         if release_id is None:
             return deployed_rollout(processor, self.definition, self._topics, machine)
-        release = book.find(processor, release_id)
+        release = self._registry.releases.find(processor, release_id)
         if release is None:
             raise ReleaseFailed(
                 f"Processor {processor} has no release {release_id}.",
@@ -337,9 +320,11 @@ class Verbs:
 
     def _code_and_shape(self, processor: str) -> tuple[Code, Shape]:
         definition = self.definition(processor)
-        names = [spec.name for spec in definition.topology.inputs]
-        partitions = {name: each.partitions for name, each in self._topics.describe(names).items()}
-        return code_of(definition.target), shape_of(definition.topology, partitions)
+        return code_of(definition.target), shape_of(definition.topology, self._input_partitions(processor))
+
+    def _input_partitions(self, processor: str) -> dict[str, int]:
+        names = [spec.name for spec in self.definition(processor).topology.inputs]
+        return {name: facts.partitions for name, facts in self._topics.describe(names).items()}
 
     def _client(self, processor: str, slot: str) -> ProcessorClient:
         return ProcessorClient(processor, slot, self._settings.paths)
@@ -349,52 +334,30 @@ class Verbs:
         return () if found is None else found.slots
 
     def _width(self, processor: str) -> int:
-        names = [spec.name for spec in self.definition(processor).topology.inputs]
-        return max((facts.partitions for facts in self._topics.describe(names).values()), default=0)
+        return max(self._input_partitions(processor).values(), default=0)
 
     def _folders(self, processor: str) -> LocalFolders:
-        definition = self.definition(processor)
-        topology = definition.topology
-        known = self._topics.describe([spec.name for spec in topology.inputs])
-        tasks = topology.tasks({name: facts.partitions for name, facts in known.items()})
+        tasks = self.definition(processor).topology.tasks(self._input_partitions(processor))
         return LocalFolders(RocksDatabases(), self._state_dir(processor), processor, tasks)
 
 
-class _Folders:
-    """``execution.LocalState``: the state folders of each processor."""
-
-    def __init__(self, verbs: Verbs) -> None:
-        self._of = verbs._folders
-
-    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).set_aside(tasks, name)
-
-    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).delete_aside(tasks, name)
-
-
+@dataclass(frozen=True)
 class _Machine:
-    """``assets.rollouts.Machine``: this machine's folders, environment and supervisor."""
+    """``assets.ports.Machine``: this machine's folders, environment and supervisor."""
 
-    def __init__(self, settings: Settings, world: World) -> None:
-        self._settings = settings
-        self.world = world
-
-    @property
-    def project(self) -> Path:
-        return PROJECT
+    settings: Settings
+    world: World
+    project: Path = PROJECT
 
     def environment(self) -> dict[str, str]:
-        return environment_of(self._settings)
+        return environment_of(self.settings)
 
 
 @contextmanager
 def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]:
-    """Open ``Verbs`` with the registry and the Kafka cluster of the settings.
+    """Open ``Verbs`` for the processors, the registry and the Kafka cluster of the settings.
 
-    Args:
-        settings: Name the processors, Kafka and the home folder.
-        who: The name to record with each apply; None for the user of this process.
+    ``who`` is recorded with each apply; None records the user of this process.
 
     Raises:
         HoldfastError: The registry cannot be opened.
@@ -405,12 +368,23 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
 
 
 def _stored_tables(settings: Settings) -> StoredTables:
-    from holdfast.infra.warehouse.stored_tables import (  # takes a second to load; most verbs need no table
-        StoredTables,
-        existing_catalog,
-    )
+    # They take a second to load, and most verbs need no table.
+    from holdfast.infra.warehouse.catalog import existing_catalog
+    from holdfast.infra.warehouse.stored_tables import StoredTables
 
     return StoredTables(partial(existing_catalog, settings))
+
+
+def _defined(settings: Settings) -> Defined:
+    """What the settings define, as an owner of resources."""
+    loaded = load_processors(settings)
+    usable = [each for each in loaded if isinstance(each, ProcessorDefinition)]
+    roots = (each.application.state_dir for each in usable)
+    return Defined(
+        tuple(each.topology for each in usable),
+        frozenset(root for root in roots if root is not None),
+        doubtful=len(usable) < len(loaded),
+    )
 
 
 def this_user() -> str:

@@ -298,7 +298,7 @@ class Application:
             databases: Databases of the local state; None opens those of ``state_backend``.
             storage: The checkpoint store; None takes the settings.
         """
-        from holdfast.processors.engine.checkpoints.opening import open_keeper
+        from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.state.folder import StateFolder
 
@@ -314,14 +314,20 @@ class Application:
             # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
             chosen = 0
         memory = self._memory(settings)
-        facts, written = self._prepare_topics(topology, cluster), topology.written()
-        bytes_max = record_limits(written, facts, cluster.record_bytes_max)
+        facts, options = self._prepare_topics(topology, cluster), self._options()
+        written, start = topology.written(), self._start or options.start
+        limits = record_limits(written, facts, cluster.record_bytes_max)
         options = replace(
-            self._within(bytes_max, standby_replicas=chosen, memory=memory),
+            options,
+            record_bytes_max=limits,
             record_times=RecordTimes(time_limits(written, facts), cluster.clock),
+            batch_bytes_max=min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in limits.values())]),
+            standby_replicas=chosen,
+            overlay_bytes_max=memory.overlay,
+            state_cache_bytes=memory.state_cache,
+            exports=settings.paths.exports(self.consumer_group),
+            start=start,
         )
-        exports, start = settings.paths.exports(self.consumer_group), self._start or options.start
-        options = replace(options, exports=exports, start=start)
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
             databases = databases or BACKENDS[self._state_backend].open(memory)
@@ -363,20 +369,6 @@ class Application:
             folder = StateFolder(root, self.consumer_group, slot)
             shutil.rmtree(folder.path)
             folder.release()
-
-    def _within(
-        self, record_bytes_max: Mapping[str, int], *, standby_replicas: int, memory: MemoryPlan
-    ) -> RuntimeOptions:
-        """The worker's options under the record limits of its topics (bytes) and its memory plan."""
-        batch = min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in record_bytes_max.values())])
-        return replace(
-            self._options(),
-            record_bytes_max=record_bytes_max,
-            batch_bytes_max=batch,
-            standby_replicas=standby_replicas,
-            overlay_bytes_max=memory.overlay,
-            state_cache_bytes=memory.state_cache,
-        )
 
     def _make_worker(
         self,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.backends import BACKENDS
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.topology import Topology
@@ -14,10 +14,8 @@ from holdfast.processors.engine.topology import Topology
 Guarantee = Literal["exactly-once", "at-least-once"]
 
 
-class ApplicationInvalid(HoldfastError):
+class ApplicationInvalid(BadConfiguration):
     """The declaration of an application can't run."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def _wrong(name: str, seen: object, expected: str) -> ApplicationInvalid:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.processors.arguments import ApplicationInvalid, Guarantee, at_least
 from holdfast.processors.engine.runtime.commit_pace import Bounds
 
 #: The default: the interval adapts between these seconds.
 COMMIT_INTERVAL_MIN_S, COMMIT_INTERVAL_S = 0.1, 1.0
-#: The broker aborts a transaction after 15 s; a commit has to come well before.
+#: A commit has to come well before ``TRANSACTION_S``, when the broker aborts its transaction.
 COMMIT_INTERVAL_MAX_S = 10.0
 
 
@@ -37,7 +38,7 @@ def commit_bounds(longest: float | None, shortest: float | None, guarantee: Guar
     if guarantee == "exactly-once" and longest > COMMIT_INTERVAL_MAX_S:
         raise ApplicationInvalid(
             f"commit_interval is {longest:g} s, expected at most {COMMIT_INTERVAL_MAX_S:g} s: the broker aborts a "
-            "transaction after 15 s.",
+            f"transaction after {TRANSACTION_S:g} s.",
             action=f"Set `commit_interval` to at most {COMMIT_INTERVAL_MAX_S:g}, or "
             "`processing_guarantee='at-least-once'`.",
             seen=longest,

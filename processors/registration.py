@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -72,11 +71,10 @@ def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
     Raises:
         ProcessorUnknown: No definition has it, or its definition can't be imported.
     """
-    loaded: Sequence[ProcessorDefinition | BrokenDefinition] = load_processors(settings)
-    for definition in loaded:
-        if isinstance(definition, ProcessorDefinition) and definition.name == name:
-            return definition
-    known = [definition.name for definition in loaded if isinstance(definition, ProcessorDefinition)]
+    loaded = load_processors(settings)
+    known = {definition.name: definition for definition in loaded if isinstance(definition, ProcessorDefinition)}
+    if name in known:
+        return known[name]
     broken = [definition for definition in loaded if isinstance(definition, BrokenDefinition)]
     hint = "".join(f" {item.sentence}." for item in broken)
     raise ProcessorUnknown(

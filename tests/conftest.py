@@ -20,6 +20,7 @@ from xdist.scheduler import LoadFileScheduling
 from holdfast.infra.java import Java, find_java
 from tests import brokers
 from tests.brokers import TrackedBroker, stop_all
+from tests.leftovers import end_leftovers
 from tests.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
 
 # A busy machine must not fail a property: no example has a deadline, and slow generation is no fault.
@@ -71,6 +72,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the brokers of the run, also those of a test process that died."""
     if not hasattr(config, "workerinput"):
         stop_all(config._tmp_path_factory.getbasetemp())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """After the test processes have ended: a run that left processes behind fails."""
+    yield
+    config = session.config
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    stop_all(config._tmp_path_factory.getbasetemp())
+    for line in end_leftovers(config._tmp_path_factory.getbasetemp()):
+        config.get_terminal_writer().line(f"LEFT BEHIND by a test, and ended now: {line}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 class Seconds:

@@ -20,12 +20,12 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
-from holdfast.processors.audits.stores import fold_changelog
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request
+from tests.folding import fold_changelog
 
 PARTITIONS = 2
 #: How long is waited for what takes seconds on a quiet machine.

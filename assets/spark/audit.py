@@ -17,11 +17,7 @@ from holdfast.processors.engine.state.buckets import BucketPrints
 
 
 class FrameCopies:
-    """All partitions of (store_partition, key, value) rows; one Spark job computes all fingerprints.
-
-    Args:
-        pairs: The rows of live keys.
-    """
+    """All partitions of (store_partition, key, value) rows of live keys; one Spark job computes all fingerprints."""
 
     def __init__(self, pairs: DataFrame) -> None:
         self._pairs = pairs.select("store_partition", "key", "value")

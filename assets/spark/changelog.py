@@ -58,11 +58,7 @@ def read_changelog(
 ) -> DataFrame:
     """The committed records of the ranges, without meta records: store_partition, offset, timestamp, key, value.
 
-    Args:
-        spark: The session.
-        topic: The changelog.
-        ranges: A range for every partition of the topic.
-        source: The cluster.
+    There must be a range for every partition of the topic.
     """
     reader = spark.read.format("kafka").option("subscribe", topic)
     options = {
@@ -84,29 +80,13 @@ def read_changelog(
 
 
 def require_readable(records: DataFrame, topic: str) -> None:
-    """Refuse records of an unknown format.
-
-    Args:
-        records: With columns store_partition, offset, key, value.
-        topic: The changelog, for the error.
-
-    Raises:
-        ChangelogUnreadable: There is such a record; the error names the first one.
-    """
+    """Raise ChangelogUnreadable if a record (store_partition, offset, key, value) has an unknown format."""
     strange = records.where(f"NOT {READABLE}").groupBy("store_partition").agg({"*": "count", "offset": "min"})
     refuse_strange(topic, [(row["store_partition"], row["count(1)"], row["min(offset)"]) for row in strange.collect()])
 
 
 def refuse_strange(topic: str, strange: Sequence[tuple[int, int, int]]) -> None:
-    """Refuse records of an unknown format that were counted before.
-
-    Args:
-        topic: The changelog.
-        strange: (partition, number of such records, offset of the first), for each partition that has some.
-
-    Raises:
-        ChangelogUnreadable: ``strange`` is not empty.
-    """
+    """Raise ChangelogUnreadable for counted records: (partition, their number, offset of the first) by partition."""
     if strange:
         partition, _, offset = min(strange)
         raise ChangelogUnreadable(

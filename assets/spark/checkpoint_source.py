@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from holdfast.processors.snapshots.plan import SnapshotPlan
+
 #: The name of the source in Spark.
 FORMAT = "holdfast_checkpoint"
 SCHEMA = "store_partition int, key binary, value binary"
@@ -46,12 +48,14 @@ class CheckpointPart:
     store: str
 
 
+def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
+    """As ``read_checkpoints``, of all partitions of a plan; empty if no partition has a checkpoint."""
+    parts = [CheckpointPart(part.partition, Path(part.path), plan.store) for part in plan.partitions if part.path]
+    return read_checkpoints(spark, parts) if parts else spark.createDataFrame([], SCHEMA)  # no state was ever written
+
+
 def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> DataFrame:
     """Columns store_partition, key, value of a store's partitions; key and value are encoded as in the changelog.
-
-    Args:
-        spark: The session; a Spark Connect session works, too.
-        parts: The partitions, each once.
 
     Raises:
         CheckpointMissing: A folder is missing or holds no checkpoint.

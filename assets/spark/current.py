@@ -108,12 +108,8 @@ def replace_all(rows: DataFrame, table: str, branch: str, schema: StoreSchema | 
     typed = typed_rows(rows, schema)
     gone = [field for field in rows.sparkSession.table(quoted(table)).schema.fields if field.name not in typed.columns]
     whole = typed.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in gone))
-    (
-        whole.sortWithinPartitions("store_partition", "key")
-        .writeTo(branch_table(table, branch))
-        .option("fanout-enabled", "true")
-        .overwrite(F.lit(True))
-    )
+    writer = whole.sortWithinPartitions("store_partition", "key").writeTo(branch_table(table, branch))
+    writer.option("fanout-enabled", "true").overwrite(F.lit(True))
 
 
 def current_rows(rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
@@ -128,15 +124,10 @@ def typed_rows(rows: DataFrame, schema: StoreSchema | None, keep: Sequence[str] 
 
 
 def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
-    """A full outer join of the store's keys with the history's, which marks the values that differ.
+    """The keys of the store (``wanted``) and of the history (``known``), with ``differs`` where their values differ.
 
-    Args:
-        wanted: The keys of the store: store_partition, key, value, and more.
-        known: The live keys of the history: store_partition, key, value, offset, timestamp.
-
-    Returns:
-        store_partition, key, value (null where the store lacks the key), differs; offset and timestamp where the
-        history has the same value.
+    The value is null where the store lacks the key. Offset and timestamp are null unless the
+    values are equal.
     """
     left = wanted.selectExpr("store_partition", "key", "value")
     right = known.selectExpr(
@@ -154,15 +145,8 @@ def with_differences(wanted: DataFrame, known: DataFrame) -> DataFrame:
 
 def from_table(rows: DataFrame) -> DataFrame:
     """Rows of the current table with the columns of a fold; their generation 0 is older than any change."""
-    return rows.selectExpr(
-        "store_partition",
-        "0 AS generation",
-        "offset",
-        "changelog_timestamp AS timestamp",
-        f"'{PUT}' AS op",
-        "key",
-        "value",
-    )
+    moved = ("0 AS generation", "offset", "changelog_timestamp AS timestamp", f"'{PUT}' AS op")
+    return rows.selectExpr("store_partition", *moved, "key", "value")
 
 
 def known_after(before: DataFrame, fed: DataFrame) -> DataFrame:

@@ -26,15 +26,21 @@ def fingerprint_partitions(pairs: DataFrame) -> dict[int, Fingerprint]:
     return {row["store_partition"]: _fingerprint(row, "hash") for row in rows}
 
 
-def fingerprint_replacing(
-    changed: DataFrame, live: str, before: DataFrame
-) -> dict[int, tuple[Fingerprint, Fingerprint]]:
-    """``store_partition`` -> the fingerprints of the pairs that changes replace, and of the new pairs.
+def fingerprint_after(
+    known: Mapping[int, Fingerprint], before: DataFrame, changed: DataFrame, live: str
+) -> dict[int, Fingerprint]:
+    """The fingerprints ``known`` after a merge: without the replaced pairs, and with the new ones.
 
-    Partitions without a change are absent. The arguments are those of ``replacing_sums``.
+    The other arguments are those of ``replacing_sums``.
     """
-    rows = replacing_sums(changed, live, before).collect()
-    return {row["store_partition"]: (_fingerprint(row, "old"), _fingerprint(row, "new")) for row in rows}
+    expected = dict(known)
+    for row in replacing_sums(changed, live, before).collect():
+        number, old, new = row["store_partition"], _fingerprint(row, "old"), _fingerprint(row, "new")
+        if number in known:
+            whole = known[number]
+            rest = Fingerprint(whole.count - old.count, whole.xor ^ old.xor, (whole.total - old.total) & _MASK)
+            expected[number] = rest + new
+    return expected
 
 
 def replacing_sums(changed: DataFrame, live: str, before: DataFrame) -> DataFrame:
@@ -67,11 +73,6 @@ def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:
 def bucket_sums(pairs: DataFrame) -> DataFrame:
     """The sums of each partition and bucket that has a pair."""
     return _hashed(pairs, f"{BUCKET} AS bucket").groupBy("store_partition", "bucket").agg(*_sums("hash"))
-
-
-def without(whole: Fingerprint, part: Fingerprint) -> Fingerprint:
-    """The fingerprint of the pairs of ``whole`` that are not in ``part``."""
-    return Fingerprint(whole.count - part.count, whole.xor ^ part.xor, (whole.total - part.total) & _MASK)
 
 
 def differing_partitions(one: Mapping[int, Fingerprint], other: Mapping[int, Fingerprint]) -> list[int]:

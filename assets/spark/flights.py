@@ -68,9 +68,7 @@ class FlightsComparison:
 def verify_flights(spark: SparkSession, table_of: Callable[[str, str], str]) -> dict[str, FlightsComparison]:
     """Processor -> the comparison of its table with a recomputation from the CSV.
 
-    Args:
-        spark: The session.
-        table_of: Gives the table name of a processor and a store.
+    ``table_of`` gives the table name of a processor and a store.
 
     Raises:
         SparkFailed: A table or the file could not be read.
@@ -109,8 +107,7 @@ def _compare(spark: SparkSession, processor: str, expected_sql: str, table: str,
         f"NOT (from_json(to_json(expected), '{schema}') <=> seen) OR expected IS NULL OR seen IS NULL"
     ).persist()
     examples = differing.orderBy("message_key").limit(EXAMPLES_MAX).collect()
-    result = FlightsComparison(
-        processor, both.count(), differing.count(), tuple(row.asDict(recursive=True) for row in examples)
-    )
+    shown = tuple(row.asDict(recursive=True) for row in examples)
+    result = FlightsComparison(processor, both.count(), differing.count(), shown)
     differing.unpersist()
     return result

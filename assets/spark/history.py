@@ -54,19 +54,12 @@ CURRENT = (
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The changes of one partition.
-
-    Args:
-        records: Changelog records, deletions included.
-        tombstones: Deletions.
-        size: Bytes of all keys and values.
-        strange: Records of an unknown format.
-        first_strange: The offset of the first of those; None if there is none.
-    """
+    """The changes of one partition: changelog records, the deletions among them, and bytes of all keys and values."""
 
     records: int = 0
     tombstones: int = 0
     size: int = 0
+    #: Records of an unknown format, and the offset of the first.
     strange: int = 0
     first_strange: int | None = None
 
@@ -119,13 +112,9 @@ def append_history(rows: DataFrame, table: str, branch: str, plan: SnapshotPlan)
         "topic_ids": {str(part.partition): part.topic_id for part in plan.partitions},
         "ends": {str(part.partition): part.end for part in plan.partitions},
     }
-    (
-        rows.writeTo(branch_table(table, branch))
-        .option("fanout-enabled", "true")
-        .option(f"snapshot-property.{ID_PROPERTY}", plan.snapshot_id)
-        .option(f"snapshot-property.{REACH_PROPERTY}", json.dumps(reach, separators=(",", ":")))
-        .append()
-    )
+    writer = rows.writeTo(branch_table(table, branch)).option("fanout-enabled", "true")
+    writer = writer.option(f"snapshot-property.{ID_PROPERTY}", plan.snapshot_id)
+    writer.option(f"snapshot-property.{REACH_PROPERTY}", json.dumps(reach, separators=(",", ":"))).append()
 
 
 def between(generation: int, ranges: Sequence[PartitionRange]) -> str:

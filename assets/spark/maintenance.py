@@ -5,12 +5,12 @@ Each step is safe beside readers of the current version and of every kept tag. A
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Row, SparkSession
 
+from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.snapshots.names import (
     BRANCH,
@@ -26,16 +26,6 @@ from holdfast.processors.snapshots.retention import Reference, Retention, expire
 
 #: Iceberg refuses to delete younger orphan files, hours: a commit in progress may own them.
 LEFTOVER_HOURS_MIN = 24.0
-
-
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """The maintenance settings: ``versions_hours`` is for untagged versions, ``compact_every`` counts commits."""
-
-    retention: Retention
-    versions_hours: float
-    compact_every: int
-    leftovers_hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +48,30 @@ class Kept:
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "table"}
 
 
-def maintain_store(spark: SparkSession, processor: str, store: str, upkeep: Upkeep, now: datetime) -> tuple[Kept, ...]:
+def maintain_store(
+    spark: SparkSession, processor: str, store: str, keep: MaintenanceSettings, now: datetime
+) -> tuple[Kept, ...]:
     """Maintain all tables of a store that exist; the quarantine loses the values of snapshots whose tag is dropped.
 
     Raises:
         SparkFailed: A step failed; it can run again.
     """
     done = []
+    days, hours = (keep.keep_snapshots_days, keep.keep_times_days), keep.leftovers_hours
+    retention = Retention(keep.keep_snapshots, *days, branch_hours=hours)
     names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
     dropped: tuple[str, ...] = ()
     for name in names:
         with short_errors(f"maintain {name}"):
-            gone = drop_references(spark, name, upkeep.retention, now)
+            gone = drop_references(spark, name, retention, now)
             if name == names[0]:
                 dropped = gone
             numbers: dict[str, int] = {"tags_dropped": len(gone)}
             if name == quarantine_name(processor, store):
                 numbers |= forget_quarantined(spark, name, dropped)
-            numbers |= compact(spark, name, upkeep.compact_every)
-            numbers |= expire_versions(spark, name, now - timedelta(hours=upkeep.versions_hours))
-            numbers |= remove_leftovers(spark, name, now - timedelta(hours=upkeep.leftovers_hours))
+            numbers |= compact(spark, name, keep.compact_every)
+            numbers |= expire_versions(spark, name, now - timedelta(hours=keep.keep_versions_hours))
+            numbers |= remove_leftovers(spark, name, now - timedelta(hours=hours))
             done.append(Kept(name, **numbers))
     return tuple(done)
 
@@ -156,21 +150,6 @@ def remove_leftovers(spark: SparkSession, table: str, older_than: datetime) -> d
         f"older_than => {_moment(min(older_than, latest))}, prefix_listing => {'false' if folder else 'true'})"
     ).collect()
     return {"leftovers_removed": len(rows)}
-
-
-def upkeep_of(settings: Mapping[str, float]) -> Upkeep:
-    """The maintenance settings from their numbers by name."""
-    return Upkeep(
-        Retention(
-            int(settings["keep_snapshots"]),
-            settings["keep_snapshots_days"],
-            settings["keep_times_days"],
-            settings["leftovers_hours"],
-        ),
-        settings["keep_versions_hours"],
-        int(settings["compact_every"]),
-        settings["leftovers_hours"],
-    )
 
 
 def _call(spark: SparkSession, procedure: str, arguments: str) -> Row | None:

@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import current, history, versions
 from holdfast.assets.spark.changelog import PartitionRange
-from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_partitions
+from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_after, fingerprint_partitions
 from holdfast.assets.spark.records import record_snapshot
-from holdfast.assets.spark.snapshot import SnapshotAuditFailed, expected_after, seal_branch
+from holdfast.assets.spark.snapshot import SnapshotAuditFailed, seal_branch
 from holdfast.assets.spark.tables import require_table
 from holdfast.assets.spark.typed import resolve_schema
 from holdfast.infra.spark.session import short_errors
@@ -51,15 +51,13 @@ class PastVersion:
 
 @dataclass(frozen=True, slots=True)
 class KeyState:
-    """One key at a moment.
-
-    ``value`` is the stored bytes, None for a deleted key. ``offset`` and ``since`` (the time of the record, seconds
-    since 1970) are None where only a full snapshot found the value.
-    """
+    """One key at a moment."""
 
     store_partition: int
     state_key: str
+    #: The stored bytes; None for a deleted key.
     value: bytes | None
+    #: Offset and time (seconds since 1970) of the record; None where only a full snapshot found the value.
     offset: int | None
     since: float | None
 
@@ -67,11 +65,7 @@ class KeyState:
 def state_at(spark: SparkSession, processor: str, store: str, at: datetime | float) -> DataFrame:
     """All live keys of a store at a moment: store_partition, key, value, offset, timestamp.
 
-    Args:
-        spark: The session.
-        processor: The processor.
-        store: Its store.
-        at: A datetime with a zone, or seconds since 1970.
+    ``at`` is a datetime with a zone, or seconds since 1970.
 
     Raises:
         TableUnknown: The store has no table.
@@ -109,13 +103,8 @@ def write_past(
 ) -> PastVersion:
     """Write the table's version at a past moment on its own branch, and tag it with the time partition's name.
 
-    Args:
-        spark: The session.
-        processor: The processor.
-        store: Its store.
-        partition_key: The key of the time partition.
-        at: The end of its window, seconds since 1970.
-        schema: The declared schema of the store's values.
+    ``at`` is the end of the partition's window, seconds since 1970; ``schema`` is the declared one of the store's
+    values.
 
     Raises:
         NotCovered: The history lacks changes around that moment.
@@ -193,7 +182,8 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
         branch = versions.new_branch(spark, table, snapshot_id, version=version)
         changed = history.fold(changes.where(history.between(known.generation, ranges)))
         current.merge(spark, changed, table, branch, past.resolved(spark, changed))
-        expected = expected_after(base, versions.at_version(spark, table, version), changed)
+        before = versions.at_version(spark, table, version)
+        expected = fingerprint_after(base.fingerprints, before, changed, history.LIVE)
     measured = fingerprint_partitions(versions.at_version(spark, table, branch))
     _require_equal(table, key, expected, measured)
     manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
@@ -232,21 +222,13 @@ def _manifest(
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
     """The manifest of a past version; it has no input offsets, because only checkpoints record those."""
-    empty = Fingerprint()
-    parts = tuple(
-        replace(
-            part,
-            start=base.ends.get(part.partition, 0) if base is not None else 0,
-            end=reached[part.partition][0],
-            records=reached[part.partition][1],
-            tombstones=reached[part.partition][2],
-            live_keys=measured.get(part.partition, empty).count,
-            fingerprint=measured.get(part.partition, empty),
-            inputs={},
-            sources={},
-        )
-        for part in known.partitions
-    )
+    parts = []
+    for part in known.partitions:
+        start = base.ends.get(part.partition, 0) if base is not None else 0
+        end, records, tombstones = reached[part.partition]
+        found = measured.get(part.partition, Fingerprint())
+        moved = replace(part, start=start, end=end, records=records, tombstones=tombstones, inputs={}, sources={})
+        parts.append(replace(moved, live_keys=found.count, fingerprint=found))
     return replace(
         known,
         snapshot_id=snapshot_id,
@@ -254,7 +236,7 @@ def _manifest(
         base=base.snapshot_id if base is not None else None,
         taken_at=at,
         covers_from=at,
-        partitions=parts,
+        partitions=tuple(parts),
     )
 
 

@@ -13,16 +13,9 @@ from holdfast.processors.snapshots.names import quoted
 
 
 def write_quarantine(spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str) -> dict[int, int]:
-    """Write the unreadable rows of a snapshot to the quarantine; a second write of a snapshot replaces the first.
+    """Write the unreadable rows among those of ``type_rows``; a second write of a snapshot replaces the first.
 
-    Args:
-        spark: The session.
-        table: The quarantine table; created with its first row.
-        rows: The result of ``type_rows``.
-        snapshot_id: The snapshot's id.
-
-    Returns:
-        Store partition -> the number of unreadable rows; partitions without any are left out.
+    The table is created with its first row. Returns store partition -> number of unreadable rows, where there are some.
     """
     strange = _as_quarantined(_unreadable(rows), snapshot_id).persist()
     try:

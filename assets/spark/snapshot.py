@@ -25,15 +25,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import changelog, current, history, versions
 from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.fingerprint import (
-    differing_partitions,
-    fingerprint_partitions,
-    fingerprint_replacing,
-    without,
-)
+from holdfast.assets.spark.checkpoint_source import checkpoint_rows
+from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_after, fingerprint_partitions
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.records import record_snapshot
-from holdfast.assets.spark.sources import checkpoint_rows
 from holdfast.assets.spark.tables import create_history, create_table
 from holdfast.assets.spark.typed import evolve_table, resolve_schema, type_rows
 from holdfast.assets.spark.views import create_views
@@ -70,11 +65,9 @@ class SnapshotClaims(Protocol):
 
     def claim_snapshot(self, snapshot_id: str, table: str, detail: Mapping[str, Any], now: datetime) -> bool:
         """Record the start of a snapshot; False if it was recorded before."""
-        ...
 
     def finish_snapshot(self, snapshot_id: str, iceberg_snapshot_id: int, now: datetime) -> bool:
         """Record the table version of a finished snapshot."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +147,8 @@ def write_snapshot(
 ) -> SnapshotResult:
     """Write and publish the snapshot of a plan; repeated runs of one plan publish it once.
 
-    Args:
-        spark: The session.
-        plan: The plan.
-        source: The cluster of the changelog.
-        claims: The record of snapshots.
-        stored: Partition -> the checkpoint's fingerprint, which the table must have; None to compare with the records
-            that were read.
-        schema: The declared schema of the store's values.
-        tell: Receives progress lines every few seconds: the step, its progress and its duration.
+    The table must have the fingerprints ``stored`` of the checkpoint's partitions; without them, it is compared with
+    the records that were read. ``tell`` gets progress lines every few seconds.
 
     Raises:
         ChangelogUnreadable: The changelog has records of an unknown format.
@@ -179,8 +165,7 @@ def write_snapshot(
         claims.claim_snapshot(plan.snapshot_id, plan.table, {"source": plan.source, "why": plan.why}, datetime.now(UTC))
         seen = versions.Versions.of(spark, plan.table)
         found = seen.snapshot(plan.snapshot_id)
-        committed, corrections = False, 0
-        found_schema = schema
+        committed, corrections, found_schema = False, 0, schema
         if found is None:
             work = Work(spark, plan, source, stored, schema, doing=narrator.doing)
             committed = _publish(work)
@@ -363,9 +348,8 @@ def audit_branch(work: Work) -> dict[int, Fingerprint]:
     empty = Fingerprint()
     differing = differing_partitions(expected, found)
     if differing:
-        partitions = "; ".join(
-            f"partition {n} has {found.get(n, empty).hex}, expected {expected.get(n, empty).hex}" for n in differing
-        )
+        prints = ((n, found.get(n, empty).hex, expected.get(n, empty).hex) for n in differing)
+        partitions = "; ".join(f"partition {n} has {seen}, expected {wanted}" for n, seen, wanted in prints)
         against = "the worker's checkpoint" if work.stored is not None else "the records that were read"
         raise SnapshotAuditFailed(
             f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) differs from {against}: {partitions}. "
@@ -388,7 +372,9 @@ def _expected(work: Work) -> dict[int, Fingerprint]:
         return fingerprint_partitions(_wanted(work))
     assert plan.base is not None
     changed = current.joined_in_memory(_changed(work)) if _are_few(work) else _changed(work)
-    return expected_after(plan.base, versions.at_version(spark, plan.table, versions.MAIN), changed)
+    return fingerprint_after(
+        plan.base.fingerprints, versions.at_version(spark, plan.table, versions.MAIN), changed, history.LIVE
+    )
 
 
 def _changed(work: Work) -> DataFrame:
@@ -399,17 +385,6 @@ def _changed(work: Work) -> DataFrame:
 def _are_few(work: Work) -> bool:
     """Whether the changes fit in memory."""
     return sum(counted.size for counted in _counted(work).values()) <= current.FEW_BYTES
-
-
-def expected_after(base: SnapshotManifest, before: DataFrame, changed: DataFrame) -> dict[int, Fingerprint]:
-    """The fingerprints after a merge: those of the base, without the replaced pairs and with the new ones."""
-    found = fingerprint_replacing(changed, history.LIVE, before)
-    nothing = (Fingerprint(), Fingerprint())
-    expected = {}
-    for number, known in base.fingerprints.items():
-        replaced, new = found.get(number, nothing)
-        expected[number] = without(known, replaced) + new
-    return expected
 
 
 def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
@@ -459,14 +434,9 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
 
 def seal_branch(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
     """Commit a version without new rows whose summary holds the manifest."""
-    (
-        versions.at_version(spark, table, branch)
-        .where("false")
-        .writeTo(versions.branch_table(table, branch))
-        .option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
-        .option(f"snapshot-property.{MANIFEST_PROPERTY}", manifest.encode())
-        .append()
-    )
+    writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
+    writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
+    writer.option(f"snapshot-property.{MANIFEST_PROPERTY}", manifest.encode()).append()
 
 
 def _counted(work: Work) -> Mapping[int, history.Counted]:

@@ -76,9 +76,8 @@ def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
 def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
     """The rows with their typed columns, and ``why``: null where the value could be read.
 
-    Args:
-        rows: With value, state_key and json among their columns; a null value (a deletion) gives null columns.
-        schema: The result of ``resolve_schema``; with None, ``why`` covers unknown formats only.
+    The rows have value, state_key and json among their columns; a null value (a deletion) gives null columns.
+    ``schema`` is the result of ``resolve_schema``; with None, ``why`` covers unknown formats only.
     """
     kept = [tick(name) for name in rows.columns]
     values = schema.values if schema is not None else ()
@@ -100,13 +99,9 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
 def resolve_schema(
     spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
 ) -> StoreSchema | None:
-    """The declared schema, or one inferred from the rows' values and the table's columns.
+    """The declared schema, or one inferred from the table's columns and the column json of the rows.
 
-    Args:
-        spark: The session.
-        table: The store's table, which must exist.
-        schema: The declared schema; None for none.
-        rows: With the column json: all rows of a full snapshot, the changed ones of an incremental one.
+    The rows are all of a full snapshot, or the changed ones of an incremental one.
     """
     if schema is None or not schema.inferred:
         return schema
@@ -123,8 +118,7 @@ def table_columns(spark: SparkSession, table: str) -> Record:
 def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None) -> int:
     """Give a table the columns of a schema, where it lacks them.
 
-    Returns:
-        The table's schema version: 0 without a schema, and one more for each change of the schema.
+    Returns the table's schema version: 0 without a schema, and one more for each change of the schema.
 
     Raises:
         SchemaChangeRefused: A column can't get the schema's type; the table is unchanged.
@@ -137,12 +131,11 @@ def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None) ->
     for step in steps:
         for statement in _statements(step):
             spark.sql(f"ALTER TABLE {quoted(table)} {statement}")
-    comments = {each.name: each.comment for each in wanted if each.comment}
+    comments = {(each.name,): each.comment for each in wanted if each.comment}
     for step in steps:
-        if isinstance(step, Add) and len(step.path) == 1 and step.path[0] in comments:
-            spark.sql(
-                f"ALTER TABLE {quoted(table)} ALTER COLUMN {_path(step.path)} COMMENT {_text(comments[step.path[0]])}"
-            )
+        if isinstance(step, Add) and step.path in comments:
+            comment = _text(comments[step.path])
+            spark.sql(f"ALTER TABLE {quoted(table)} ALTER COLUMN {_path(step.path)} COMMENT {comment}")
     return _version(spark, table, schema)
 
 
@@ -241,11 +234,8 @@ def _tree_sql(value: ValueSchema) -> str:
 
 
 def _struct(tree: dict[str, object]) -> str:
-    return (
-        "struct<"
-        + ",".join(f"{tick(name)}:{_struct(kind) if isinstance(kind, dict) else kind}" for name, kind in tree.items())
-        + ">"
-    )
+    members = (f"{tick(name)}:{_struct(kind) if isinstance(kind, dict) else kind}" for name, kind in tree.items())
+    return f"struct<{','.join(members)}>"
 
 
 def _wire(kind: ColumnType) -> str:
@@ -362,12 +352,8 @@ def _why_value(at: int, value: ValueSchema) -> str:
     if value.version is not None:
         name, number = value.version
         seen = f"_part{at}.v.{tick(name)}"
-        cases.append(
-            (
-                f"NOT {seen} <=> '{number}'",
-                f"concat('its {name} is ', coalesce({seen}, 'missing'), ', expected {number}')",
-            )
-        )
+        reason = f"concat('its {name} is ', coalesce({seen}, 'missing'), ', expected {number}')"
+        cases.append((f"NOT {seen} <=> '{number}'", reason))
     for column in value.columns:
         parsed = _parsed_column(at, column)
         if column.required and column.paths != ((),):

@@ -63,30 +63,23 @@ class Versions:
             yield at
             at = self.parents[at]
 
-    def head(self, ref: str = MAIN) -> int | None:
-        """The newest version of a branch; None if there is no such branch."""
-        return next(self.ancestors(ref), None)
-
-    def published(self, ref: str = MAIN) -> Iterator[Version]:
-        """The versions of a branch that are snapshots, newest first."""
-        for version in self.ancestors(ref):
-            text = self.summaries[version].get(MANIFEST_PROPERTY)
-            if text is not None:
-                yield Version(version, SnapshotManifest.decode(text))
+    def published(self) -> Iterator[Version]:
+        """The versions of main that are snapshots, newest first."""
+        return filter(None, map(self._version, self.ancestors()))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
         """The version of a branch with this snapshot id; None if it has none."""
-        for version in self.ancestors(ref):
-            summary = self.summaries[version]
-            if summary.get(ID_PROPERTY) == snapshot_id and MANIFEST_PROPERTY in summary:
-                return Version(version, SnapshotManifest.decode(summary[MANIFEST_PROPERTY]))
-        return None
+        named = (at for at in self.ancestors(ref) if self.summaries[at].get(ID_PROPERTY) == snapshot_id)
+        return next(filter(None, map(self._version, named)), None)
 
     def tagged(self, tag: str) -> Version | None:
         """The snapshot of a tag; None if there is no such tag, or its version is no snapshot."""
         kind, version = self.refs.get(tag, ("", 0))
+        return self._version(version) if kind == "TAG" else None
+
+    def _version(self, version: int) -> Version | None:
         text = self.summaries.get(version, {}).get(MANIFEST_PROPERTY)
-        return Version(version, SnapshotManifest.decode(text)) if kind == "TAG" and text is not None else None
+        return None if text is None else Version(version, SnapshotManifest.decode(text))
 
     def branches(self, prefix: str) -> list[str]:
         """The branches whose names start with ``prefix``."""

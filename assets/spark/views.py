@@ -30,14 +30,7 @@ _JSON = f"{JSON} AS json"
 
 
 def create_views(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> tuple[str, str]:
-    """Create both views, or replace them if their query changed; returns their names.
-
-    Args:
-        spark: The session.
-        processor: The processor's name.
-        store: The store, which has a history.
-        schema: The resolved schema of the store's table; None for no typed columns.
-    """
+    """Create both views of a store with a history, or replace them if their query changed; returns their names."""
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
     for view, query in ((scd2, scd2_query(history, schema)), (feed, feed_query(history, schema))):
@@ -97,16 +90,10 @@ def feed_query(history: str, schema: StoreSchema | None) -> str:
 
 
 def held_at(spark: SparkSession, processor: str, store: str, at: datetime | float, key: str | None = None) -> DataFrame:
-    """A store's keys at a moment, with their typed columns: rows of ``<store>_scd2``.
+    """A store's keys at a moment, with their typed columns: rows of ``<store>_scd2``, of one message key or of all.
 
-    A moment that the history does not cover is not refused; ``assets.spark.past.state_at`` refuses it.
-
-    Args:
-        spark: The session.
-        processor: The processor's name.
-        store: The store.
-        at: A moment of the changelog's times: a datetime with a zone, or seconds since 1970.
-        key: One message key; None for all.
+    ``at`` is a moment of the changelog's times: a datetime with a zone, or seconds since 1970. A moment that the
+    history does not cover is not refused; ``assets.spark.past.state_at`` refuses it.
 
     Raises:
         TableUnknown: The store has no history: it was never published.

@@ -6,11 +6,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult
+from sqlalchemy import Connection, CursorResult, Row, Select, Table, insert, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -34,18 +34,36 @@ class Connections:
     def writing(self) -> Iterator[Connection]:
         """A connection in one transaction, committed at the end."""
         options = {schema.WRITES: True}
-        with (
-            self.reported(),
-            self.engine.connect().execution_options(**options) as connection,
-            connection.begin(),
-        ):
+        with self.reported(), self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
+
+    def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """All rows of a query."""
+        with self.reading() as connection:
+            return connection.execute(query).all()
 
     def changed(self, statement: Any) -> bool:
         """Execute an update in a transaction of its own; whether it changed exactly one row."""
         with self.writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount == 1
+
+    def find_or_insert(self, there: Select[Any], table: Table, values: Mapping[str, Any]) -> tuple[Row[Any], bool]:
+        """The row that the query ``there`` finds, else a new one; and whether it is new.
+
+        An index of the table must refuse a second row: it decides between two processes that insert at once.
+        """
+        while True:
+            with self.writing() as connection:
+                found = connection.execute(there).one_or_none()
+                if found is not None:
+                    return found, False
+                try:
+                    with connection.begin_nested():
+                        return connection.execute(insert(table).values(values).returning(table)).one(), True
+                except IntegrityError:
+                    # Another process inserted after the look; the next look finds its row, unless that was closed.
+                    continue
 
     @contextmanager
     def reported(self) -> Iterator[None]:
@@ -62,3 +80,10 @@ class Connections:
                 "`holdfast up` brings its schema up to date.",
                 url=schema.shown(self.engine.url),
             ) from failed
+
+
+def upsert(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Update the row with this key, or insert it."""
+    known = [table.c[name] == value for name, value in key.items()]
+    if connection.execute(update(table).where(*known).values(values)).rowcount == 0:
+        connection.execute(insert(table).values({**key, **values}))

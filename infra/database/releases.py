@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Select, delete, func, select, update
 
 from holdfast.infra.database import tables
-from holdfast.infra.database.connections import Connections
+from holdfast.infra.database.connections import Connections, upsert
 from holdfast.infra.database.errors import RecordUnknown
 from holdfast.infra.database.records import Release
+
+_RELEASE = tables.releases.c
 
 
 class ReleaseBook:
@@ -36,14 +38,10 @@ class ReleaseBook:
         now: datetime,
     ) -> None:
         """Store a release; a known release keeps the time when it last worked."""
-        table = tables.releases
         values = {"code_version": code_version, "target": target, "folder": folder, "shape": dict(shape)}
         with self._database.writing() as connection:
-            known = (table.c.processor == processor, table.c.release_id == release_id)
-            if connection.execute(update(table).where(*known).values(made_at=now, **values)).rowcount == 0:
-                connection.execute(
-                    insert(table).values(processor=processor, release_id=release_id, made_at=now, **values)
-                )
+            key = {"processor": processor, "release_id": release_id}
+            upsert(connection, tables.releases, key, {"made_at": now, **values})
 
     def works(self, processor: str, release_id: str, now: datetime) -> None:
         """Record that a release works on every partition.
@@ -51,54 +49,44 @@ class ReleaseBook:
         Raises:
             RecordUnknown: The release is unknown.
         """
-        table = tables.releases
-        statement = update(table).where(table.c.processor == processor, table.c.release_id == release_id)
-        with self._database.writing() as connection:
-            if connection.execute(statement.values(worked_at=now)).rowcount == 0:
-                raise RecordUnknown(
-                    f"The registry has no release {release_id!r} of {processor}.",
-                    action="Deploy the processor again.",
-                    identity=release_id,
-                )
+        if not self._database.changed(
+            update(tables.releases).where(*_key(processor, release_id)).values(worked_at=now)
+        ):
+            raise RecordUnknown(
+                f"The registry has no release {release_id!r} of {processor}.",
+                action="Deploy the processor again.",
+                identity=release_id,
+            )
 
     def working(self, processor: str) -> Release | None:
         """The release that worked last; None when no release ever worked."""
-        table = tables.releases
-        query = select(table).where(table.c.processor == processor, table.c.worked_at.is_not(None))
-        return self._first(query.order_by(table.c.worked_at.desc()))
+        query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.worked_at.is_not(None))
+        return self._first(query.order_by(_RELEASE.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
         """The release of a version that worked last, else its newest one; None when the version is unknown."""
-        table = tables.releases
-        query = select(table).where(table.c.processor == processor, table.c.code_version == code_version)
-        return self._first(
-            query.order_by(table.c.worked_at.is_(None), table.c.worked_at.desc(), table.c.made_at.desc())
-        )
+        query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.code_version == code_version)
+        by_work = (_RELEASE.worked_at.is_(None), _RELEASE.worked_at.desc())
+        return self._first(query.order_by(*by_work, _RELEASE.made_at.desc()))
 
     def find(self, processor: str, release_id: str) -> Release | None:
         """One release; None when it is unknown."""
-        table = tables.releases
-        return self._first(select(table).where(table.c.processor == processor, table.c.release_id == release_id))
+        return self._first(select(tables.releases).where(*_key(processor, release_id)))
 
     def newest(self, processor: str, limit: int = 50) -> tuple[Release, ...]:
         """The releases of a processor; those that last worked, or were created, come first."""
-        table = tables.releases
-        moment = func.coalesce(table.c.worked_at, table.c.made_at)
-        with self._database.reading() as connection:
-            query = select(table).where(table.c.processor == processor).order_by(moment.desc()).limit(limit)
-            return tuple(_release(row) for row in connection.execute(query))
+        moment = func.coalesce(_RELEASE.worked_at, _RELEASE.made_at)
+        query = select(tables.releases).where(_RELEASE.processor == processor).order_by(moment.desc()).limit(limit)
+        return tuple(Release(**row._mapping) for row in self._database.rows(query))
 
     def forget(self, processor: str, release_id: str) -> None:
         """Delete the record of a release."""
-        table = tables.releases
-        with self._database.writing() as connection:
-            connection.execute(delete(table).where(table.c.processor == processor, table.c.release_id == release_id))
+        self._database.changed(delete(tables.releases).where(*_key(processor, release_id)))
 
     def _first(self, query: Select[Any]) -> Release | None:
-        with self._database.reading() as connection:
-            row = connection.execute(query.limit(1)).one_or_none()
-            return None if row is None else _release(row)
+        rows = self._database.rows(query.limit(1))
+        return Release(**rows[0]._mapping) if rows else None
 
 
-def _release(row: Row[Any]) -> Release:
-    return Release(**row._mapping)
+def _key(processor: str, release_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return _RELEASE.processor == processor, _RELEASE.release_id == release_id

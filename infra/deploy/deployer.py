@@ -16,40 +16,31 @@ class Deployer(Protocol):
     """Runs programs: a supervisor on one machine, or a cluster."""
 
     def start(self, timeout_s: float = ...) -> int:
-        """Start the deployer itself unless it runs; returns its process id."""
-        ...
+        """Start the deployer itself unless it runs; returns its process id. The deployer outlives the caller."""
 
     def running(self) -> bool:
         """Whether the deployer itself answers."""
-        ...
 
     def apply(self, spec: ProgramSpec) -> bool:
         """Register a program; whether anything changed. A changed program is stopped, and stays stopped."""
-        ...
 
     def start_program(self, name: str) -> None:
-        """Start a program unless it runs."""
-        ...
+        """Start a program unless it has a process; returns at once (``programs`` has its state)."""
 
     def stop_program(self, name: str) -> None:
-        """Stop a program with SIGTERM; returns when its process has ended."""
-        ...
+        """Stop a program with SIGTERM, and SIGKILL after 30 s; returns when its process has ended."""
 
     def kill_program(self, name: str) -> None:
-        """Stop a program with SIGKILL; returns when its process has ended."""
-        ...
+        """Stop a program with SIGKILL; returns when its process has ended. Does nothing without a process."""
 
     def remove(self, name: str) -> None:
-        """Stop a program, and remove it from the deployer."""
-        ...
+        """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
 
     def programs(self) -> dict[str, ProgramStatus]:
         """Every registered program, by name."""
-        ...
 
     def log_tail(self, name: str, lines: int = ...) -> tuple[str, ...]:
         """The last lines of a program's output."""
-        ...
 
 
 class LocalDeployer(Deployer, Protocol):
@@ -57,11 +48,9 @@ class LocalDeployer(Deployer, Protocol):
 
     def pid(self) -> int | None:
         """Process id of the deployer; None when it does not run."""
-        ...
 
     def stop(self, timeout_s: float = STOP_WAIT_S) -> None:
         """Stop all programs and the deployer; returns when its process has ended."""
-        ...
 
 
 def open_deployer(paths: Paths) -> LocalDeployer:

@@ -53,20 +53,16 @@ class ProgramRefused(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramSpec:
-    """A program as specified.
+    """A program as specified."""
 
-    Args:
-        name: Letters, digits, ``.``, ``_``, ``-``; 128 characters at most.
-        command: Executable and arguments. Never pass secrets here: every user of the machine can read them.
-        environment: Variables added to the supervisor's own.
-        directory: Working directory.
-        stdout_path: File for stdout and stderr, rotated at 10 MB.
-    """
-
+    #: Letters, digits, ``.``, ``_``, ``-``; 128 characters at most.
     name: str
+    #: Never with secrets: every user of the machine can read them.
     command: tuple[str, ...]
+    #: Variables added to the supervisor's own.
     environment: Mapping[str, str]
     directory: Path
+    #: File for stdout and stderr, rotated at 10 MB.
     stdout_path: Path
 
     def __repr__(self) -> str:
@@ -76,24 +72,18 @@ class ProgramSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStatus:
-    """A program as the supervisor reports it.
-
-    Args:
-        name: Its name.
-        state: Its state in supervisord.
-        pid: Id of its process; None without a process.
-        exit_status: Exit code of the last process; None while a process runs, and after a signal.
-        since: Start of the present process, or end of the last one; None before the first start.
-        signal: The signal that ended the last process, as ``SIGKILL``; None when no signal did.
-        started_at: Start of the present or last process.
-    """
+    """A program as the supervisor reports it."""
 
     name: str
     state: ProgramState
     pid: int | None
+    #: Exit code of the last process; None while a process runs, and after a signal.
     exit_status: int | None
+    #: Start of the present process, or end of the last one; None before the first start.
     since: datetime | None
+    #: The signal that ended the last process, as ``SIGKILL``.
     signal: str | None = None
+    #: Start of the present or last process.
     started_at: datetime | None = None
 
     @property
@@ -104,11 +94,8 @@ class ProgramStatus:
 
 def as_state(name: str) -> ProgramState:
     """The state with this name; ``UNKNOWN`` for other names."""
-    for state in get_args(ProgramState):
-        if state == name:
-            found: ProgramState = state
-            return found
-    return "UNKNOWN"
+    found: ProgramState = name if name in get_args(ProgramState) else "UNKNOWN"  # type: ignore[assignment]
+    return found
 
 
 def launch_file(spec: ProgramSpec) -> str:
@@ -118,12 +105,9 @@ def launch_file(spec: ProgramSpec) -> str:
 
 
 def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Command and environment of each registered program, by name; unreadable files are left out.
+    """Command and environment of each program in the folder ``programs``; unreadable files are left out.
 
     The environment may hold secrets.
-
-    Args:
-        programs: The folder of the supervisor's program files.
     """
     found = {}
     for path in sorted(programs.glob("*.json")) if programs.is_dir() else ():
@@ -152,25 +136,22 @@ def program_file(spec: ProgramSpec, python: str, launch_path: Path) -> str:
         )
     digest = hashlib.sha256(launch_file(spec).encode()).hexdigest()[:16]
     command = " ".join(_shell_word(word) for word in (python, "-I", str(_LAUNCHER), str(launch_path), digest))
-    return "\n".join(
-        [
-            f"[program:{spec.name}]",
-            f"command={config_value(command)}",
-            f"directory={config_value(str(spec.directory))}",
-            "autostart=false",
-            "autorestart=false",
-            "startsecs=1",
-            "startretries=0",
-            "stopsignal=TERM",
-            f"stopwaitsecs={STOP_WAIT_S}",
-            "killasgroup=true",
-            "redirect_stderr=true",
-            f"stdout_logfile={_log_value(str(spec.stdout_path))}",
-            "stdout_logfile_maxbytes=10MB",
-            "stdout_logfile_backups=3",
-            "",
-        ]
-    )
+    return f"""\
+[program:{spec.name}]
+command={config_value(command)}
+directory={config_value(str(spec.directory))}
+autostart=false
+autorestart=false
+startsecs=1
+startretries=0
+stopsignal=TERM
+stopwaitsecs={STOP_WAIT_S}
+killasgroup=true
+redirect_stderr=true
+stdout_logfile={_log_value(str(spec.stdout_path))}
+stdout_logfile_maxbytes=10MB
+stdout_logfile_backups=3
+"""
 
 
 def config_value(text: str) -> str:

@@ -19,7 +19,6 @@ import os
 import re
 import socket
 import stat
-import subprocess
 import sys
 import tempfile
 import xmlrpc.client
@@ -48,7 +47,7 @@ from holdfast.infra.deploy.programs import (
 )
 from holdfast.infra.files import locked, write_private
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import start_mark
+from holdfast.infra.process import completed, start_mark
 from holdfast.infra.waiting import wait_until
 
 log = structlog.get_logger(__name__)
@@ -63,6 +62,29 @@ START_WITHIN_S = 30.0
 KILLED_WITHIN_S = 15.0
 #: Added to ``STOP_WAIT_S`` for supervisord's own part of a stop, seconds.
 STOP_SLACK_S = 10.0
+
+_CONFIG = """\
+[unix_http_server]
+file={socket}
+chmod=0600
+
+[supervisord]
+nodaemon=false
+directory={folder}
+logfile={folder}/supervisord.log
+logfile_maxbytes=10MB
+logfile_backups=3
+loglevel=info
+pidfile={folder}/supervisord.pid
+childlogdir={folder}
+identifier=holdfast
+
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+
+[include]
+files=programs/*.ini
+"""
 
 _LOG_TAIL_BYTES = 64 * 1024
 #: Prefixes of variables that programs do not inherit from the process that starts supervisord.
@@ -89,12 +111,12 @@ class _Transport(SupervisorTransport):  # type: ignore[misc]
 
 
 class Supervisord:
-    """The supervisord of one home folder. It holds no connection, so any number of objects may exist at once.
+    """The supervisord of one home folder (``infra.deploy.deployer.LocalDeployer``); it holds no connection.
 
-    Methods that need a running supervisord raise SupervisorUnavailable when it does not answer.
-
-    Args:
-        paths: Names below the home folder.
+    Methods raise SupervisorUnavailable when supervisord does not answer, or does not start or stop in time. Methods
+    with the name of a program raise ProgramUnknown when it was never applied, and ProgramRefused when supervisord can't
+    start or end its process. ``apply`` raises ProgramInvalid when supervisord's configuration can't express the
+    specification.
     """
 
     def __init__(self, paths: Paths) -> None:
@@ -104,11 +126,6 @@ class Supervisord:
     # --- the supervisor itself -----------------------------------------------------------------------------
 
     def start(self, timeout_s: float = START_WITHIN_S) -> int:
-        """Start supervisord unless it runs; returns its process id. supervisord outlives the caller.
-
-        Raises:
-            SupervisorUnavailable: supervisord did not answer in time; holds its output.
-        """
         with self._lock():
             # A second supervisord would take the socket of one that runs but is silent: it stops, or hangs.
             wait_until(lambda: self.pid() is not None or self._silent_pid() is None, timeout_s)
@@ -122,19 +139,9 @@ class Supervisord:
             command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)]
             environment = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
             # supervisord forks into the background; this child only reports whether the fork worked.
-            child = subprocess.run(
-                command,
-                cwd=self._folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                timeout=timeout_s,
-                check=False,
-            )
+            child = completed(command, timeout_s, folder=self._folder, environment=environment)
             if child.returncode != 0:
-                output = child.stdout.decode(errors="replace").strip()
+                output = (child.stdout + child.stderr).strip()
                 raise self._unavailable(f"supervisord ended with exit code {child.returncode}: {output}")
             wait_until(lambda: self.pid() is not None, timeout_s)
             pid = self.pid()
@@ -144,11 +151,6 @@ class Supervisord:
         return pid
 
     def stop(self, timeout_s: float = STOP_WAIT_S + 15.0) -> None:
-        """Stop all programs (SIGTERM, then SIGKILL) and supervisord; returns when its process has ended.
-
-        Raises:
-            SupervisorUnavailable: supervisord did not end in time.
-        """
         with self._lock():
             pid = self.pid()
             if pid is not None:
@@ -159,11 +161,9 @@ class Supervisord:
             self._drop_private_socket()
 
     def running(self) -> bool:
-        """Whether supervisord answers."""
         return self.pid() is not None
 
     def pid(self) -> int | None:
-        """Process id of supervisord; None when it does not answer."""
         try:
             return int(self._call("getPID"))
         except SupervisorUnavailable:
@@ -184,11 +184,6 @@ class Supervisord:
     # --- programs ------------------------------------------------------------------------------------------
 
     def apply(self, spec: ProgramSpec) -> bool:
-        """Register a program; whether anything changed. A changed program is stopped, and stays stopped.
-
-        Raises:
-            ProgramInvalid: supervisord's configuration can't express the specification.
-        """
         launch_path = self._launch_path(spec.name)
         texts = {
             launch_path: launch_file(spec),
@@ -205,41 +200,22 @@ class Supervisord:
         return changed
 
     def start_program(self, name: str) -> None:
-        """Start a program unless it has a process; returns at once (``programs`` has its state).
-
-        Raises:
-            ProgramUnknown: The program was never applied.
-            ProgramRefused: supervisord could not create the process.
-        """
         # Between two processes, supervisord answers that the program has started.
         wait_until(lambda: self._state(name) not in ("BACKOFF", "STOPPING"), STOP_WAIT_S + STOP_SLACK_S)
         self._ask(name, "startProcess", name, False, unless=Faults.ALREADY_STARTED)
         log.info("program.started", program=name)
 
     def stop_program(self, name: str) -> None:
-        """Stop a program (SIGTERM, SIGKILL after 30 s); returns when its process has ended.
-
-        Raises:
-            ProgramUnknown: The program was never applied.
-            ProgramRefused: The process did not end.
-        """
         self._ask(name, "stopProcess", name, False, unless=Faults.NOT_RUNNING)
         self._wait_gone(name, STOP_WAIT_S + STOP_SLACK_S)
         log.info("program.stopped", program=name)
 
     def kill_program(self, name: str) -> None:
-        """Kill a program (SIGKILL); returns when its process has ended. Does nothing without a process.
-
-        Raises:
-            ProgramUnknown: The program was never applied.
-            ProgramRefused: The process did not end.
-        """
         self._ask(name, "signalProcess", name, "KILL", unless=Faults.NOT_RUNNING)
         self._wait_gone(name, KILLED_WITHIN_S)
         log.info("program.killed", program=name)
 
     def remove(self, name: str) -> None:
-        """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
         with contextlib.suppress(ProgramUnknown):
             self.stop_program(name)
         with self._lock():
@@ -248,17 +224,12 @@ class Supervisord:
             self._reread(name)
 
     def programs(self) -> dict[str, ProgramStatus]:
-        """Every registered program, by name."""
         infos: list[dict[str, Any]] = self._call("getAllProcessInfo")
-        ended = "" if all(as_state(info["statename"]) == "RUNNING" for info in infos) else self._own_log()
-        return {info["name"]: _status(info, ended) for info in infos}
+        all_run = all(as_state(info["statename"]) == "RUNNING" for info in infos)
+        own_log = "" if all_run else _tail(self._folder / "supervisord.log")
+        return {info["name"]: _status(info, own_log) for info in infos}
 
     def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
-        """The last lines of a program's output.
-
-        Raises:
-            ProgramUnknown: The program was never applied.
-        """
         info: dict[str, Any] = self._ask(name, "getProcessInfo", name)
         return tuple(_tail(Path(info["stdout_logfile"])).splitlines()[-lines:])
 
@@ -335,9 +306,6 @@ class Supervisord:
     def _launch_path(self, name: str) -> Path:
         return self._programs / f"{name}.json"
 
-    def _own_log(self) -> str:
-        return _tail(self._folder / "supervisord.log")
-
     @contextmanager
     def _lock(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -348,34 +316,7 @@ class Supervisord:
     def _write_config(self) -> Path:
         folder = config_value(str(self._folder))
         path = self._folder / "supervisord.conf"
-        write_private(
-            path,
-            "\n".join(
-                [
-                    "[unix_http_server]",
-                    f"file={config_value(str(self._make_socket_folder()))}",
-                    "chmod=0600",
-                    "",
-                    "[supervisord]",
-                    "nodaemon=false",
-                    f"directory={folder}",
-                    f"logfile={folder}/supervisord.log",
-                    "logfile_maxbytes=10MB",
-                    "logfile_backups=3",
-                    "loglevel=info",
-                    f"pidfile={folder}/supervisord.pid",
-                    f"childlogdir={folder}",
-                    "identifier=holdfast",
-                    "",
-                    "[rpcinterface:supervisor]",
-                    "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
-                    "",
-                    "[include]",
-                    "files=programs/*.ini",
-                    "",
-                ]
-            ),
-        )
+        write_private(path, _CONFIG.format(folder=folder, socket=config_value(str(self._make_socket_folder()))))
         return path
 
     # --- the socket's place --------------------------------------------------------------------------------

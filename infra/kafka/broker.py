@@ -15,23 +15,28 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import re
 import subprocess
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import BRIEF, Java, find_java
-from holdfast.infra.kafka.broker_errors import BrokerAlreadyRunning, BrokerDidNotStart, PortTaken
-from holdfast.infra.kafka.readiness import answers_metadata
-from holdfast.infra.kafka.unclean_end import ended_uncleanly, expire_registration
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.unclean_end import as_properties, ended_uncleanly, expire_registration
 from holdfast.infra.local_ports import can_bind, free_port, port_is_open
-from holdfast.infra.process import end_process, is_running, start_mark
+from holdfast.infra.process import completed, end_process, is_running, start_detached, start_mark
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import Deadline, wait_until
 
@@ -40,8 +45,53 @@ _LOG_CONFIGURATION = Path(__file__).resolve().parent / "broker_log4j2.properties
 START_WITHIN_S = 120.0
 #: How long the broker may take to end after SIGTERM before it is killed, seconds.
 STOP_WITHIN_S = 30.0
+_SILENT = logging.getLogger("holdfast.kafka.readiness")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 #: How long a port may stay taken after its broker was killed, seconds.
 PORT_FREE_WITHIN_S = 2.0
+
+
+class BrokerAlreadyRunning(KafkaFailed):
+    """A broker runs on this folder; a second broker would destroy its data."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+    def __init__(self, folder: Path, pid: int, bootstrap: str) -> None:
+        super().__init__(
+            f"A broker already runs on {folder}: process {pid}, address {bootstrap}.",
+            action="Use that broker, or stop it with `holdfast down`.",
+            folder=str(folder),
+            pid=pid,
+            bootstrap=bootstrap,
+        )
+
+
+class PortTaken(KafkaFailed):
+    """The configured port of the embedded broker is in use."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+    def __init__(self, port: int) -> None:
+        super().__init__(
+            f"Port {port} on 127.0.0.1 is in use by another program; the embedded broker needs this port.",
+            action="Stop that program, or set `HOLDFAST_KAFKA__EMBEDDED_PORT` to a free port, or unset the variable.",
+            port=port,
+        )
+
+
+class BrokerDidNotStart(KafkaFailed):
+    """The embedded broker ended during its start, or did not answer in time."""
+
+    exit_code = EXIT_BROKER_UNAVAILABLE
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(
+            f"The embedded broker of {folder} did not start: {reason}",
+            action=f"Read `{folder / 'broker.log'}` and `broker.out` beside it, mend the cause, run `holdfast up`.",
+            folder=str(folder),
+            reason=reason,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +110,9 @@ class BrokerAddress:
 
 
 class EmbeddedBroker:
-    """The broker of one folder.
+    """The broker of one folder, which holds everything that the broker writes, and is made when absent.
 
-    Args:
-        folder: Holds everything that the broker writes; made when absent.
-        port: Port for clients; None takes the folder's last port if it is free, else any free port.
-        heap_mb: Maximum heap, MiB.
-        java: The Java that runs the broker.
-        jars: Class path of the broker.
-        options: Further JVM options.
+    A port of None takes the folder's last port if it is free, else any free port. ``heap_mb`` is the maximum heap, MiB.
     """
 
     #: Whether the node is the only controller. One of several controllers must never run alone on its metadata.
@@ -118,7 +162,8 @@ class EmbeddedBroker:
             self._configure(port, free_port(), deadline)
             if self._decides_alone and ended_uncleanly(self._folder / "data"):
                 expire_registration(self._folder / "data", self._java_command(BRIEF), free_port(), self.log, deadline)
-            process = self._launch()
+            command = [*self._java_command(*self._options), "kafka.Kafka", str(self._folder / "server.properties")]
+            process = start_detached(command, self._folder, self._folder / "broker.out")
             mark = start_mark(process.pid) or ""
             address = BrokerAddress(f"127.0.0.1:{port}", process.pid, mark)
             try:
@@ -126,7 +171,7 @@ class EmbeddedBroker:
             except BaseException:
                 end_process(process.pid, mark, timeout_s=0.0)
                 raise
-            _write_address(self._folder, address)
+            replace_text(_address_file(self._folder), json.dumps(asdict(address)))
             # From here on the address file identifies the broker. Popen must not wait for it or warn about it.
             process.returncode = 0
             return address
@@ -154,14 +199,8 @@ class EmbeddedBroker:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # The tool reads a leading dash as an option.
         cluster_id = "H" + cluster_id[1:]
-        done = subprocess.run(
-            [*self._java_command(BRIEF), "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=max(1.0, deadline.left_s),
-            check=False,
-        )
+        tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
+        done = completed([*self._java_command(BRIEF), *tool], max(1.0, deadline.left_s))
         if done.returncode != 0:
             output = " ".join((done.stdout + done.stderr).split())[-600:]
             raise BrokerDidNotStart(self._folder, f"Kafka could not format its data folder: {output}")
@@ -179,17 +218,6 @@ class EmbeddedBroker:
             "-cp",
             self._class_path,
         ]
-
-    def _launch(self) -> subprocess.Popen[bytes]:
-        with (self._folder / "broker.out").open("wb") as out:
-            return subprocess.Popen(
-                [*self._java_command(*self._options), "kafka.Kafka", str(self._folder / "server.properties")],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=self._folder,
-                start_new_session=True,
-            )
 
     def _await_answer(
         self, process: subprocess.Popen[bytes], address: BrokerAddress, deadline: Deadline, timeout_s: float
@@ -214,6 +242,15 @@ class EmbeddedBroker:
             errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|Error", line)]
             words += errors[-4:] or lines[-2:]
         return " | ".join(words)[-1200:]
+
+
+def answers_metadata(bootstrap: str, *, timeout_s: float = 5.0) -> bool:
+    """Whether a broker answers a metadata request, and names a broker and a controller; an open port is not enough."""
+    client = AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 2000}, logger=_SILENT)
+    with suppress(KafkaException):
+        metadata = client.list_topics(timeout=timeout_s)
+        return bool(metadata.brokers) and metadata.controller_id >= 0
+    return False
 
 
 def running_broker(folder: Path) -> BrokerAddress | None:
@@ -275,15 +312,11 @@ def _properties(data: Path, port: int, controller_port: int, heap_mb: int) -> st
         "broker.session.timeout.ms": 3000,
         "broker.heartbeat.interval.ms": 500,
     }
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+    return as_properties(settings)
 
 
 def _address_file(folder: Path) -> Path:
     return folder / "broker.json"
-
-
-def _write_address(folder: Path, address: BrokerAddress) -> None:
-    replace_text(_address_file(folder), json.dumps(asdict(address)))
 
 
 def _last_port(folder: Path) -> int | None:

@@ -1,9 +1,4 @@
-"""Configuration of Kafka clients, and the client library's log lines in the structured log.
-
-Invariants:
-    - Every client writes its library lines through one rate-limited logger.
-    - Secrets of the client configuration are never logged.
-"""
+"""Settings of Kafka clients, and the client library's log lines in the structured log: rate-limited, no secrets."""
 
 from __future__ import annotations
 
@@ -18,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
+from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("kafka.client")
@@ -25,7 +21,8 @@ _log = structlog.get_logger("kafka.client")
 #: Pause after which the same kind of library line is logged again, seconds.
 REPEAT_AFTER_S = 30.0
 
-ClientConfig = dict[str, str | int | float | bool]
+#: Errors that mean: no broker answers.
+AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 
 #: Settings that exactly-once depends on: the values that are allowed, and the reason.
 RESERVED: dict[str, tuple[tuple[str, ...], str]] = {
@@ -51,7 +48,7 @@ class _RateLimited(logging.Handler):
         self._held: dict[str, int] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one line, or count it as left out."""
+        """Log a line, or count it."""
         text = record.getMessage()
         kind = text.split(" ", 1)[0]
         now = time.monotonic()
@@ -106,10 +103,7 @@ def client_config(settings: Settings) -> ClientConfig:
 def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer] | type[Producer]) -> None:
     """Refuse settings that the client library does not know, or that the engine sets itself.
 
-    Args:
-        where: The place of the settings, as the object of a sentence.
-        config: The settings.
-        client: The class of client that they configure.
+    ``where`` names the place of the settings, as the object of a sentence.
 
     Raises:
         ClientSettingsInvalid: A setting is unknown, reserved, or names a file that can't be read.
@@ -138,15 +132,9 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
 
 
 def admin_client(
-    bootstrap: str,
-    extra: Mapping[str, str | int | float | bool] | None = None,
-    *,
-    on_error: Callable[[KafkaError], None] | None = None,
+    bootstrap: str, extra: ClientConfig | None = None, *, on_error: Callable[[KafkaError], None] | None = None
 ) -> AdminClient:
-    """An administrative client with a short connection back-off; its library lines go to the structured log.
-
-    ``on_error`` gets errors of connections while the client is polled.
-    """
+    """An administrative client; ``on_error`` gets errors of connections while the client is polled."""
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 1000, **(extra or {})}
     if on_error is not None:
         config["error_cb"] = on_error

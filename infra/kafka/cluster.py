@@ -1,4 +1,4 @@
-"""The engine's clients for one real Kafka cluster; implements ``processors.engine.runtime.ports.Cluster``."""
+"""The engine's clients for one real Kafka cluster: its port ``Cluster``."""
 
 from __future__ import annotations
 
@@ -20,18 +20,10 @@ FETCHED_KB_MAX = 2_097_151
 
 
 class KafkaCluster:
-    """Makes the engine's clients for one cluster.
+    """The engine's port ``Cluster``; ``client_config`` is for every client, the other two win over it.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        client_config: Settings for every client, such as security.
-        consumer_config: Further settings for the member of the consumer group.
-        producer_config: Further settings for the producer.
-        fetched_bytes: Most bytes that each consumer fetches ahead.
-        queued_bytes: Most bytes that wait in the producer's queue.
-
-    Raises:
-        ClientSettingsInvalid: A setting is unknown or reserved.
+    Each consumer fetches at most ``fetched_bytes`` ahead, and at most ``queued_bytes`` wait in the producer's queue.
+    Raises ClientSettingsInvalid when a setting is unknown or reserved.
     """
 
     def __init__(
@@ -60,37 +52,31 @@ class KafkaCluster:
         check_settings("the producer's settings (producer_extra_config)", self._producer, Producer)
 
     def topics(self, timeout_s: float = 20.0) -> Topics:
-        """The administrative client; callers with the same timeout share one connection."""
-        found = self._topics.get(timeout_s)
-        if found is None:
-            found = self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
-        return found
+        # Callers with the same timeout share one connection.
+        if timeout_s not in self._topics:
+            self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
+        return self._topics[timeout_s]
 
     def group_consumer(self, group: str) -> GroupConsumer:
-        """A new member of ``group``, not subscribed yet."""
         return GroupConsumer(self.bootstrap, group, config=self._consumer)
 
     def outside_metadata(self, group: str) -> GroupMetadata:
         """Group metadata of a non-member: Kafka accepts its offsets only while the group has no members."""
-        consumer = Consumer(
-            {"bootstrap.servers": self.bootstrap, **self._client, "group.id": group}, logger=library_logger()
-        )
+        settings = {"bootstrap.servers": self.bootstrap, **self._client, "group.id": group}
+        consumer = Consumer(settings, logger=library_logger())
         try:
             return consumer.consumer_group_metadata()
         finally:
             consumer.close()
 
     def changelog_consumer(self) -> ChangelogConsumer:
-        """A new consumer for restores."""
         return ChangelogConsumer(self.bootstrap, config=self._client, fetched_kb=self._fetched_kb)
 
     @property
     def record_bytes_max(self) -> int | None:
-        """The producer's ``message.max.bytes``; None when it is not set."""
         return _record_bytes_max(self._producer)
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = BATCH_BYTES_MAX) -> EngineProducer:
-        """A new producer, not initialised yet; ``batch_bytes_max`` is the smallest batch limit of its topics."""
         config = {"batch.size": min(batch_bytes_max, BATCH_BYTES_MAX), **self._producer}
         return EngineProducer(self.bootstrap, transactional_id, config=config)
 

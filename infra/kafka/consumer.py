@@ -1,9 +1,6 @@
 """The member of the consumer group that reads a processor's inputs.
 
-Invariants:
-    - ``poll`` returns batches of one partition each, in offset order.
-    - Errors of the client library are raised as errors of ``infra.kafka.errors``.
-    - The client library neither commits nor stores offsets by itself.
+The client library neither commits nor stores offsets by itself.
 """
 
 from __future__ import annotations
@@ -11,23 +8,30 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby, repeat
 from typing import Any, overload
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from holdfast.infra.kafka.client import library_logger
-from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from holdfast.infra.kafka.client import AWAY, library_logger
+from holdfast.infra.kafka.errors import (
+    READS_ON,
+    BrokerUnreachable,
+    KafkaFailed,
+    MembershipLost,
+    OutcomeUnknown,
+    TopicUnusable,
+)
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
 from holdfast.infra.waiting import retry
 
 _log = structlog.get_logger("kafka.consumer")
 
-RebalanceCallback = Callable[[list[Partition]], None]
+OnPartitions = Callable[[list[Partition]], None]
 
-AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 
 _OUT_OF_THE_GROUP = (
@@ -107,7 +111,6 @@ _METADATA_MAGIC = b"CGMDv2:"
 
 
 def _generation_of(metadata: GroupMetadata) -> int:
-    """The generation in group metadata."""
     return int.from_bytes(_metadata(metadata)[:4], sys.byteorder, signed=True)
 
 
@@ -133,17 +136,16 @@ def _metadata(metadata: GroupMetadata) -> bytes:
 
 
 def places_of(partitions: Iterable[Partition]) -> list[TopicPartition]:
-    """Partitions as values of the client library."""
+    """Partitions in the client library's type."""
     return [TopicPartition(partition.topic, partition.number) for partition in partitions]
 
 
 class GroupConsumer:
-    """A member of the processor's consumer group.
+    """The engine's port ``GroupMember``; ``config`` of the client library wins over the defaults here.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        group: The consumer group.
-        config: Further settings of the client library; they win over the defaults here.
+    Methods raise BrokerUnreachable without an answer in time, AccessRefused when a right is missing, and KafkaFailed
+    when the cluster refuses for another reason. ``poll`` raises TopicUnusable when an input topic does not exist.
+    ``commit`` raises MembershipLost when the group has another generation, and OutcomeUnknown when no answer arrived.
     """
 
     def __init__(self, bootstrap: str, group: str, *, config: Mapping[str, Any] | None = None) -> None:
@@ -185,17 +187,8 @@ class GroupConsumer:
         self._consumer = Consumer(settings, logger=library_logger())
 
     def subscribe(
-        self,
-        topics: Sequence[str],
-        on_assign: RebalanceCallback,
-        on_revoke: RebalanceCallback,
-        on_lost: RebalanceCallback,
+        self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
-        """Join the group. A newly assigned partition delivers nothing until ``seek`` and then ``resume`` were called.
-
-        The callbacks run inside ``poll``, on the polling thread.
-        """
-
         def assigned(consumer: Consumer, places: list[TopicPartition]) -> None:
             # The library gets a partition only in ``resume``. Assigned at a logical offset (end, stored), it would
             # look the number up, and an answer after the seek would overwrite the seek silently. Assigned at a guessed
@@ -209,25 +202,15 @@ class GroupConsumer:
                 consumer.assign([])
             on_assign([Partition(place.topic, place.partition) for place in places])
 
-        def revoked(consumer: Consumer, places: list[TopicPartition]) -> None:
+        def gone(callback: OnPartitions, consumer: Consumer, places: list[TopicPartition]) -> None:
             partitions = [Partition(place.topic, place.partition) for place in places]
-            on_revoke(partitions)
+            callback(partitions)
             self._give_back(consumer, partitions)
 
-        def lost(consumer: Consumer, places: list[TopicPartition]) -> None:
-            partitions = [Partition(place.topic, place.partition) for place in places]
-            on_lost(partitions)
-            self._give_back(consumer, partitions)
-
+        revoked, lost = partial(gone, on_revoke), partial(gone, on_lost)
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
-        """Up to ``records_max`` records; waits up to ``timeout_s`` for the first record, and not for more.
-
-        Raises:
-            TopicUnusable: An input topic does not exist.
-            KafkaFailed: The cluster refused this member.
-        """
         self._moved.clear()
         messages = self._first(timeout_s)
         if not messages:
@@ -283,20 +266,12 @@ class GroupConsumer:
 
     @property
     def brokers_down_s(self) -> float:
-        """Seconds for which no broker was reachable; 0 while one is."""
         return 0.0 if self._brokers_down_since is None else time.monotonic() - self._brokers_down_since
 
     def broker_answered(self) -> None:
-        """Record that another client got an answer from a broker."""
         self._brokers_down_since = None
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The group's committed offsets, None where the group has none; waits until transactions that write them end.
-
-        Raises:
-            BrokerUnreachable: No answer within ``LOOKUP_TIMEOUT_S``.
-            KafkaFailed: The cluster refused.
-        """
         try:
             places = self._consumer.committed(places_of(partitions), timeout=LOOKUP_TIMEOUT_S)
         except KafkaException as failure:
@@ -315,16 +290,12 @@ class GroupConsumer:
                     topic=place.topic,
                     partition=place.partition,
                 )
-        return {
-            Partition(place.topic, place.partition): place.offset if place.offset >= 0 else None for place in places
-        }
+        return {Partition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in places}
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Stop fetching these partitions."""
         self._consumer.pause(places_of([partition for partition in partitions if partition in self._next]))
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Deliver records of these partitions; a new partition starts at the offset of its ``seek``."""
         flowing = [partition for partition in partitions if partition in self._next]
         begun = {partition: self._held.pop(partition) for partition in partitions if partition in self._held}
         if flowing:
@@ -333,7 +304,6 @@ class GroupConsumer:
             self._begin(begun)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Continue at ``offset``; retried for ``SET_UP_S`` while the library prepares the partition."""
         self._moved.add(partition)
         if partition not in self._next:
             self._held[partition] = offset
@@ -391,7 +361,6 @@ class GroupConsumer:
             consumer.unassign()
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The high watermark of the partition as of the last fetch; None before the first fetch."""
         try:
             _, high = self._consumer.get_watermark_offsets(
                 TopicPartition(partition.topic, partition.number), cached=True
@@ -401,14 +370,10 @@ class GroupConsumer:
         return int(high) if high >= 0 else None
 
     def group_metadata(self) -> GroupMetadata:
-        """This member's identity and generation now. Ask again for each commit.
-
-        Raises:
-            MembershipLost: There is no generation. While a group is empty, Kafka accepts offsets without a generation,
-                so nothing would fence this member after its successor's work.
-        """
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)
+        # While a group is empty, Kafka accepts offsets without a generation: nothing would fence this member after its
+        # successor's work.
         if generation < 0:
             raise MembershipLost(
                 "This worker is no longer a member of its consumer group.",
@@ -419,19 +384,11 @@ class GroupConsumer:
 
     @property
     def member_id(self) -> str | None:
-        """This member's id in the group; None before it has joined."""
         # Not the library's memberid(): it waits for a thread of the library while it holds Python's lock. Call this on
         # the polling thread only.
         return _member_of(self._consumer.consumer_group_metadata())
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit next offsets outside of transactions (at-least-once), and wait for the answer.
-
-        Raises:
-            MembershipLost: The group has another generation; see also ``group_metadata``.
-            OutcomeUnknown: No answer arrived.
-            KafkaFailed: The group refused.
-        """
         self.group_metadata()
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
         try:
@@ -445,7 +402,6 @@ class GroupConsumer:
                 raise _commit_refused(place.error, f" of {place.topic}[{place.partition}]")
 
     def close(self) -> None:
-        """Leave the group at once."""
         self._consumer.close()
 
     def _on_library_error(self, error: KafkaError) -> None:
@@ -490,7 +446,6 @@ def _commit_refused(error: KafkaError, of: str) -> KafkaFailed:
         action = "Nothing to do: the new owner of the partitions processes the records again."
         return MembershipLost(seen, action=action, error=error.name())
     if error.retriable() or error.code() in AWAY:
-        action = "Nothing to do: the engine reads what was committed, and continues there."
-        return OutcomeUnknown(seen, action=action, error=error.name())
+        return OutcomeUnknown(seen, action=READS_ON, error=error.name())
     action = "Give this client the right `Read` on its consumer group; the records are processed again."
     return KafkaFailed(seen, action=action, error=error.name())

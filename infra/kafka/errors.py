@@ -1,43 +1,33 @@
-"""Errors of Kafka clients, one class for each reaction of the engine.
-
-HoldfastError
-└── KafkaFailed                 the cluster refused; stop with this error
-    ├── BrokerUnreachable       no answer in time; wait, or stop with exit code 69
-    ├── CoordinatorMoving       a group's coordinator is loading or moving; retry
-    ├── AccessRefused           a right is missing; the error has the rule that grants it
-    ├── ClientSettingsInvalid   a setting of the client library is unknown or reserved
-    ├── TopicUnusable           a topic is missing, or has the wrong partitions or configuration
-    ├── TransactionAborted      abort the transaction, drop its writes, process the batch again
-    ├── ProducerFenced          a newer owner took over; drop everything and rejoin
-    ├── MembershipLost          this member left its group; drop everything and rejoin
-    └── OutcomeUnknown          a commit may or may not have happened; read the committed offsets first
-"""
+"""Errors of Kafka clients, one class for each reaction of the engine."""
 
 from __future__ import annotations
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, HoldfastError
 
+#: The action of ``OutcomeUnknown`` in the engine.
+READS_ON = "Nothing to do: the engine reads what was committed, and continues there."
+
 
 class KafkaFailed(HoldfastError):
-    """The cluster refused a request."""
+    """The cluster refused a request; the engine stops with this error."""
 
 
 class BrokerUnreachable(KafkaFailed):
-    """No broker answered in time."""
+    """No broker answered in time; the engine waits, or stops with exit code 69."""
 
     cause = "broker-away"
     exit_code = EXIT_BROKER_UNAVAILABLE
 
 
 class CoordinatorMoving(KafkaFailed):
-    """A group's coordinator is loading or moving."""
+    """A group's coordinator is loading or moving; a retry helps."""
 
     cause = "broker-away"
     exit_code = EXIT_BROKER_UNAVAILABLE
 
 
 class AccessRefused(KafkaFailed):
-    """A right is missing on the cluster; fields: operation, resource, rule."""
+    """A right is missing on the cluster; fields: operation, resource, rule (which grants the right)."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -55,20 +45,20 @@ class TopicUnusable(KafkaFailed):
 
 
 class TransactionAborted(KafkaFailed):
-    """The open transaction must be aborted."""
+    """The transaction must be aborted, with its local writes; its batch is processed again."""
 
 
 class ProducerFenced(KafkaFailed):
-    """Another producer with the same transactional id, or the next owner of the partitions, took over."""
+    """A newer producer with this transactional id took over; the worker drops everything and rejoins."""
 
     cause = "fenced"
 
 
 class MembershipLost(KafkaFailed):
-    """This member is not in its group: Kafka would not fence its commits."""
+    """This member is not in its group, so Kafka would not fence its commits; it drops everything and rejoins."""
 
     cause = "fenced"
 
 
 class OutcomeUnknown(KafkaFailed):
-    """A commit got no answer; it may or may not have happened."""
+    """A commit got no answer, and may have happened; the engine reads the committed offsets first."""

@@ -7,15 +7,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
-from holdfast.infra.kafka.records import Headers
+from holdfast.infra.kafka.records import ClientConfig, Headers
 
 #: How long the acknowledgement of the last records may take, seconds.
 FLUSH_TIMEOUT_S = 60.0
@@ -25,16 +23,14 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 class Feeder:
     """Sends records; use it in a ``with`` block, which drops queued records after an error.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        extra_config: Security settings, and other settings of the client library.
-        then: How an operator continues after a failure, as an imperative sentence.
+    ``then`` says how an operator continues after a failure, as an imperative sentence. All methods raise KafkaFailed
+    when Kafka refused this record or an earlier one.
     """
 
     def __init__(
         self,
         bootstrap: str,
-        extra_config: Mapping[str, str | int | float | bool] | None = None,
+        extra_config: ClientConfig | None = None,
         *,
         then: str = "Then clear the topics, which hold a part of the records, and feed them again.",
     ) -> None:
@@ -66,11 +62,7 @@ class Feeder:
         partition: int = -1,
         headers: Headers = None,
     ) -> None:
-        """Queue one record; waits while the queue is full.
-
-        Raises:
-            KafkaFailed: This record can't be sent, or Kafka refused an earlier record.
-        """
+        """Queue one record; waits while the queue is full."""
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers or [])
@@ -81,11 +73,7 @@ class Feeder:
                 raise self._refused(failure.args[0]) from failure
 
     def poll(self, wait_s: float = 0.0) -> None:
-        """Process acknowledgements.
-
-        Raises:
-            KafkaFailed: Kafka refused a record.
-        """
+        """Process acknowledgements."""
         self._producer.poll(wait_s)
         if self._failed is not None:
             raise self._refused(self._failed)
@@ -94,7 +82,6 @@ class Feeder:
         """Wait until every record is acknowledged.
 
         Raises:
-            KafkaFailed: Kafka refused a record.
             BrokerUnreachable: Records were not acknowledged within ``FLUSH_TIMEOUT_S``.
         """
         left = self._producer.flush(FLUSH_TIMEOUT_S)
@@ -109,9 +96,7 @@ class Feeder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

@@ -19,7 +19,7 @@ WAIT_STEP_S = 1.0
 
 
 class CallHangs(Exception):
-    """A call did not return by its deadline; its thread and its client can't be used any more."""
+    """A call did not return by its deadline; drop its thread and its client."""
 
 
 @dataclass(slots=True)
@@ -30,11 +30,7 @@ class _Call:
 
 
 class GuardedCalls:
-    """Makes calls one after the other on one thread.
-
-    Args:
-        name: Name of the thread.
-    """
+    """Makes calls one after the other on one thread of this name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

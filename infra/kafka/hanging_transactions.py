@@ -1,10 +1,7 @@
 """When an open transaction counts as hanging: a pure judgement over what the brokers say of it.
 
-The threshold is ``transaction.max.timeout.ms`` of the brokers (``MAX_TIMEOUT_S`` when they do not say) plus
-``SLACK_S``; ``standing`` applies it.
-
-Invariants:
-    - A transaction is *hanging* only beyond the threshold: a coordinator ends the transactions that it knows before.
+The threshold is ``transaction.max.timeout.ms`` of the brokers plus ``SLACK_S``: a coordinator ends the transactions
+that it knows before.
 """
 
 from __future__ import annotations
@@ -25,25 +22,16 @@ Standing = Literal["open", "unexplained", "hanging"]
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that wrote to a partition and is neither committed nor aborted.
-
-    Args:
-        partition: The partition.
-        producer_id: Id of its producer.
-        producer_epoch: Epoch of its producer.
-        start_offset: Offset of its first record in the partition.
-        since_write_s: Seconds since its last record in the partition.
-        transactional_id: Name of its producer. This and the rest is None when no coordinator knows the transaction.
-        state: State at its coordinator.
-        age_s: Seconds since its start.
-        timeout_s: Seconds after which its coordinator aborts it.
-    """
+    """A transaction that wrote to a partition and is neither committed nor aborted."""
 
     partition: Partition
     producer_id: int
     producer_epoch: int
+    #: Offset of its first record in the partition, and seconds since its last one.
     start_offset: int
     since_write_s: float
+    #: What its coordinator knows: the producer's name, the state, seconds since the start, and seconds after which the
+    #: coordinator aborts it. All None when no coordinator knows the transaction.
     transactional_id: str | None = None
     state: str | None = None
     age_s: float | None = None
@@ -69,10 +57,6 @@ def standing(transaction: OpenTransaction, max_timeout_s: float = MAX_TIMEOUT_S)
 
     An unexplained transaction is unknown to the coordinators, but young: it began or ended during the look, or this
     client may not see its transactional id.
-
-    Args:
-        transaction: The transaction.
-        max_timeout_s: ``transaction.max.timeout.ms`` of the brokers, in seconds.
     """
     if transaction.transactional_id is not None:
         return "open"

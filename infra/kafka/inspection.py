@@ -11,15 +11,16 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction
 from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import ClientConfig, Partition
 from holdfast.infra.kafka.rights import Right, principal_of, refused
 from holdfast.infra.waiting import retry
 
@@ -46,25 +47,14 @@ _NOT_ADMITTED = frozenset(
 class Inspector:
     """Reads sizes and transactions of one cluster; close it, or use it in a ``with`` block.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        client_config: The librdkafka settings of this installation.
-        timeout_s: How long one request may take, seconds.
-
-    Raises:
-        ClientSettingsInvalid: A security setting has no counterpart in kafka-python; no request was made.
-        BrokerUnreachable: No broker answered, or no broker authenticated this client.
-
-    All methods raise BrokerUnreachable when no broker answers, AccessRefused when a right is missing, and KafkaFailed
-    when the cluster refuses for another reason.
+    ``client_config`` is in librdkafka's syntax; the constructor raises ClientSettingsInvalid for a security setting
+    without a counterpart in kafka-python. ``timeout_s`` limits each request, seconds. All methods raise
+    BrokerUnreachable when no broker answers or authenticates this client, AccessRefused when a right is missing, and
+    KafkaFailed when the cluster refuses for another reason.
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        client_config: Mapping[str, str | int | float | bool] | None = None,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
+        self, bootstrap: str, client_config: ClientConfig | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
         from kafka import KafkaAdminClient
 
@@ -89,9 +79,7 @@ class Inspector:
     def __enter__(self) -> Inspector:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -177,9 +165,8 @@ class Inspector:
             return str(configs["broker"][broker][entry]["value"])
 
         try:
-            return (
-                int(self._ask(ask, "describe the brokers' configuration", Right("DescribeConfigs", "cluster"))) / 1000
-            )
+            what, right = "describe the brokers' configuration", Right("DescribeConfigs", "cluster")
+            return int(self._ask(ask, what, right)) / 1000
         except (AccessRefused, LookupError, ValueError):  # a broker leaves out what it withholds
             return MAX_TIMEOUT_S
 
@@ -208,9 +195,8 @@ class Inspector:
 
         places = [TopicPartition(topic, number) for number in numbers]
         right = Right("Read", "topic", topic)
-        answer = self._ask(
-            lambda: self._admin.describe_producers(places), f"list the producers of topic {topic}", right
-        )
+        what = f"list the producers of topic {topic}"
+        answer = self._ask(lambda: self._admin.describe_producers(places), what, right)
         return {
             (
                 Partition(place.topic, place.partition),
@@ -224,22 +210,17 @@ class Inspector:
     def _coordinated(self, producers: set[int]) -> dict[tuple[int, Partition], tuple[str, Any]]:
         """Transactions that coordinators know: (producer id, partition) -> (transactional id, description)."""
         right = Right("Describe", "transactional-id", "*")
-        wanted = sorted(producers)
-        listed = self._ask(
-            lambda: self._admin.list_transactions(producer_id_filters=wanted), "list the transactions", right
-        )
-        names = [each.transactional_id for each in _flat(listed) if each.state.value not in _OVER]
+        ask = partial(self._admin.list_transactions, producer_id_filters=sorted(producers))
+        listed = self._ask(ask, "list the transactions", right)
+        known = chain.from_iterable(listed.values())
+        names = [each.transactional_id for each in known if each.state.value not in _OVER]
         described: dict[str, Any] = {}
         for name in names:
-            try:
-                found = self._ask(
-                    lambda name=name: self._admin.describe_transactions([name]),  # type: ignore[misc]
-                    f"describe transaction {name}",
-                    Right("Describe", "transactional-id", name),
-                )
-            except (AccessRefused, KafkaFailed):  # the transaction ended, or this client may not see it
-                continue
-            described.update(found)
+            ask = partial(self._admin.describe_transactions, [name])
+            # The transaction may have ended, and this client may not see it.
+            with suppress(KafkaFailed):
+                right = Right("Describe", "transactional-id", name)
+                described.update(self._ask(ask, f"describe transaction {name}", right))
         return {
             (each.producer_id, Partition(place.topic, place.partition)): (name, each)
             for name, each in described.items()
@@ -276,7 +257,3 @@ class Inspector:
         return KafkaFailed(
             f"Kafka refused to {what}: {kind}.", action="Check the name, and the rights of this client.", error=kind
         )
-
-
-def _flat(listed: Mapping[int, Iterable[Any]]) -> list[Any]:
-    return [each for several in listed.values() for each in several]

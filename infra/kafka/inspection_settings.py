@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.infra.kafka.errors import ClientSettingsInvalid
+from holdfast.infra.kafka.records import ClientConfig
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _ABOUT_SECURITY = ("sasl.", "ssl.", "security.", "enable.ssl.", "https.")
@@ -46,7 +47,7 @@ def quiet_library() -> None:
             logger.setLevel(logging.ERROR)
 
 
-def admin_settings(config: Mapping[str, str | int | float | bool]) -> dict[str, Any]:
+def admin_settings(config: ClientConfig) -> dict[str, Any]:
     """The arguments of ``KafkaAdminClient`` that are equal to these librdkafka settings.
 
     Raises:
@@ -91,23 +92,15 @@ def _context(text: Mapping[str, str]) -> ssl.SSLContext:
 
 def _add_own_certificate(context: ssl.SSLContext, text: Mapping[str, str]) -> None:
     password = text.get("ssl.key.password")
-
-    def load(certificate: str, key: str | None) -> None:
-        context.load_cert_chain(certificate, key, password)
-
     if "ssl.certificate.pem" in text:
-        _with_file(text["ssl.certificate.pem"] + "\n" + text.get("ssl.key.pem", ""), lambda path: load(path, None))
+        # A temporary folder that only this user may enter.
+        with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+            path = Path(folder) / "own.pem"
+            path.touch(0o600)
+            path.write_text(text["ssl.certificate.pem"] + "\n" + text.get("ssl.key.pem", ""))
+            context.load_cert_chain(path, None, password)
     elif "ssl.certificate.location" in text:
-        load(text["ssl.certificate.location"], text.get("ssl.key.location"))
-
-
-def _with_file(content: str, use: Callable[[str], None]) -> None:
-    # A temporary folder that only this user may enter.
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
-        path = Path(folder) / "own.pem"
-        path.touch(0o600)
-        path.write_text(content)
-        use(str(path))
+        context.load_cert_chain(text["ssl.certificate.location"], text.get("ssl.key.location"), password)
 
 
 def _not_carried(name: str) -> ClientSettingsInvalid:

@@ -1,8 +1,4 @@
-"""Partitioners: the hashes by which producers choose a key's partition, and the one that a topic's producers use.
-
-Invariants:
-    - ``spread_in`` judges by keys in the topic. It answers ``unknown`` or ``neither`` when they fit no partitioner.
-"""
+"""Partitioners: the hashes by which producers choose a key's partition, and the one that a topic's producers use."""
 
 from __future__ import annotations
 
@@ -44,12 +40,7 @@ PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
 
 
 def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
-    """The partitioner that fits all keys; ``unknown`` without keys, ``neither`` when none fits.
-
-    Args:
-        keys: Partition and key.
-        count: Number of partitions of the topic.
-    """
+    """The partitioner that fits all (partition, key) pairs of a topic with ``count`` partitions."""
     seen = set(keys)
     if not seen:
         return UNKNOWN

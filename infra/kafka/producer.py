@@ -23,6 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import (
+    READS_ON,
     AccessRefused,
     BrokerUnreachable,
     KafkaFailed,
@@ -37,6 +38,8 @@ from holdfast.infra.waiting import Deadline
 
 _log = structlog.get_logger("kafka.producer")
 
+#: Seconds after which the broker aborts an open transaction.
+TRANSACTION_S = 15.0
 #: Largest ``batch.size``, bytes; the default ``max.message.bytes`` of a topic accepts it.
 BATCH_BYTES_MAX = 1_000_000
 
@@ -68,6 +71,7 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.FENCED_INSTANCE_ID,
 )
+_TWO_PROCESSES = "Nothing is lost. Make sure that no two processes run with the same slot."
 #: Kafka refuses such a record each time.
 _FOR_GOOD = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -78,13 +82,10 @@ _FOR_GOOD = (
 
 
 class EngineProducer:
-    """Sends outputs, changelog records and offsets.
+    """The engine's port ``TransactionProducer``; ``config`` of the client library wins over the defaults here.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        transactional_id: Stable for one worker slot; None for at-least-once.
-        config: Further settings of the client library; they win over the defaults here.
-        transaction_timeout_s: The broker aborts transactions that are open for longer, seconds.
+    A ``transactional_id`` of None means at-least-once. The broker aborts transactions that are open for longer than
+    ``transaction_timeout_s`` seconds. ``init`` and ``begin`` also raise BrokerUnreachable.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class EngineProducer:
         transactional_id: str | None,
         *,
         config: Mapping[str, Any] | None = None,
-        transaction_timeout_s: float = 15.0,
+        transaction_timeout_s: float = TRANSACTION_S,
     ) -> None:
         self._transactional = transactional_id is not None
         self._timeout_s = transaction_timeout_s
@@ -112,6 +113,7 @@ class EngineProducer:
             "batch.size": BATCH_BYTES_MAX,
             "queue.buffering.max.messages": 500_000,
             "compression.type": "lz4",
+            # As Java and Spark partition: by the key, where a record names no partition.
             "partitioner": "murmur2_random",
             "reconnect.backoff.max.ms": 1000,
             "retry.backoff.ms": RETRY_BACKOFF_MS,
@@ -131,12 +133,6 @@ class EngineProducer:
         self._producer = Producer(settings, logger=library_logger())
 
     def init(self, timeout_s: float) -> None:
-        """Fence the former producer of this transactional id, and abort its open transaction.
-
-        Raises:
-            BrokerUnreachable: No answer within ``timeout_s``.
-            KafkaFailed: The cluster refused.
-        """
         if not self._transactional:
             return
         self._init_timeout_s = timeout_s
@@ -158,12 +154,6 @@ class EngineProducer:
                 raise self._translate(error, "start the transactional producer") from failure
 
     def begin(self) -> None:
-        """Open a transaction; in a new epoch when a request of the last transaction may still arrive.
-
-        Raises:
-            ProducerFenced: A newer producer has this transactional id.
-            BrokerUnreachable, KafkaFailed: As of ``init``.
-        """
         if self._doubtful:
             _log.info("a request of the last commit may arrive twice: the producer takes a new epoch")
             self._producer = Producer(self._settings, logger=library_logger())
@@ -185,14 +175,6 @@ class EngineProducer:
         headers: Headers = None,
         on_delivered: OnDelivered | None = None,
     ) -> None:
-        """Queue one record; waits while the queue is full.
-
-        Partition -1 derives the partition from the key (murmur2, as Java and Spark do). In a transaction,
-        ``on_delivered`` gets the record's offset.
-
-        Raises:
-            KafkaFailed: The record can't be sent: it is too large, or its topic is unknown.
-        """
         self._written.add(topic)
         options: dict[str, Any] = {}
         if timestamp_ms:
@@ -220,11 +202,6 @@ class EngineProducer:
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queue many records in order; ``headers`` holds those of some records, by index.
-
-        Raises:
-            KafkaFailed: A record can't be sent; the records before it are queued.
-        """
         if headers:
             for index, (value, key) in enumerate(zip(values, keys, strict=True)):
                 time_ms = timestamps[index] if timestamps is not None else 0
@@ -248,17 +225,9 @@ class EngineProducer:
                 raise self._not_taken(failure.args[0], topic) from failure
 
     def poll(self) -> None:
-        """Let the client library call delivery reports; does not wait."""
         self._serve(lambda: self._producer.poll(0))
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until every queued record is acknowledged.
-
-        Raises:
-            OutcomeUnknown: Records were not acknowledged within ``timeout_s``.
-            TransactionAborted: A record was refused; a retry may succeed.
-            KafkaFailed: A record was refused; a retry would fail, too.
-        """
         deadline = Deadline(timeout_s)
         left = self._flush_step()
         while left and self._refused is None and not deadline.passed:
@@ -269,7 +238,7 @@ class EngineProducer:
         if left:
             raise OutcomeUnknown(
                 f"Kafka did not acknowledge {left} records within {timeout_s:g} s.",
-                action="Nothing to do: the engine reads what was committed, and continues there.",
+                action=READS_ON,
             )
 
     def _flush_step(self) -> int:
@@ -299,11 +268,7 @@ class EngineProducer:
             except KafkaException as reason:
                 error = reason.args[0]
             if error.code() not in _FENCED and error.code() not in _FOR_GOOD:
-                return TransactionAborted(
-                    f"The transaction failed before a record for {topic} was sent: {error.name()} ({error.str()}).",
-                    action="Nothing to do: the batch is processed again.",
-                    error=error.name(),
-                )
+                return _aborted(f"The transaction failed before a record for {topic} was sent", error)
         return self._translate(error, f"send a record to {topic}", topic)
 
     def _refusal(self) -> KafkaFailed:
@@ -313,12 +278,7 @@ class EngineProducer:
         if error.code() in _FENCED:
             return self._translate(error, "deliver the records")
         if not error.fatal() and error.code() not in _FOR_GOOD:
-            return TransactionAborted(
-                f"Kafka did not accept a record for {place}: {error.name()} ({error.str()}).",
-                action="Nothing to do: the batch is processed again.",
-                error=error.name(),
-                place=place,
-            )
+            return _aborted(f"Kafka did not accept a record for {place}", error)
         missing = self._missing_right(error, f"write to {place}", place.rpartition("[")[0])
         return missing or _refused_for_good(f"Kafka refused a record for {place}:", error)
 
@@ -331,35 +291,23 @@ class EngineProducer:
                 return self._translate(failure.args[0], what)
         return ProducerFenced(
             f"The producer failed for good when it was asked to {what}.",
-            action="Nothing is lost. Make sure that no two processes run with the same slot.",
+            action=_TWO_PROCESSES,
         )
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Add the next offsets of the inputs to the open transaction.
-
-        Raises:
-            TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
-        """
         places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
         self._until_answered(
             lambda left_s: self._producer.send_offsets_to_transaction(places, metadata, left_s), "send the offsets"
         )
 
     def commit(self) -> None:
-        """Commit the open transaction.
-
-        Raises:
-            TransactionAborted, ProducerFenced, OutcomeUnknown: See the module.
-        """
         self._until_answered(self._producer.commit_transaction, "commit the transaction")
 
     def abort(self) -> None:
-        """Abort the open transaction."""
         self._until_answered(self._producer.abort_transaction, "abort the transaction", within_s=ABORT_WITHIN_S)
         self._refused = None
 
     def close(self) -> None:
-        """Drop queued records, and close the connection."""
         self._calls.close()
         try:
             self._producer.purge()
@@ -393,12 +341,7 @@ class EngineProducer:
                 self._doubtful = True
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
-        """Make a call that has a timeout of its own, and abandon it ``HANG_AFTER_S`` after that timeout.
-
-        Raises:
-            OutcomeUnknown: The call did not return.
-            KafkaException: The library's error.
-        """
+        """Make a call that has a timeout of its own, and abandon it ``HANG_AFTER_S`` after that timeout."""
         try:
             self._calls.run(call, limit_s=timeout_s + HANG_AFTER_S, on_wait=self.on_wait)
         except CallHangs as hangs:
@@ -415,21 +358,17 @@ class EngineProducer:
         if error.code() in _FENCED:
             return ProducerFenced(
                 f"A newer producer took over before this one could {what}: {seen}.",
-                action="Nothing is lost. Make sure that no two processes run with the same slot.",
+                action=_TWO_PROCESSES,
                 error=error.name(),
             )
         if error.code() in _FOR_GOOD:
             return _refused_for_good(f"Kafka refused to {what}:", error)
         if error.txn_requires_abort():
-            return TransactionAborted(
-                f"Kafka failed to {what}: {seen}. The transaction must be aborted.",
-                action="Nothing to do: the batch is processed again.",
-                error=error.name(),
-            )
+            return _aborted(f"Kafka failed to {what}, so the transaction must be aborted", error)
         if error.retriable() or error.code() in (KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE):
             return OutcomeUnknown(
                 f"Kafka gave no answer in time to the request to {what}: {seen}.",
-                action="Nothing to do: the engine reads what was committed, and continues there.",
+                action=READS_ON,
                 error=error.name(),
             )
         return KafkaFailed(
@@ -448,6 +387,11 @@ class EngineProducer:
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
         if error is not None and self._refused is None and error.code() not in purged:
             self._refused = (error, f"{message.topic()}[{message.partition()}]")
+
+
+def _aborted(seen: str, error: KafkaError) -> TransactionAborted:
+    action = "Nothing to do: the batch is processed again."
+    return TransactionAborted(f"{seen}: {error.name()} ({error.str()}).", action=action, error=error.name())
 
 
 def _refused_for_good(begin: str, error: KafkaError) -> KafkaFailed:

@@ -1,8 +1,7 @@
 """The one reader of offset ranges: bounded, and outside of every consumer group.
 
-``read_range`` yields records, ``read_batches`` yields keys and values in bulk, and ``RangeReader`` reads several places
-over one connection. Audits, archives, samples and tests read here. The engine does not: it replays changelogs through
-its port ``ChangelogReplayer`` (``infra.kafka.replay``), which the simulation replaces.
+Audits, archives, samples and tests read here. The engine does not: it replays changelogs through its port
+``ChangelogReplayer`` (``infra.kafka.replay``), which the simulation replaces.
 
 Invariants:
     - A range ends also when its last offsets hold control records, aborted records, or records that compaction removed:
@@ -18,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from holdfast.infra.kafka.client import library_logger
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.records import Batch, Partition, Record
+from holdfast.infra.kafka.records import Batch, ClientConfig, Partition, Record
 from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
 from holdfast.infra.waiting import Deadline
 
@@ -38,18 +37,12 @@ def read_range(
     end: int,
     *,
     committed: bool = True,
-    extra_config: Mapping[str, str | int | float | bool] | None = None,
+    extra_config: ClientConfig | None = None,
 ) -> Iterator[Record]:
     """Yield the records of ``[start, end)`` of one partition, in order.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        topic: The topic to read.
-        partition: The partition to read.
-        start: The first offset.
-        end: The offset to stop before; with ``committed`` at most the last stable offset.
-        committed: Leave out the records of open and aborted transactions.
-        extra_config: Security settings.
+    With ``committed``, records of open and aborted transactions are left out; ``end`` is then at most the last stable
+    offset.
 
     Raises:
         AccessRefused: This client may not read the topic.
@@ -67,22 +60,10 @@ def read_batches(
     start: int,
     end: int,
     *,
-    extra_config: Mapping[str, str | int | float | bool] | None = None,
+    extra_config: ClientConfig | None = None,
     places: bool = False,
 ) -> Iterator[Batch]:
-    """Yield the committed records of ``[start, end)`` as batches of keys and values, without headers.
-
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        partition: The partition to read.
-        start: The first offset.
-        end: The offset to stop before.
-        extra_config: Security settings.
-        places: Whether to fill offsets and timestamps; else these lists are empty.
-
-    Raises:
-        AccessRefused, KafkaFailed: As of ``read_range``.
-    """
+    """As ``read_range``, in batches of keys and values; ``places`` also fills their offsets and timestamps."""
     for messages in _range(bootstrap, partition, start, end, True, extra_config):
         batch = Batch(partition, [each.key() for each in messages], [each.value() for each in messages])
         if places:
@@ -92,19 +73,12 @@ def read_batches(
 
 
 class RangeReader:
-    """Reads one place of a topic after another over one connection; use it in a ``with`` block.
-
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        config: Security settings.
-        committed: Leave out the records of open and aborted transactions.
-        settings: Further settings of the client library, such as fetch sizes.
-    """
+    """Reads one place of a topic after another over one connection; use it in a ``with`` block."""
 
     def __init__(
         self,
         bootstrap: str,
-        config: Mapping[str, str | int | float | bool] | None = None,
+        config: ClientConfig | None = None,
         *,
         committed: bool = True,
         settings: Mapping[str, Any] | None = None,
@@ -174,12 +148,7 @@ class RangeReader:
 
 
 def _range(
-    bootstrap: str,
-    place: Partition,
-    start: int,
-    end: int,
-    committed: bool,
-    config: Mapping[str, str | int | float | bool] | None,
+    bootstrap: str, place: Partition, start: int, end: int, committed: bool, config: ClientConfig | None
 ) -> Iterator[list[Message]]:
     """The messages of ``[start, end)``, in order; never an empty list."""
     if start >= end:

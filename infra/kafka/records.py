@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 #: Headers of a record: pairs of a name and bytes or None; or no headers at all.
 Headers = list[tuple[str, bytes | None]] | None
+#: Settings of the client library by name; they may hold secrets.
+ClientConfig = Mapping[str, str | int | float | bool]
 
 
 class Partition(NamedTuple):

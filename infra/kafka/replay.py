@@ -1,11 +1,6 @@
 """The consumer of restores: replays changelogs, without Python code for each record.
 
-It implements the engine's port ``ChangelogReplayer``, which the simulation replaces. Outside of the engine, read offset
-ranges with ``infra.kafka.reader``.
-
-Invariants:
-    - ``poll`` returns committed records only, as batches of one partition each, in offset order.
-    - Errors of the client library are raised as errors of ``infra.kafka.errors``.
+Outside of the engine, read offset ranges with ``infra.kafka.reader``.
 """
 
 from __future__ import annotations
@@ -17,8 +12,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from holdfast.infra.kafka.client import library_logger
-from holdfast.infra.kafka.consumer import AWAY, FETCH_BACKOFF_MS, places_of
+from holdfast.infra.kafka.client import AWAY, library_logger
+from holdfast.infra.kafka.consumer import FETCH_BACKOFF_MS, places_of
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.kafka.rights import WITHOUT_A_GROUP, Kind, principal_of, refusal_of
@@ -49,12 +44,11 @@ def _replayed(run: list[Message]) -> Batch:
 
 
 class ChangelogConsumer:
-    """Replays changelog partitions under read_committed; belongs to no group.
+    """The engine's port ``ChangelogReplayer``; it belongs to no group, and its settings win over ``config``.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        config: Further settings of the client library; the settings here win.
-        fetched_kb: Most KiB to fetch ahead; ``AHEAD_KB_MAX`` at most.
+    It fetches ``fetched_kb`` KiB ahead, and at most ``AHEAD_KB_MAX``. ``poll`` may return several batches of a
+    partition. It raises AccessRefused when this client may not read the changelog, and KafkaFailed when the changelog
+    was truncated or deleted.
     """
 
     def __init__(self, bootstrap: str, *, config: Mapping[str, Any] | None = None, fetched_kb: int = 65_536) -> None:
@@ -83,7 +77,6 @@ class ChangelogConsumer:
         self._topics: set[str] = set()
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets, in place of the former assignment."""
         # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
         # of fetching makes the library forget the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
@@ -91,18 +84,10 @@ class ChangelogConsumer:
         self._topics = {partition.topic for partition in starts}
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        """Stop reading these partitions; records of the others that were fetched ahead stay."""
+        # Not by a new assignment, which would drop the fetched records of the other partitions.
         self._consumer.pause(places_of(partitions))
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records, and the end offset of each partition whose end was reached.
-
-        A partition may have several batches; their timestamps and headers are empty.
-
-        Raises:
-            AccessRefused: This client may not read the changelog.
-            KafkaFailed: The changelog was truncated or deleted, or Kafka refused.
-        """
         ends: dict[Partition, int] = {}
 
         def note(message: Message) -> None:
@@ -145,10 +130,8 @@ class ChangelogConsumer:
         return batches, ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offset of each partition, control records included; a partition without a record yet is absent."""
         places = self._consumer.position(places_of(partitions))
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 
     def close(self) -> None:
-        """Close the connection."""
         self._consumer.close()

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AclOperation
 
 from holdfast.infra.kafka.client import admin_client
 from holdfast.infra.kafka.errors import AccessRefused
+from holdfast.infra.kafka.records import ClientConfig
 
 Kind = Literal["topic", "group", "cluster", "transactional-id"]
 
@@ -55,20 +56,14 @@ class Right:
         return f"kafka-acls.sh --add {granted} --{self.kind}{name}"
 
 
-def principal_of(config: Mapping[str, str | int | float | bool]) -> str:
+def principal_of(config: ClientConfig) -> str:
     """The Kafka principal of a client with these settings; ``SOMEBODY`` when they hold no user name."""
     user = config.get("sasl.username")
     return f"User:{user}" if user else SOMEBODY
 
 
 def refused(what: str, right: Right, principal: str) -> AccessRefused:
-    """The error for a call that Kafka refused because a right is missing.
-
-    Args:
-        what: The refused call as a verb phrase: ``create topic orders``.
-        right: The missing right.
-        principal: The principal of the client.
-    """
+    """The error for a call that lacked a right; ``what`` is the call as a verb phrase: ``create topic orders``."""
     rule = right.rule(principal)
     return AccessRefused(
         f"Kafka refused {principal} to {what}: it may not {right.operation} {right.resource}.",
@@ -82,14 +77,9 @@ def refused(what: str, right: Right, principal: str) -> AccessRefused:
 def refusal_of(
     error: KafkaError, what: str, principal: str, *, operation: str = "Write", names: Mapping[Kind, str] | None = None
 ) -> AccessRefused | None:
-    """The error for a producer's or consumer's call that lacked a right; None when no right was missing.
+    """As ``refused``, from an error of the client library; None when no right was missing.
 
-    Args:
-        error: Error of the client library.
-        what: The call as a verb phrase.
-        principal: The principal of the client.
-        operation: The operation that the client needs on topics.
-        names: The names of the resources that the client uses, by kind.
+    ``operation`` is what the client needs on topics, and ``names`` has the resources that it uses, by kind.
     """
     rights = {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: (operation, "topic"),
@@ -112,10 +102,8 @@ def not_writable(config: Mapping[str, Any], topics: Iterable[str], *, timeout_s:
     security = {name: value for name, value in config.items() if name.startswith(_SECURITY)}
     if not names:
         return ()
-    admin = admin_client(str(config["bootstrap.servers"]), security)
-    futures = admin.describe_topics(
-        TopicCollection(names), include_authorized_operations=True, request_timeout=timeout_s
-    )
+    admin, wanted = admin_client(str(config["bootstrap.servers"]), security), TopicCollection(names)
+    futures = admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=timeout_s)
     found = []
     for name, future in futures.items():
         try:

@@ -7,11 +7,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.infra.kafka.reader import RangeReader
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import ClientConfig, Partition
 from holdfast.infra.waiting import Deadline
 
 #: Most records that are read at one place.
@@ -51,7 +51,7 @@ class Window:
 def sample(
     bootstrap: str,
     places: Iterable[tuple[Partition, int]],
-    config: Mapping[str, str | int | float | bool] | None = None,
+    config: ClientConfig | None = None,
     *,
     records_max: int = RECORDS_MAX,
     timeout_s: float = 30.0,

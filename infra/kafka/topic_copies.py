@@ -121,13 +121,9 @@ def copied_records(file: Path) -> Iterator[Record]:
 def write_records(
     topics: Topics, topic: str, records: Mapping[int, Iterable[Record]], batch_bytes: int = BATCH_BYTES_MAX
 ) -> None:
-    """Write records to their former partitions, in order; returns when all are acknowledged.
+    """Write the records of each partition to an existing topic, in order; returns when all are acknowledged.
 
-    Args:
-        topics: The cluster.
-        topic: An existing topic.
-        records: The records of each partition.
-        batch_bytes: Largest batch that the topic accepts, bytes.
+    ``batch_bytes`` is the largest batch that the topic accepts.
 
     Raises:
         KafkaFailed: Kafka refused a record.

@@ -12,27 +12,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from holdfast.infra.kafka.client import admin_client, library_logger
+from holdfast.infra.kafka.client import AWAY, admin_client, library_logger
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
 from holdfast.infra.kafka.group_protocol import decode_assignment
-from holdfast.infra.kafka.records import GroupShares, Partition, TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import ClientConfig, GroupShares, Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
 from holdfast.infra.waiting import Deadline, retry, wait_until
 
@@ -52,11 +38,7 @@ Answer = TypeVar("Answer")
 #: Timeout of one attempt of a request to a group's coordinator, seconds.
 TRY_TIMEOUT_S = 3.0
 
-_MOVING = (
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-)
+_MOVING = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
 _LEADERLESS = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -71,7 +53,6 @@ _ABSENT = (
     KafkaError._UNKNOWN_PARTITION,
 )
 _NOT_ADMITTED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-_AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
 class LeaderMoving(CoordinatorMoving):
@@ -83,23 +64,14 @@ class TransactionUndecided(KafkaFailed):
 
 
 class Topics:
-    """Facts about topics and groups of one cluster, and the changes to topics.
+    """Facts about topics and groups of one cluster, and changes to them: the engine's port ``TopicView``, and more.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        extra_config: Security settings for the client.
-        timeout_s: How long one request may take, seconds.
-
-    All methods raise BrokerUnreachable when no broker answers, AccessRefused when a right is missing, and KafkaFailed
-    when the cluster refuses for another reason.
+    ``timeout_s`` limits each request, seconds. All methods raise BrokerUnreachable when no broker answers,
+    AccessRefused when a right is missing, and KafkaFailed when the cluster refuses for another reason.
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        extra_config: Mapping[str, str | int | float | bool] | None = None,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
+        self, bootstrap: str, extra_config: ClientConfig | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
         self.bootstrap = bootstrap
         self._timeout_s = timeout_s
@@ -112,12 +84,12 @@ class Topics:
         self._readers: dict[str, Consumer] = {}
 
     @property
-    def client_config(self) -> Mapping[str, str | int | float | bool]:
+    def client_config(self) -> ClientConfig:
         """The security settings of this client."""
         return dict(self._extra)
 
     def ping(self) -> int:
-        """The number of brokers in the cluster."""
+        """The number of brokers."""
         try:
             return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
         except KafkaException as failure:
@@ -183,9 +155,8 @@ class Topics:
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
         """Set these configuration entries of a topic; the others stay."""
-        entries = [
-            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
-        ]
+        op = AlterConfigOpType.SET
+        entries = [ConfigEntry(key, value, incremental_operation=op) for key, value in config.items()]
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         for future in self._admin.incremental_alter_configs([resource]).values():
             self._result(future, f"alter the config of topic {name}", Right("AlterConfigs", "topic", name))
@@ -212,12 +183,8 @@ class Topics:
     ) -> dict[int, int]:
         """By partition, the last stable offset, once every transaction that wrote before the call has ended.
 
-        Kafka answers a commit before it writes the last markers, and readers see the records after that.
-
-        Args:
-            topic: The topic.
-            timeout_s: How long to wait, seconds.
-            upto: The offsets that must become stable, by partition; None takes the present high watermarks.
+        Kafka answers a commit before it writes the last markers, and readers see the records after that. ``upto`` has
+        the offsets that must become stable, by partition; None takes the present high watermarks.
 
         Raises:
             TransactionUndecided: A transaction holds a partition back; fields: topic, partition, seen, expected.
@@ -250,14 +217,10 @@ class Topics:
     def offsets_of_all(
         self, partitions: Mapping[str, int], which: Literal["start", "stable", "end"]
     ) -> dict[str, dict[int, int]]:
-        """First offset, last stable offset or high watermark of many topics, in one request.
+        """Offsets of many topics, by topic and partition, in one request; what does not exist is left out.
 
-        Args:
-            partitions: The number of partitions of each topic.
-            which: ``start``, ``stable`` (the last stable offset) or ``end`` (the high watermark).
-
-        Returns:
-            Offsets by topic and partition; topics and partitions that do not exist are left out.
+        ``partitions`` has the number of partitions of each topic. ``stable`` is the last stable offset, ``end`` the
+        high watermark.
         """
         places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
         found: dict[str, dict[int, int]] = {name: {} for name in partitions}
@@ -290,12 +253,8 @@ class Topics:
         """The offsets that a group has committed; waits until transactions that write them end.
 
         A consumer that never joins the group reads them: requests of the admin client to a coordinator that moves can
-        crash the process (librdkafka issues 4605 and 5040).
-
-        Args:
-            group: The group.
-            topics: Topics that must be visible: brokers leave out topics that this client may not describe. The method
-                raises AccessRefused for these topics, and leaves out others silently.
+        crash the process (librdkafka issues 4605 and 5040). Topics that this client may not describe are left out; for
+        those in ``topics``, the method raises AccessRefused instead.
         """
         self._check_visible(topics)
         listed = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
@@ -339,16 +298,9 @@ class Topics:
     def _reader(self, group: str) -> Consumer:
         reader = self._readers.get(group)
         if reader is None:
-            reader = self._readers[group] = Consumer(
-                {
-                    "bootstrap.servers": self.bootstrap,
-                    **self._extra,
-                    "group.id": group,
-                    "enable.auto.commit": False,
-                    "isolation.level": "read_committed",
-                },
-                logger=library_logger(),
-            )
+            settings = {"bootstrap.servers": self.bootstrap, **self._extra, "group.id": group}
+            settings |= {"enable.auto.commit": False, "isolation.level": "read_committed"}
+            reader = self._readers[group] = Consumer(settings, logger=library_logger())
         return reader
 
     def _check_group(self, group: str) -> None:
@@ -455,7 +407,7 @@ class Topics:
                 action="Check that all brokers run: each partition needs a leader.",
                 error=error.name(),
             )
-        if error.code() in _AWAY:
+        if error.code() in AWAY:
             self._admin.poll(0)
             if self._not_admitted is not None:
                 return self._refused_entry(self._not_admitted)

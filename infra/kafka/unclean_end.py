@@ -14,13 +14,12 @@ Invariants:
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
-from holdfast.infra.process import end_process, start_mark
+from holdfast.infra.process import end_process, start_detached, start_mark
 from holdfast.infra.waiting import Deadline, wait_until
 
 log = structlog.get_logger(__name__)
@@ -42,29 +41,16 @@ def ended_uncleanly(data: Path) -> bool:
 def expire_registration(
     data: Path, java_command: Sequence[str], port: int, broker_log: Path, deadline: Deadline
 ) -> None:
-    """Run the controller alone until it has fenced the dead broker.
+    """Run the controller alone, on a free port, until it has fenced the dead broker.
 
-    A failure is only logged: the broker starts all the same, and reports the cause better.
-
-    Args:
-        data: The broker's data folder.
-        java_command: Java with its options and class path.
-        port: A free port, for the controller.
-        broker_log: The log file that the command configures.
-        deadline: When to stop waiting for the controller.
+    A failure is only logged: the broker starts all the same, and reports the cause better. ``broker_log`` is the log
+    file that ``java_command`` (Java with its options and class path) configures.
     """
     properties = data.parent / "controller.properties"
-    properties.write_text("".join(f"{name}={value}\n" for name, value in _controller(data, port).items()))
+    properties.write_text(as_properties(_controller(data, port)))
     from_here = broker_log.stat().st_size if broker_log.exists() else 0
-    with (data.parent / "controller.out").open("wb") as out:
-        process = subprocess.Popen(
-            [*java_command, "kafka.Kafka", str(properties)],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            cwd=data.parent,
-            start_new_session=True,
-        )
+    command = [*java_command, "kafka.Kafka", str(properties)]
+    process = start_detached(command, data.parent, data.parent / "controller.out")
     mark = start_mark(process.pid) or ""
     settled: Deadline | None = None
 
@@ -88,6 +74,11 @@ def expire_registration(
     finally:
         end_process(process.pid, mark, timeout_s=STOP_WITHIN_S)
         process.wait()
+
+
+def as_properties(settings: Mapping[str, str | int]) -> str:
+    """The text of a properties file."""
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
 def _controller(data: Path, port: int) -> dict[str, str | int]:

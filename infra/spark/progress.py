@@ -23,12 +23,7 @@ class Progress:
 
 
 class Narrator:
-    """Writes progress lines: the present step, its progress in Spark, and its duration.
-
-    Args:
-        session: The session; over Connect, lines hold the step and its duration only.
-        tell: Receives each line.
-    """
+    """Writes progress lines: the present step, its duration and, not over Connect, its progress in Spark."""
 
     def __init__(self, session: Any, tell: Callable[[str], None]) -> None:
         self._session, self._tell = session, tell
@@ -66,9 +61,14 @@ class Narrator:
             thread.join()
 
 
+def is_remote(session: Any) -> bool:
+    """Whether a Spark Connect server runs the session's queries."""
+    return ".connect." in type(session).__module__
+
+
 def progress_of(session: Any) -> Progress | None:
     """Progress of the running stages in this process's JVM; None without stages, and over Connect."""
-    if ".connect." in type(session).__module__:
+    if is_remote(session):
         return None
     with suppress(Exception):  # a JVM that ends has no progress; the query itself reports the end
         stages = session.sparkContext._jsc.sc().statusStore().activeStages()

@@ -18,13 +18,12 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
-from holdfast.infra.files import write_private
+from holdfast.infra.files import package_folder, write_private
 from holdfast.infra.java import find_java, spark_java_home
 from holdfast.infra.local_ports import free_port, port_is_open
-from holdfast.infra.process import end_process, is_running, start_mark
+from holdfast.infra.process import end_process, is_running, start_detached, start_mark
 from holdfast.infra.settings import Settings
 from holdfast.infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
 from holdfast.infra.spark.failures import SparkUnavailable
@@ -131,23 +130,15 @@ def _launch(settings: Settings, port: int, token: str) -> tuple[subprocess.Popen
     }
     properties = _properties(settings)
     write_private(properties, "".join(f"{name} {_escaped(value)}\n" for name, value in configuration.items()))
-    command = [str(_spark_home() / "bin" / "spark-submit"), "--properties-file", str(properties)]
+    pyspark = package_folder("pyspark")
+    assert pyspark is not None, "fetched jars show that pyspark is installed"
+    command = [str(pyspark / "bin" / "spark-submit"), "--properties-file", str(properties)]
     command += ["--driver-java-options", configuration["spark.driver.extraJavaOptions"]]
     command += ["--driver-memory", configuration["spark.driver.memory"]]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     log = settings.paths.logs / "spark-warm.log"
-    log.write_bytes(b"")
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command,
-            env=_environment(settings, str(spark_java_home(java, settings.cache))),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return process, log
+    environment = _environment(settings, str(spark_java_home(java, settings.cache)))
+    return start_detached(command, folder, log, environment), log
 
 
 def _environment(settings: Settings, java_home: str) -> Mapping[str, str]:
@@ -160,13 +151,6 @@ def _environment(settings: Settings, java_home: str) -> Mapping[str, str]:
         "PYSPARK_PYTHON": worker_python(settings),
         "SPARK_NO_DAEMONIZE": "1",
     }
-
-
-def _spark_home() -> Path:
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent
 
 
 def _escaped(value: str) -> str:

@@ -34,6 +34,7 @@ from holdfast.infra.spark.configuration import (
     worker_python,
 )
 from holdfast.infra.spark.failures import SparkFailed, SparkUnavailable, short_errors
+from holdfast.infra.spark.progress import is_remote
 from holdfast.infra.spark.server import running_server
 from holdfast.infra.warehouse.catalog import prepare_catalog
 from holdfast.infra.warehouse.properties import CATALOG
@@ -48,11 +49,7 @@ _spill: Path | None = None
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
-    """The Spark session of this process, ready to read and write the warehouse.
-
-    Args:
-        settings: Master, memory, jars, warehouse.
-        app_name: Name of the application in Spark's pages.
+    """The Spark session of this process, ready to read and write the warehouse; Spark's pages show ``app_name``.
 
     Raises:
         NoJava: No Java on this machine can run Spark.
@@ -65,14 +62,14 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with short_errors("start"):
         session = _connected(settings) if settings.spark.over_connect else _own(settings, app_name)
-        for name, value in {**secret_configuration(settings), **_late(settings)}.items():
+        for name, value in {**secret_configuration(settings), **_given(settings, late=True)}.items():
             session.conf.set(name, value)
     return session
 
 
 def stop_spark(session: Any) -> None:
     """End a session, and the JVM if it belongs to this process; a Spark Connect server keeps running."""
-    if _is_remote(session):
+    if is_remote(session):
         with suppress(Exception):  # a server that has ended has nothing to release
             session.stop()
         os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
@@ -110,17 +107,13 @@ def _own(settings: Settings, app_name: str) -> SparkSession:
         PYSPARK_PYTHON=worker_python(settings),
     ):
         builder = SparkSession.builder.appName(app_name).master(settings.spark.master)
-        for name, value in {**configuration, **_early(settings)}.items():
+        for name, value in {**configuration, **_given(settings, late=False)}.items():
             builder = builder.config(name, value)
         return builder.getOrCreate()
 
 
 def _connected(settings: Settings) -> SparkSession:
-    """A session of a Spark Connect server.
-
-    Raises:
-        SparkUnavailable: The server lacks Iceberg, or does not answer.
-    """
+    """A session of a Spark Connect server, which must have Iceberg."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
     from pyspark.sql.connect.session import SparkSession as RemoteSession
 
@@ -154,18 +147,10 @@ def _connected(settings: Settings) -> SparkSession:
     return session  # type: ignore[no-any-return]
 
 
-def _is_remote(session: Any) -> bool:
-    return ".connect." in type(session).__module__
-
-
-def _early(settings: Settings) -> dict[str, str]:
-    """Properties of ``HOLDFAST_SPARK__CONF`` that a JVM must be started with."""
-    return {name: value for name, value in settings.spark.conf.items() if not name.startswith("spark.sql.catalog.")}
-
-
-def _late(settings: Settings) -> dict[str, str]:
-    """Catalog properties of ``HOLDFAST_SPARK__CONF``: they may be secret, so no command line holds them."""
-    return {name: value for name, value in settings.spark.conf.items() if name.startswith("spark.sql.catalog.")}
+def _given(settings: Settings, *, late: bool) -> dict[str, str]:
+    """Properties of ``HOLDFAST_SPARK__CONF``; those of the catalog may be secret, so they are set late."""
+    given = settings.spark.conf.items()
+    return {name: value for name, value in given if name.startswith("spark.sql.catalog.") == late}
 
 
 def _spill_folder(folder: Path) -> Path:
@@ -192,8 +177,6 @@ def _environment(**values: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                environment.pop(name, None)
-            else:
-                environment[name] = value
+        for name in values:
+            environment.pop(name, None)
+        environment.update({name: value for name, value in before.items() if value is not None})

@@ -1,10 +1,4 @@
-"""Errors of object stores.
-
-HoldfastError
-├── StorageFailed       the store is unreachable, full, too slow, or refuses this client; retry later
-│   └── ObjectMissing   the store has no object of that name
-└── StorageUnusable     the configuration is wrong; a retry does not help
-"""
+"""Errors of object stores."""
 
 from __future__ import annotations
 
@@ -12,7 +6,7 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 
 class StorageFailed(HoldfastError):
-    """The object store is unreachable, full, too slow, or refuses this client."""
+    """The object store is unreachable, full, too slow, or refuses this client; a later retry may succeed."""
 
 
 class ObjectMissing(StorageFailed):
@@ -20,6 +14,6 @@ class ObjectMissing(StorageFailed):
 
 
 class StorageUnusable(HoldfastError):
-    """The configuration of the object store can never work."""
+    """The configuration of the object store can never work; a retry does not help."""
 
     exit_code = EXIT_BAD_CONFIGURATION

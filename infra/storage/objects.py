@@ -30,11 +30,7 @@ _PART = ".part"
 
 
 def _check_url(url: str, shown: str) -> None:
-    """Refuse a URL without a bucket, which fsspec would take for a folder.
-
-    Raises:
-        StorageUnusable: The URL has no bucket.
-    """
+    """Refuse a URL without a bucket, which fsspec would take for a folder."""
     seen = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", url)
     if seen is None or (seen[2] == "//" and seen[3]) or seen[1] == "file":
         return
@@ -46,14 +42,14 @@ def _check_url(url: str, shown: str) -> None:
 
 
 class FsspecObjects:
-    """The objects below one URL.
+    """The objects below one URL (``processors.engine.checkpoints.ports.Objects``).
 
     Args:
         url: The path of a folder, ``file://...``, ``s3://bucket/prefix``, or another URL with an fsspec driver.
         options: Options of the driver: ``{"key": ..., "secret": ..., "client_kwargs": {"endpoint_url": ...}}``.
 
     Raises:
-        StorageUnusable: The URL has no driver, or the driver refuses the options.
+        StorageUnusable: The URL has no bucket or no driver, or the driver refuses the options.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -61,11 +57,8 @@ class FsspecObjects:
         _check_url(url, self.shown)
         given = {"use_listings_cache": False, "skip_instance_cache": True, **(options or {})}
         if url.startswith(("s3://", "s3a://")):
-            patience = {
-                "connect_timeout": CONNECT_TIMEOUT_S,
-                "read_timeout": READ_TIMEOUT_S,
-                "retries": {"max_attempts": ATTEMPTS},
-            }
+            patience: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
+            patience |= {"retries": {"max_attempts": ATTEMPTS}}
             given["config_kwargs"] = {**patience, **given.get("config_kwargs", {})}
         self._url, self._given = url, given
         if "://" in url or options:
@@ -107,11 +100,6 @@ class FsspecObjects:
         return "file" in ((protocol,) if isinstance(protocol, str) else protocol)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Name -> size in bytes of the objects below a prefix, which ends with ``/``.
-
-        Raises:
-            StorageFailed: The store does not answer, or refuses.
-        """
         where = self._place(prefix).rstrip("/")
         with self._named(f"list {prefix}"):
             try:
@@ -130,23 +118,11 @@ class FsspecObjects:
         }
 
     def read(self, name: str) -> bytes:
-        """The content of a small object.
-
-        Raises:
-            ObjectMissing: The store has no such object.
-            StorageFailed: The store does not answer, or refuses.
-        """
         with self._named(f"read {name}"):
             content: bytes = self._files.cat_file(self._place(name))
         return content
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Yield the content of an object in pieces of ``CHUNK_BYTES``.
-
-        Raises:
-            ObjectMissing: The store has no such object.
-            StorageFailed: The store does not answer, or refuses.
-        """
         with self._named(f"read {name}"):
             file = self._files.open(self._place(name), "rb", block_size=CHUNK_BYTES, cache_type="readahead")
         with file:
@@ -158,11 +134,6 @@ class FsspecObjects:
                 yield piece
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """Create or replace an object.
-
-        Raises:
-            StorageFailed: The store does not answer, refuses, or is full; no object was created.
-        """
         place = self._place(name)
         target = f"{place}.{uuid.uuid4().hex[:8]}{_PART}" if self._is_folder else place
         file = None
@@ -181,11 +152,6 @@ class FsspecObjects:
             raise
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects; ignores names without an object.
-
-        Raises:
-            StorageFailed: The store does not answer, or refuses.
-        """
         for name in names:
             with self._named(f"delete {name}"), contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(self._place(name))

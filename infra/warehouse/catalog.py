@@ -1,7 +1,9 @@
 """The Iceberg catalog without a JVM: pyiceberg opens the SQL catalog that Spark writes.
 
+Every function raises CatalogUnavailable when the catalog can't be reached or is locked, CatalogUnusable when the
+database is no catalog or refuses this user, and StorageUnavailable when it can't list the warehouse's files.
+
 Invariants:
-    - Only this module builds the address of the catalog, from the settings.
     - A new catalog is created only where the warehouse holds no tables, so a lost catalog is never replaced silently.
 """
 
@@ -17,28 +19,15 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.infra.warehouse.errors import (
-    CatalogLost,
-    CatalogUnavailable,
-    CatalogUnusable,
-    TableUnknown,
-)
+from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable, TableUnknown, no_table
 from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
 from holdfast.infra.warehouse.table_files import list_files
 
-__all__ = [
-    "CATALOG",
-    "TableUnknown",
-    "load_table",
-    "open_catalog",
-    "prepare_catalog",
-    "read_table",
-    "register_tables",
-    "tables_on_disk",
-]
+__all__ = ["CATALOG", "TableUnknown"]
 
 #: Attempts to create a catalog that another process creates at the same time.
 _RACES_MAX = 5
@@ -47,12 +36,7 @@ ANSWER_MAX = 400
 
 
 def open_catalog(where: Settings | Paths) -> SqlCatalog:
-    """The catalog of the settings, or of a home folder with the settings of the environment; created when absent.
-
-    Raises:
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
-    """
+    """The catalog of the settings, or of a home folder with the settings of the environment; created when absent."""
     settings = _settings(where)
     with _short_errors(settings):
         if settings.catalog.startswith("sqlite:"):
@@ -68,28 +52,37 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
         raise AssertionError("unreachable")
 
 
-def prepare_catalog(settings: Settings) -> None:
-    """Check the catalog before a JVM is started; create it for a new warehouse.
+def prepare_catalog(settings: Settings) -> SqlCatalog:
+    """The catalog, checked before a JVM is started; created for a new warehouse.
 
     Raises:
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
         CatalogLost: The catalog is empty, but the warehouse holds tables.
     """
     catalog = open_catalog(settings)
     with _short_errors(settings):
         if catalog.list_namespaces():
-            return
-    refuse_lost(settings)
+            return catalog
+    _refuse_lost(settings)
+    return catalog
 
 
-def refuse_lost(settings: Settings) -> None:
-    """Refuse an empty catalog when the warehouse holds tables.
+def existing_catalog(settings: Settings, wanted: str = "a snapshot") -> SqlCatalog:
+    """As ``prepare_catalog``, but an absent catalog is not created; ``wanted`` is what the caller looks for.
 
     Raises:
-        CatalogLost: The warehouse holds tables.
-        StorageUnavailable: The files can't be listed.
+        TableUnknown: There is no catalog, and no table.
+        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
     """
+    if settings.catalog.startswith("sqlite:") and not _sqlite_file(settings).exists():
+        _refuse_lost(settings)
+        raise TableUnknown(
+            f"The catalog {settings.catalog} does not exist: the warehouse has no tables yet; expected {wanted}.",
+            action="Materialise a snapshot first, or set `HOLDFAST_WAREHOUSE__CATALOG_URL` to a catalog with tables.",
+        )
+    return prepare_catalog(settings)
+
+
+def _refuse_lost(settings: Settings) -> None:
     lost = tables_on_disk(settings)
     if lost:
         raise CatalogLost(
@@ -107,10 +100,6 @@ def register_tables(settings: Settings) -> dict[str, str]:
 
     The newest metadata file of a table counts. An unfinished write does no harm: the main branch of a table holds
     audited versions only.
-
-    Raises:
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
     """
     catalog = open_catalog(settings)
     registered = {}
@@ -125,11 +114,7 @@ def register_tables(settings: Settings) -> dict[str, str]:
 
 
 def tables_on_disk(settings: Settings) -> dict[str, str]:
-    """``namespace.table`` -> newest metadata file, of every table whose files the warehouse holds.
-
-    Raises:
-        StorageUnavailable: The files can't be listed.
-    """
+    """``namespace.table`` -> newest metadata file, of every table whose files the warehouse holds."""
     from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
 
     location = warehouse_location(settings)
@@ -155,21 +140,29 @@ def read_table(where: Settings | Paths, namespace: str, table: str, *, tag: str 
 
     Raises:
         TableUnknown: The catalog has no such table, or the table has no such tag.
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
     """
-    name, loaded = f"{namespace}.{table}", load_table(where, namespace, table)
+    loaded = load_table(where, namespace, table)
+    return loaded.scan(snapshot_id=None if tag is None else snapshot_at(loaded, tag).snapshot_id).to_arrow()
+
+
+def snapshot_at(table: Table, tag: str | None) -> Snapshot:
+    """Iceberg's snapshot of a tag, or the current one.
+
+    Raises:
+        TableUnknown: The table is empty, or has no such tag.
+    """
+    found = table.current_snapshot() if tag is None else table.snapshot_by_name(tag)
+    if found is not None:
+        return found
+    name = ".".join(table.name())
     if tag is None:
-        return loaded.scan().to_arrow()
-    reference = loaded.metadata.refs.get(tag)
-    if reference is None:
         raise TableUnknown(
-            f"Table {name} has no tag {tag}; it has {', '.join(sorted(loaded.metadata.refs))}.",
-            action="Choose one of these tags.",
-            table=name,
-            tag=tag,
+            f"Table {name} has no version yet.", action="Materialise its snapshot asset first.", table=name
         )
-    return loaded.scan(snapshot_id=reference.snapshot_id).to_arrow()
+    tags = ", ".join(sorted(table.metadata.refs)) or "none"
+    raise TableUnknown(
+        f"Table {name} has no tag {tag}; it has {tags}.", action="Choose one of these tags.", table=name, tag=tag
+    )
 
 
 def load_table(where: Settings | Paths, namespace: str, table: str) -> Table:
@@ -177,26 +170,15 @@ def load_table(where: Settings | Paths, namespace: str, table: str) -> Table:
 
     Raises:
         TableUnknown: The catalog has no such table.
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
+        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
     """
-    settings = _settings(where)
-    name = f"{namespace}.{table}"
-    if settings.catalog.startswith("sqlite:") and not _sqlite_file(settings).exists():
-        refuse_lost(settings)
-        raise TableUnknown(
-            f"The warehouse below {settings.paths.warehouse} has no tables yet; expected {name}.",
-            action="Materialise its snapshot asset first.",
-            table=name,
-        )
+    settings, name = _settings(where), f"{namespace}.{table}"
+    catalog = existing_catalog(settings, name)
     try:
         with _short_errors(settings):
-            return open_catalog(settings).load_table((namespace, table))
+            return catalog.load_table((namespace, table))
     except (NoSuchTableError, NoSuchNamespaceError) as failure:
-        prepare_catalog(settings)
-        raise TableUnknown(
-            f"The warehouse has no table {name}.", action="Materialise its snapshot asset first.", table=name
-        ) from failure
+        raise no_table(name) from failure
 
 
 def _settings(where: Settings | Paths) -> Settings:
@@ -225,10 +207,8 @@ def _short_errors(settings: Settings) -> Iterator[None]:
 
 
 def _verdict(answer: str) -> tuple[type[CatalogUnavailable | CatalogUnusable], str]:
-    for pattern, kind, action in _VERDICTS:
-        if re.search(pattern, answer, re.IGNORECASE):
-            return kind, action
-    return CatalogUnusable, "Check `HOLDFAST_WAREHOUSE__CATALOG_URL` and its database."
+    fitting = ((kind, action) for pattern, kind, action in _VERDICTS if re.search(pattern, answer, re.IGNORECASE))
+    return next(fitting, (CatalogUnusable, "Check `HOLDFAST_WAREHOUSE__CATALOG_URL` and its database."))
 
 
 _VERDICTS: tuple[tuple[str, type[CatalogUnavailable | CatalogUnusable], str], ...] = (

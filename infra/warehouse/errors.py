@@ -23,3 +23,12 @@ class CatalogLost(HoldfastError):
 
 class StorageUnavailable(HoldfastError):
     """The files of the tables can't be reached."""
+
+
+def no_table(name: str) -> TableUnknown:
+    """The error for a table that the catalog lacks."""
+    return TableUnknown(
+        f"The warehouse has no table {name}.",
+        action="Correct the name, or materialise its snapshot asset first.",
+        table=name,
+    )

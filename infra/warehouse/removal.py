@@ -29,29 +29,21 @@ class TableElsewhere(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table in its present version.
+    """A table in its present version."""
 
-    Args:
-        uuid: Identity of the table; a new table of the same name has another.
-        metadata: Its metadata file, which changes with each commit.
-        snapshot: Id of the current snapshot; None when the table is empty.
-        rows: Number of rows by that snapshot's summary; None when the summary lacks it.
-        size_bytes: Size of the data files by that summary; None when the summary lacks it.
-    """
-
+    #: Identity of the table; a new table of the same name has another.
     uuid: str
+    #: Its metadata file, which changes with each commit.
     metadata: str
+    #: Id of the current snapshot; None when the table is empty.
     snapshot: int | None
+    #: Rows, and bytes of the data files, by that snapshot's summary; None when the summary lacks them.
     rows: int | None
     size_bytes: int | None
 
 
 def table_facts(settings: Settings, name: str) -> TableFacts | None:
-    """Facts of ``namespace.table``; None when the catalog lacks the table.
-
-    Raises:
-        CatalogUnavailable, CatalogUnusable: The catalog can't be opened.
-    """
+    """Facts of ``namespace.table``; None when the catalog lacks the table."""
     table = _loaded(settings, name)
     if table is None:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
@@ -19,10 +18,8 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings
-from holdfast.infra.warehouse.catalog import TableUnknown, open_catalog, prepare_catalog, refuse_lost
-
-#: The branch that readers see.
-MAIN = "main"
+from holdfast.infra.warehouse.catalog import existing_catalog
+from holdfast.infra.warehouse.errors import TableUnknown, no_table
 
 
 class TableUnreadable(HoldfastError):
@@ -31,78 +28,46 @@ class TableUnreadable(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """One version of a table.
-
-    Args:
-        version: Iceberg's snapshot id.
-        tags: The tags on this version.
-        current: Whether readers get this version by default.
-        written_at: Time of its commit, seconds since 1970.
-        size_bytes: Size of its data files; None when its summary lacks it.
-        summary: Properties that its writer set.
-    """
+    """One version of a table, by Iceberg's snapshot id."""
 
     version: int
     tags: tuple[str, ...]
+    #: Whether readers get this version by default.
     current: bool
+    #: Time of its commit, seconds since 1970.
     written_at: float
+    #: Size of its data files; None when its summary lacks it.
     size_bytes: int | None
+    #: Properties that its writer set.
     summary: Mapping[str, str]
-
-
-def existing_catalog(settings: Settings) -> Any:
-    """The catalog of the settings; an absent catalog is not created.
-
-    Raises:
-        TableUnknown: There is no catalog, and no table.
-        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
-        CatalogUnavailable, CatalogUnusable: The catalog can't be opened.
-    """
-    if settings.catalog.startswith("sqlite:///") and not Path(settings.catalog.removeprefix("sqlite:///")).exists():
-        refuse_lost(settings)
-        raise TableUnknown(
-            f"The catalog {settings.catalog} does not exist: the warehouse has no tables yet.",
-            action="Materialise a snapshot first, or set `HOLDFAST_WAREHOUSE__CATALOG_URL` to a catalog with tables.",
-        )
-    prepare_catalog(settings)
-    return open_catalog(settings)
 
 
 def table_names(settings: Settings) -> tuple[str, ...]:
     """``namespace.table`` of every table in the catalog, sorted; empty when there is no catalog yet.
 
-    Raises:
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
-        CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
+    Raises the errors of ``infra.warehouse.catalog.existing_catalog``, except TableUnknown.
     """
     try:
         catalog = existing_catalog(settings)
     except TableUnknown:
         return ()
     with _readable("the catalog's tables"):
-        return tuple(
-            sorted(".".join(name) for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace))
-        )
+        names = (name for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace))
+        return tuple(sorted(".".join(name) for name in names))
 
 
 class StoredTables:
-    """Reads the tables of a catalog.
+    """Reads the tables of the catalog that ``catalog`` opens.
 
-    Args:
-        catalog: Opens the catalog.
+    Every method raises TableUnknown when the catalog has no such table, and TableUnreadable when the table's metadata
+    or files can't be read; ``read`` also between two batches.
     """
 
     def __init__(self, catalog: Callable[[], Any]) -> None:
         self._catalog = catalog
 
     def versions(self, namespace: str, table: str) -> tuple[TableVersion, ...]:
-        """The published versions, newest first: the ancestors of the current version, and every tagged version.
-
-        Raises:
-            TableUnknown: The catalog has no such table.
-            TableUnreadable: The table's metadata can't be read.
-        """
+        """The published versions, newest first: the ancestors of the current version, and every tagged version."""
         with _readable(f"{namespace}.{table}"):
             metadata = self._load(namespace, table).metadata
             tags: dict[int, list[str]] = {}
@@ -116,11 +81,7 @@ class StoredTables:
         return tuple(sorted(found, key=lambda each: (each.written_at, each.current), reverse=True))
 
     def columns(self, namespace: str, table: str) -> dict[str, str]:
-        """Column name -> type of the present schema.
-
-        Raises:
-            TableUnknown, TableUnreadable: As of ``versions``.
-        """
+        """Column name -> type of the present schema."""
         with _readable(f"{namespace}.{table}"):
             fields = self._load(namespace, table).schema().fields
             return {field.name: str(field.field_type) for field in fields}
@@ -128,11 +89,7 @@ class StoredTables:
     def read(
         self, table: tuple[str, str], version: int, columns: Sequence[str], equal: Mapping[str, Any] | None = None
     ) -> Iterator[Any]:
-        """Yield some columns of a version as Arrow record batches; only rows that have the values of ``equal``.
-
-        Raises:
-            TableUnknown, TableUnreadable: As of ``versions``; also between two batches.
-        """
+        """Yield some columns of a version as Arrow record batches; only rows that have the values of ``equal``."""
         where: BooleanExpression = AlwaysTrue()
         for name, value in (equal or {}).items():
             where = where & EqualTo(term=Reference(name), value=value)
@@ -144,11 +101,7 @@ class StoredTables:
         try:
             return self._catalog().load_table((namespace, table))
         except (NoSuchTableError, NoSuchNamespaceError) as failure:
-            raise TableUnknown(
-                f"The warehouse has no table {namespace}.{table}.",
-                action="Correct the name, or materialise its snapshot asset first.",
-                table=f"{namespace}.{table}",
-            ) from failure
+            raise no_table(f"{namespace}.{table}") from failure
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pyiceberg.table import Table
@@ -10,38 +10,27 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
-from holdfast.infra.warehouse.catalog import TableUnknown, load_table
+from holdfast.infra.warehouse.catalog import load_table, snapshot_at
 
 #: Rows in one piece of ``pairs``.
 ROWS_AT_ONCE = 4_096
 
 
-class TableVersion:
-    """A version of a table.
-
-    Args:
-        table: The loaded table.
-        snapshot: Iceberg's snapshot of the version.
-    """
+class VersionReader:
+    """Reads one version of a loaded table: Iceberg's snapshot."""
 
     def __init__(self, table: Table, snapshot: Snapshot) -> None:
         self._table, self._snapshot = table, snapshot
         self.name = ".".join(table.name())
 
-    @property
-    def iceberg_id(self) -> int:
-        """Iceberg's snapshot id."""
-        return self._snapshot.snapshot_id
-
     def said(self, name: str) -> tuple[str, bool] | None:
-        """The newest value of a property in the summaries of this version and its ancestors.
+        """The newest value of a property in the summaries of this version and its ancestors; None when none has it.
 
-        Returns:
-            The value, and whether this version itself has it; None when no summary has the property. Versions by
-            maintenance and by other writers lack Holdfast's properties.
+        The second part is whether this version itself has the property: versions by maintenance and by other writers
+        lack Holdfast's properties.
         """
         for snapshot in ancestors_of(self._snapshot, self._table.metadata):
-            found = _summary(snapshot).get(name)
+            found = None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
             if found is not None:
                 return found, snapshot.snapshot_id == self._snapshot.snapshot_id
         return None
@@ -59,26 +48,14 @@ class TableVersion:
                 yield _column(piece, "key"), _column(piece, "value")
 
 
-def table_version(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> TableVersion:
+def table_version(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> VersionReader:
     """The current version of a table, or the version of a tag.
 
     Raises:
         TableUnknown: The table or the tag does not exist, or the table is empty.
-        CatalogUnavailable: The catalog can't be reached, or is locked.
-        CatalogUnusable: The database is no catalog, or refuses this user.
     """
     loaded = load_table(where, namespace, table)
-    snapshot = loaded.current_snapshot() if tag is None else loaded.snapshot_by_name(tag)
-    if snapshot is None:
-        there = ", ".join(sorted(loaded.metadata.refs)) or "none"
-        name = f"{namespace}.{table}"
-        seen = "has no version yet" if tag is None else f"has no tag {tag}; it has {there}"
-        raise TableUnknown(f"Table {name} {seen}.", action="Materialise its snapshot asset first.", table=name)
-    return TableVersion(loaded, snapshot)
-
-
-def _summary(snapshot: Snapshot) -> Mapping[str, str]:
-    return {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return VersionReader(loaded, snapshot_at(loaded, tag))
 
 
 def _column(piece: Any, name: str) -> list[bytes]:

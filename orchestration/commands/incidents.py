@@ -7,23 +7,19 @@ Invariants:
 from __future__ import annotations
 
 import getpass
-import json
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.markup import escape
-from rich.table import Table
 
 from holdfast.assets.incidents import page_of
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.orchestration.commands.options import Json, Who, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.ports import now_utc
 
@@ -37,16 +33,10 @@ class IncidentRefused(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
-def add_incidents(app: typer.Typer) -> None:
-    """Add ``incidents`` to the command line."""
-    incidents = typer.Typer(no_args_is_help=True, help="List, show, acknowledge and retry incidents.")
-    incidents.command("list")(list_incidents)
-    incidents.command("show")(show)
-    incidents.command("acknowledge")(acknowledge)
-    incidents.command("retry")(retry)
-    app.add_typer(incidents, name="incidents")
+incidents = typer.Typer(no_args_is_help=True, help="List, show, acknowledge and retry incidents.")
 
 
+@incidents.command("list")
 def list_incidents(
     processor: Annotated[str | None, typer.Argument(help="Only incidents of this processor.")] = None,
     only_open: Annotated[bool, typer.Option("--open", help="Only open incidents.")] = False,
@@ -55,28 +45,27 @@ def list_incidents(
 ) -> None:
     """List incidents, newest first, with the action that each failed one asks for."""
     with _registry() as registry:
-        incidents = registry.incidents(limit, processor=processor)
-    rows = [_row(each) for each in incidents if each.is_open or not only_open]
+        newest = registry.incidents(limit, processor=processor)
+    rows = [_row(each) for each in newest if each.is_open or not only_open]
     if as_json:
         print_json(rows)
         return
-    table = Table("id", "processor", "kind", "opened", "state", "attempts", "acknowledged by", "what to do")
-    for row in rows:
-        shown = {**row, "opened_at": row["opened_at"][:19]}
-        table.add_row(*(escape("" if value is None else str(value)) for value in shown.values()))
-    Console().print(table if rows else "No incidents.")
+    columns = ("id", "processor", "kind", "opened", "state", "attempts", "acknowledged by", "what to do")
+    print_rows(columns, [{**row, "opened_at": row["opened_at"][:19]} for row in rows], none="No incidents.")
 
 
+@incidents.command()
 def show(number: Number, as_json: Json = False) -> None:
     """Show one incident with its timeline."""
     with _registry() as registry:
         incident = _incident(registry, number)
     if as_json:
-        typer.echo(json.dumps(asdict(incident), indent=2, default=_plain))
+        print_json(asdict(incident))
     else:
         Console().print(Markdown(page_of(incident)))
 
 
+@incidents.command()
 def acknowledge(number: Number, note: Note = "", who: Who = None, as_json: Json = False) -> None:
     """Record that a person has seen the incident. Recovery continues as before."""
     person, now = who or getpass.getuser(), now_utc()
@@ -85,9 +74,11 @@ def acknowledge(number: Number, note: Note = "", who: Who = None, as_json: Json 
         registry.acknowledge_incident(number, person, note, now)
         registry.note_incident(number, "acknowledged", f"by {person}{f': {note}' if note else ''}", now)
         incident = _incident(registry, number)
-    _print(incident, f"Incident {number} of {incident.processor} is acknowledged by {person}.", as_json=as_json)
+    sentence = f"Incident {number} of {incident.processor} is acknowledged by {person}."
+    print_answer(_row(incident), sentence, as_json=as_json)
 
 
+@incidents.command()
 def retry(number: Number, note: Note = "", who: Who = None, as_json: Json = False) -> None:
     """Reopen a failed incident, with all its attempts, after its action is done."""
     person, now = who or getpass.getuser(), now_utc()
@@ -98,7 +89,7 @@ def retry(number: Number, note: Note = "", who: Who = None, as_json: Json = Fals
         registry.note_incident(number, "retry", f"asked for by {person}{f': {note}' if note else ''}", now)
         incident = _incident(registry, number)
     sentence = f"Incident {number} of {incident.processor} is open again; recovery retries it within seconds."
-    _print(incident, sentence, as_json=as_json)
+    print_answer(_row(incident), sentence, as_json=as_json)
 
 
 def _not_failed(incident: Incident, registry: Registry) -> IncidentRefused:
@@ -116,18 +107,9 @@ def _incident(registry: Registry, number: int) -> Incident:
     found = registry.incident(number)
     if found is None:
         raise IncidentRefused(
-            f"There is no incident {number}.",
-            action="Choose a number from `holdfast incidents list`.",
-            incident=number,
+            f"There is no incident {number}.", action="Choose a number from `holdfast incidents list`.", incident=number
         )
     return found
-
-
-def _print(incident: Incident, sentence: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_row(incident))
-    else:
-        typer.echo(sentence)
 
 
 def _row(incident: Incident) -> dict[str, Any]:
@@ -141,10 +123,6 @@ def _row(incident: Incident) -> dict[str, Any]:
         "acknowledged_by": incident.acknowledged_by,
         "action": incident.action,
     }
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _registry() -> AbstractContextManager[Registry]:

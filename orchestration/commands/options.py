@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
@@ -24,5 +28,21 @@ def command_settings(log_level: str = "WARNING") -> Settings:
 
 
 def print_json(document: Any) -> None:
-    """Print one indented JSON document on stdout."""
-    typer.echo(json.dumps(document, indent=2))
+    """Print one indented JSON document on stdout; dates in ISO format."""
+    typer.echo(json.dumps(document, indent=2, default=lambda value: value.isoformat()))
+
+
+def print_answer(document: Any, sentence: str, *, as_json: bool) -> None:
+    """Print the JSON document, or the sentence with the same content."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(sentence)
+
+
+def print_rows(columns: Iterable[str], rows: Sequence[Mapping[str, object]], *, none: str) -> None:
+    """Print a table of these rows, or the sentence ``none``."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(escape("" if value is None else str(value)) for value in row.values()))
+    Console().print(table if rows else none)

@@ -19,19 +19,11 @@ from holdfast.processors.lifecycle.health.rehearsal import RehearsalImpossible, 
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.registration import find_processor
 
-#: Exit code when the restored state differs from the worker's, or the restore took longer than its target.
-FAILED = 1
-
 
 class NothingToRehearse(RehearsalImpossible):
     """No running worker to compare a restore with."""
 
     exit_code = EXIT_BAD_CONFIGURATION
-
-
-def add_rehearse(app: typer.Typer) -> None:
-    """Add ``rehearse`` to the command line."""
-    app.command()(rehearse)
 
 
 def rehearse(
@@ -51,7 +43,8 @@ def rehearse(
             where = f"{processor or 'any processor'}{'' if partition is None else f', partition {partition}'}"
             raise NothingToRehearse(
                 f"No worker with a changelog runs for {where}; a rehearsal compares its restore with a running worker.",
-                action="Find the workers that run with `holdfast status`, or start one with `holdfast apply deploy`.",
+                action="Find the workers that run with `holdfast status`, or start one with "
+                f"`holdfast apply deploy {processor or 'PROCESSOR'}`.",
                 processor=processor,
             )
         with Console(stderr=True).status(f"{chosen.processor}, partition {chosen.partition}: restoring …"):
@@ -61,4 +54,4 @@ def rehearse(
         print_json({**as_document(done), "passed": passed, "text": text})
     else:
         Console().print(f"[{'green' if passed else 'red'}]{escape(text)}[/]", soft_wrap=True, highlight=False)
-    raise typer.Exit(0 if passed else FAILED)
+    raise typer.Exit(int(not passed))

@@ -13,10 +13,12 @@ import typer
 from holdfast.orchestration.commands.options import Processor, Store
 from holdfast.processors.lifecycle.plans.requests import (
     Backfill,
+    Clean,
     Clear,
     Compact,
     Deploy,
     Provision,
+    PutBack,
     Reposition,
     Request,
     Restore,
@@ -38,12 +40,10 @@ def provision(processor: Processor) -> Request:
 def deploy(
     processor: Processor,
     timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed."),
+        float, typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed.")
     ] = 120.0,
     drop: Annotated[
-        list[str] | None,
-        typer.Option(help="Delete the state and the changelog of this store; repeatable."),
+        list[str] | None, typer.Option(help="Delete the state and the changelog of this store; repeatable.")
     ] = None,
 ) -> Request:
     """Start the defined version and wait until it processes every partition; roll back if it does not."""
@@ -107,8 +107,7 @@ def backfill(  # tidy: allow-wide because each is an option of the command
     table: Annotated[str, typer.Option(help="With `--from table`: the table, as namespace.table.")] = "",
     key: Annotated[str, typer.Option(help="With `--from table`: the column that holds the message keys.")] = "",
     column: Annotated[
-        list[str] | None,
-        typer.Option(help="With `--from table`: only this column; repeatable. Default: all columns."),
+        list[str] | None, typer.Option(help="With `--from table`: only this column; repeatable. Default: all columns.")
     ] = None,
 ) -> Request:
     """Fill a changelog from local state, or a store from its source topics or from a table."""
@@ -123,17 +122,14 @@ def restore(  # tidy: allow-wide because each is an option of the command
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(
-            help="Restore from the warehouse: a tag, the id of a snapshot, or `latest`.",
-            show_default=False,
-        ),
+        typer.Option(help="Restore from the warehouse: a tag, the id of a snapshot, or `latest`.", show_default=False),
     ] = None,
     inputs: Annotated[
         Literal["snapshot", "copied", "earliest", "stay"],
         typer.Option(
             "--input",
-            help="With `--at`: where the processor continues to read its input. snapshot: at the snapshot's offsets. "
-            "copied: at the same records in copied topics. earliest: at the start of the topics. stay: at the "
+            help="With `--at`: where the processor continues to read its input. `snapshot`: at the snapshot's offsets. "
+            "`copied`: at the same records in copied topics. `earliest`: at the start of the topics. `stay`: at the "
             "committed offsets.",
         ),
     ] = "snapshot",
@@ -151,7 +147,22 @@ def restore(  # tidy: allow-wide because each is an option of the command
     return Restore(processor, partitions, source, timeout_s, stores, at, inputs)
 
 
+def clean(
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only orphans that match KIND, NAME or KIND/NAME; repeatable.")
+    ] = None,
+) -> Request:
+    """Archive resources that no registered store owns; delete those archived longer ago than the grace period."""
+    return Clean(tuple(dict.fromkeys(only or ())))
+
+
+def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topic.")]) -> Request:
+    """Recreate a deleted topic from its archive: partitions, configuration and records. The topic must not exist."""
+    return PutBack(topic)
+
+
 #: Verb name -> the function that makes its request.
 VERBS: dict[str, Callable[..., Request]] = {
-    each.__name__: each for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore)
+    each.__name__.replace("_", "-"): each
+    for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore, clean, put_back)
 }

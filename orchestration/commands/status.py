@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,14 +25,9 @@ from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.recovery import observe, worst
+from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 from holdfast.processors.registration import BrokenDefinition, load_processors
-
-
-def add_status(app: typer.Typer) -> None:
-    """Add ``status`` to the command line."""
-    app.command()(status)
 
 
 def status(as_json: Json = False) -> None:
@@ -71,10 +65,10 @@ def describe(settings: Settings) -> dict[str, Any]:
     for definition in load_processors(settings):
         if isinstance(definition, BrokenDefinition):
             sentence = definition.error.strip().splitlines()[-1]
-            document["processors"].append(_absent(definition.target, "broken", sentence))
+            document["processors"].append(_row(definition.target, "broken", sentence))
         elif definition.name not in known:
             sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
-            document["processors"].append(_absent(definition.name, "not-deployed", sentence))
+            document["processors"].append(_row(definition.name, "not-deployed", sentence))
     return document
 
 
@@ -83,23 +77,13 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():
         for slot, each in observe(deployment.processor, world, limits).items():
-            alive = each.program is not None and each.program.alive
-            worker = each.status if alive else None
-            document["processors"].append(
-                {
-                    "processor": deployment.processor,
-                    "slot": slot,
-                    "desired": deployment.desired,
-                    "code_version": deployment.code_version,
-                    "diagnosis": worst({slot: each.diagnosis}).kind,
-                    "sentence": each.diagnosis.sentence,
-                    "phase": None if worker is None else worker.phase,
-                    "paused": bool(getattr(worker, "paused", False)),
-                    "lag": None if worker is None else getattr(worker, "lag", None),
-                    "processed": None if worker is None else getattr(worker, "records", {}).get("processed"),
-                    "pid": None if worker is None else worker.pid,
-                }
-            )
+            row = _row(deployment.processor, each.diagnosis.kind, each.diagnosis.sentence)
+            row |= {"slot": slot, "desired": deployment.desired, "code_version": deployment.code_version}
+            if (worker := each.living) is not None:
+                row |= {"phase": worker.phase, "paused": getattr(worker, "paused", False), "pid": worker.pid}
+                row |= {"lag": getattr(worker, "lag", None)}
+                row |= {"processed": getattr(worker, "records", {}).get("processed")}
+            document["processors"].append(row)
     document["adopted"] = [
         {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}
         for each in registry.actions()
@@ -123,7 +107,8 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     ]
 
 
-def _absent(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
+def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
+    """The part of the document about one processor, of which no more is known."""
     unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "processed", "pid"))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
     return {**unknown, **known}

@@ -32,12 +32,15 @@ from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatu
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.recovery import Observation, observe
+from holdfast.processors.lifecycle.recovery.incidents import Observation, observe
 
 #: Seconds between the first look, which only starts the rates, and the first look that is printed.
 _FIRST_S = 1.0
 #: Characters of a progress bar. rich's own bar is a renderable of its own: a cell could not add percent and seconds.
 _BAR = 10
+
+
+Statuses = Mapping[tuple[str, str], ProcessorStatus]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +50,18 @@ class Row:
     processor: str
     slot: str
     state: str
-    phase: str | None
-    paused: bool
-    tasks: int
-    tasks_running: int
-    lag: int | None
-    records_per_s: float | None
-    #: Seconds to work off the lag at the current rate.
-    behind_s: float | None
-    #: Progress of the slowest restore, 0 to 1, and the seconds until all restores end.
-    restored: float | None
-    restore_s_left: float | None
     sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Records that a process had processed at a moment; times in seconds since 1970."""
-
-    started_at: float
-    at: float
-    processed: int
+    phase: str | None = None
+    paused: bool = False
+    tasks: int = 0
+    tasks_running: int = 0
+    lag: int | None = None
+    records_per_s: float | None = None
+    #: Seconds to work off the lag at the current rate.
+    behind_s: float | None = None
+    #: Progress of the slowest restore, 0 to 1, and the seconds until all restores end.
+    restored: float | None = None
+    restore_s_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +70,10 @@ class Look:
 
     rows: tuple[Row, ...]
     incidents: tuple[Incident, ...]
-    #: (processor, slot) -> the sample that the next look makes a rate from.
-    samples: Mapping[tuple[str, str], Sample]
+    #: (processor, slot) -> the status that the next look makes a rate from.
+    statuses: Statuses
     #: One sentence for each processor that could not be read.
     failures: tuple[str, ...] = ()
-
-
-def add_top(app: typer.Typer) -> None:
-    """Add ``top`` to the command line."""
-    app.command()(top)
 
 
 def top(
@@ -101,17 +90,18 @@ def top(
     console = Console()
     live = console.is_terminal and not as_json
     count = times or (None if live else 1)
+    looks = _looks(settings, tuple(processor or ()), every, count)
     with suppress(KeyboardInterrupt):
         if live:
             with Live(console=console, screen=count is None, auto_refresh=False) as shown:
-                for look in _looks(settings, tuple(processor or ()), every, count):
+                for look in looks:
                     shown.update(page(look), refresh=True)
+        elif as_json:
+            for look in looks:
+                typer.echo(json.dumps(document(look)))
         else:
-            for look in _looks(settings, tuple(processor or ()), every, count):
-                if as_json:
-                    typer.echo(json.dumps(document(look)))
-                else:
-                    console.print(page(look))
+            for look in looks:
+                console.print(page(look))
 
 
 def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int | None) -> Iterator[Look]:
@@ -124,25 +114,21 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
         pause_s, done = min(_FIRST_S, every_s), 0
         while count is None or done < count:
             time.sleep(pause_s)
-            seen = take(registry, world, limits, only, seen.samples)
+            seen = take(registry, world, limits, only, seen.statuses)
             yield seen
             pause_s, done = every_s, done + 1
 
 
-def take(
-    registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Mapping[tuple[str, str], Sample]
-) -> Look:
-    """Look at the deployed processors; ``before`` has the samples of the last look."""
-    rows: list[Row] = []
-    samples: dict[tuple[str, str], Sample] = {}
-    failures: list[str] = []
-    incidents: tuple[Incident, ...] = ()
+def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
+    """Look at the deployed processors; ``before`` has the statuses of the last look."""
     try:
-        incidents = registry.open_incidents()
-        deployments = registry.deployments()
+        incidents = tuple(each for each in registry.open_incidents() if not only or each.processor in only)
+        chosen = [each for each in registry.deployments() if not only or each.processor in only]
     except HoldfastError as failed:
         return Look((), (), before, (failed.message,))
-    chosen = [each for each in deployments if not only or each.processor in only]
+    rows: list[Row] = []
+    statuses: dict[tuple[str, str], ProcessorStatus] = {}
+    failures: list[str] = []
     world = look_at_all(world, chosen)
     for deployment in chosen:
         name = deployment.processor
@@ -152,73 +138,53 @@ def take(
             failures.append(f"{name}: {failed.message}")
             continue
         for slot, each in seen.items():
-            alive = each.program is not None and each.program.alive
-            status = each.status if alive and isinstance(each.status, ProcessorStatus) else None
-            rows.append(
-                row_of(name, slot, each, status, before.get((name, slot)), down=deployment.desired == "stopped")
-            )
-            if status is not None:
-                samples[name, slot] = sample_of(status)
-    shown = tuple(each for each in incidents if not only or each.processor in only)
-    return Look(tuple(sorted(rows, key=_trouble)), shown, samples, tuple(failures))
+            rows.append(row_of(name, slot, each, before.get((name, slot)), down=deployment.desired == "stopped"))
+            if isinstance(each.living, ProcessorStatus):
+                statuses[name, slot] = each.living
+    return Look(tuple(sorted(rows, key=_trouble)), incidents, statuses, tuple(failures))
 
 
-def sample_of(status: ProcessorStatus) -> Sample:
-    """The sample of a status, which the next look makes a rate from."""
-    return Sample(status.started_at, status.heartbeat_at, int(status.records.get("processed", 0)))
-
-
-def row_of(  # tidy: allow-wide because each is a fact of the row
-    processor: str,
-    slot: str,
-    seen: Observation,
-    status: ProcessorStatus | None,
-    before: Sample | None,
-    *,
-    down: bool = False,
-) -> Row:
-    """The row of one instance, from its status now and its sample at the last look."""
-    tasks = () if status is None else status.tasks
-    lag = None if status is None else status.lag
-    rate = None if status is None else _rate(before, sample_of(status))
-    restored, left = _restore(tasks)
+def row_of(processor: str, slot: str, seen: Observation, before: ProcessorStatus | None, *, down: bool = False) -> Row:
+    """The row of one instance, from its status now and that of the last look."""
+    status = seen.living
+    if not isinstance(status, ProcessorStatus):
+        return Row(processor, slot, "down" if down else seen.diagnosis.kind, seen.diagnosis.sentence)
+    rate = _rate(before, status)
+    restored, left = _restore(status.tasks)
     return Row(
-        processor=processor,
-        slot=slot,
-        state="down" if down and status is None else seen.diagnosis.kind,
-        phase=None if status is None else status.phase,
-        paused=status is not None and status.paused,
-        tasks=len(tasks),
-        tasks_running=sum(task.phase == "running" for task in tasks),
-        lag=lag,
+        processor,
+        slot,
+        seen.diagnosis.kind,
+        seen.diagnosis.sentence,
+        phase=status.phase,
+        paused=status.paused,
+        tasks=len(status.tasks),
+        tasks_running=sum(task.phase == "running" for task in status.tasks),
+        lag=status.lag,
         records_per_s=rate,
-        behind_s=round(lag / rate, 1) if lag and rate else None,
+        behind_s=round(status.lag / rate, 1) if status.lag and rate else None,
         restored=restored,
         restore_s_left=left,
-        sentence=seen.diagnosis.sentence,
     )
 
 
-def _rate(before: Sample | None, now: Sample) -> float | None:
-    if before is None or before.started_at != now.started_at or now.at <= before.at:
+def _rate(before: ProcessorStatus | None, now: ProcessorStatus) -> float | None:
+    if before is None or before.started_at != now.started_at or now.heartbeat_at <= before.heartbeat_at:
         return None
-    return round((now.processed - before.processed) / (now.at - before.at), 1)
+    processed = now.records.get("processed", 0) - before.records.get("processed", 0)
+    return round(processed / (now.heartbeat_at - before.heartbeat_at), 1)
 
 
 def _restore(tasks: Iterable[TaskStatus]) -> tuple[float | None, float | None]:
     """Progress of the slowest restore, 0 to 1, and the seconds until all end; None where unknown."""
-    shares: list[float] = []
-    rest: list[float | None] = []
-    for task in tasks:
-        if task.restore is not None:
-            left, gone = task.restore.get("seconds_left"), task.restore.get("seconds", 0.0)
-            shares.append(0.0 if left is None else gone / max(gone + left, 1e-9))
-            rest.append(left)
-    known = [left for left in rest if left is not None]
-    return (
-        round(min(shares), 3) if shares else None,
-        max(known) if known and len(known) == len(rest) else None,
-    )
+    restores = [task.restore for task in tasks if task.restore is not None]
+    if not restores:
+        return None, None
+    left = [each.get("seconds_left") for each in restores]
+    gone = [each.get("seconds", 0.0) for each in restores]
+    shares = [0.0 if rest is None else past / max(past + rest, 1e-9) for past, rest in zip(gone, left, strict=True)]
+    known = [rest for rest in left if rest is not None]
+    return round(min(shares), 3), max(known) if len(known) == len(left) else None
 
 
 def _trouble(row: Row) -> tuple[int, int, str, str]:

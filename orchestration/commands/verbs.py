@@ -4,8 +4,8 @@
     explain  the full text of the plan; the same exit codes
     apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
 
-Eight verbs times three groups are 24 commands. ``_command`` makes each of them from two functions, because 24
-functions with their options would be 400 lines. Typer reads a command's options from its signature, so the command
+Ten verbs times three groups are 30 commands. ``_command`` makes each of them from two functions, because 30
+functions with their options would be 500 lines. Typer reads a command's options from its signature, so the command
 gets one that joins both::
 
     verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request
@@ -29,11 +29,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.orchestration.commands.options import Json, Who, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.commands.requests import VERBS
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
-from holdfast.processors.lifecycle.plans.explanation import size_and_time
+from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
 
@@ -87,10 +87,8 @@ def list_applies(
     if as_json:
         print_json(rows)
         return
-    table = Table("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(table if rows else "No applies are recorded.")
+    columns = ("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
+    print_rows(columns, rows, none="No applies are recorded.")
 
 
 def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:
@@ -100,9 +98,7 @@ def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> Non
 
 
 def abandon(
-    apply_id: ApplyNumber,
-    reason: Annotated[str, typer.Option(help="The reason to record.")],
-    who: Who = None,
+    apply_id: ApplyNumber, reason: Annotated[str, typer.Option(help="The reason to record.")], who: Who = None
 ) -> None:
     """Close an apply that was broken off; stages that are done stay done."""
     with _opened(who) as verbs:
@@ -111,9 +107,7 @@ def abandon(
 
 
 def _plan(request: Request, *, as_json: Json = False) -> None:
-    with _opened(None) as verbs:
-        plan = verbs.plan(request)
-        _print_open_apply(verbs, plan, as_json=as_json)
+    plan = _decided(request, as_json=as_json)
     if as_json:
         print_json(as_document(plan))
     else:
@@ -122,16 +116,9 @@ def _plan(request: Request, *, as_json: Json = False) -> None:
 
 
 def _explain(request: Request, *, as_json: Json = False) -> None:
-    with _opened(None) as verbs:
-        plan = verbs.plan(request)
-        _print_open_apply(verbs, plan, as_json=as_json)
-        text = verbs.explain(plan)
-    if as_json:
-        print_json({**as_document(plan), "text": text})
-    else:
-        typer.echo(text)
-        if plan.changes:
-            typer.echo(_how_to_apply(plan))
+    plan = _decided(request, as_json=as_json)
+    how = f"\n{_how_to_apply(plan)}" if plan.changes else ""
+    print_answer({**as_document(plan), "text": explain(plan)}, explain(plan) + how, as_json=as_json)
     raise typer.Exit(_exit_code(plan))
 
 
@@ -155,7 +142,7 @@ def _apply(
             return
         decided = verbs.plan(request)
         if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refusal has the same text
-            typer.echo(verbs.explain(decided))
+            typer.echo(explain(decided))
         _carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
 
 
@@ -196,15 +183,18 @@ def _how_to_apply(plan: Plan) -> str:
     )
 
 
-def _print_open_apply(verbs: Verbs, plan: Plan, *, as_json: bool) -> None:
-    """Print a line on stderr when an apply of the processor is open."""
-    for each in verbs.applies(plan.processor, 1):
-        if each.outcome is None and not as_json:
-            if verbs.is_broken_off(each):
-                state = f"was broken off. Resume it with `holdfast apply resume {each.id}`"
-            else:
-                state = f"is being carried out by {each.holder}"
-            typer.echo(f"Apply {each.id} ({each.verb}) of {each.processor} {state}.", err=True)
+def _decided(request: Request, *, as_json: bool) -> Plan:
+    """The plan of a request; an open apply of the processor is printed on stderr."""
+    with _opened(None) as verbs:
+        plan = verbs.plan(request)
+        for each in verbs.applies(plan.processor, 1):
+            if each.outcome is None and not as_json:
+                if verbs.is_broken_off(each):
+                    state = f"was broken off. Resume it with `holdfast apply resume {each.id}`"
+                else:
+                    state = f"is being carried out by {each.holder}"
+                typer.echo(f"Apply {each.id} ({each.verb}) of {each.processor} {state}.", err=True)
+    return plan
 
 
 def _exit_code(plan: Plan) -> int:

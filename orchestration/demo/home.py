@@ -8,8 +8,6 @@ Invariants:
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
 
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -26,23 +24,17 @@ class HomeNotFree(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedHome:
-    """The home folder with nothing but its marker; ``removed`` when an earlier demo's files were deleted."""
-
-    folder: Path
-    removed: bool
-
-
-def prepare_home(paths: Paths) -> PreparedHome:
-    """Empty the home folder and mark it.
+def prepare_home(paths: Paths) -> bool:
+    """Empty the home folder and mark it; returns whether files of an earlier demo were deleted.
 
     Raises:
         HomeNotFree: A broker or supervisor runs in it, or it has files and no marker.
     """
     home = paths.home
     held = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
-    runs = _what_runs(paths)
+    broker, supervisor = running_broker(paths.kafka), open_deployer(paths).pid()
+    runs = [f"a broker (process {broker.pid})"] if broker is not None else []
+    runs += [f"a supervisor (process {supervisor})"] if supervisor is not None else []
     if runs:
         raise HomeNotFree(
             f"The home folder {home} is in use by {', '.join(runs)}.",
@@ -60,15 +52,4 @@ def prepare_home(paths: Paths) -> PreparedHome:
         shutil.rmtree(home)
     home.mkdir(parents=True, exist_ok=True)
     (home / MARKER).write_text("`holdfast demo` made this folder; the next demo empties it.\n")
-    return PreparedHome(home, removed=bool(held))
-
-
-def _what_runs(paths: Paths) -> list[str]:
-    runs = []
-    broker = running_broker(paths.kafka)
-    if broker is not None:
-        runs.append(f"a broker (process {broker.pid})")
-    supervisor = open_deployer(paths).pid()
-    if supervisor is not None:
-        runs.append(f"a supervisor (process {supervisor})")
-    return runs
+    return bool(held)

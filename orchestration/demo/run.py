@@ -34,15 +34,15 @@ from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
+from holdfast.infra.process import end_process, start_mark
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import prepare_home
-from holdfast.orchestration.demo.recomputation import compare_with_spark, updates_expected
-from holdfast.orchestration.demo.telling import Bars, Telling, stderr_to
-from holdfast.orchestration.demo.verification import Verdict, verify
+from holdfast.orchestration.demo.terminal import Terminal, stderr_to
+from holdfast.orchestration.demo.verification import ProcessorVerdict, compare_with_spark, figures_of, verify
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: The processor to kill, and the share of the feed after which it is killed.
@@ -66,7 +66,7 @@ class Demo:
     """One demo: its settings, output, processors and figures."""
 
     settings: Settings
-    telling: Telling
+    terminal: Terminal
     flights_per_second: int
     definitions: tuple[ProcessorDefinition, ...] = ()
     figures: dict[str, str] = field(default_factory=dict)
@@ -80,32 +80,28 @@ class Demo:
 def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
     """Run the demo; returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
 
-    Args:
-        settings: The home folder in them must be empty, or an earlier demo's.
-        console: Prints the steps and the figures.
-        keep_running: Leave all services running at the end.
-        flights_per_second: Flights to send per second.
+    The home folder of the settings must be empty, or an earlier demo's.
     """
-    telling = Telling(console)
+    terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
     began = time.monotonic()
     console.print(f"[bold]Holdfast[/]: two processors, {FLIGHTS:,} real flights, one kill -9 on the way.")
     try:
-        prepared = prepare_home(settings.paths)
-        removed = " (emptied: an earlier demo made it)" if prepared.removed else ""
-        telling.line("home", f"{prepared.folder}{removed}")
+        emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
+        terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
         with ExitStack() as running, stderr_to(log):
-            demo = Demo(settings, telling, flights_per_second)
-            verdict = _act(demo, running)
-            _report(demo, verdict, time.monotonic() - began)
+            demo = Demo(settings, terminal, flights_per_second)
+            verdicts = _act(demo, running)
+            mismatches = sum(one.mismatches for one in verdicts)
+            _report(demo, verdicts, mismatches, time.monotonic() - began)
             if keep_running:
                 running.pop_all()
                 console.print("All services run in the background; stop them with [bold]holdfast down[/].")
             else:
                 with console.status("stopping all services …"):
                     running.close()
-        return 0 if verdict.mismatches == 0 else EXIT_PROCESSING_FAILED
+        return 0 if mismatches == 0 else EXIT_PROCESSING_FAILED
     except KeyboardInterrupt:
         console.print(f"\n[yellow]Interrupted[/]. All services are stopped. Logs: {settings.paths.logs}")
         return 130
@@ -117,63 +113,64 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
     return EXIT_PROCESSING_FAILED
 
 
-def _act(demo: Demo, running: ExitStack) -> Verdict:
-    _start(demo, running)
-    registry = Registry(demo.settings.registry)
-    running.callback(registry.close)
+def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
+    registry = _start(demo, running)
     instance = running.enter_context(dg.DagsterInstance.get())
     _provision_and_deploy(demo, instance)
     _feed_and_kill(demo, registry)
     _snapshot(demo, instance)
-    with demo.telling.step("recompute", "recompute both results with Spark from the file of flights") as step:
+    with demo.terminal.step("recompute", "recompute both results with Spark from the file of flights") as say:
         compared = compare_with_spark(demo.settings)
-        step.say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
-    with demo.telling.step("verify", "compare stores, changelogs, warehouse and outputs") as step:
-        verdict = verify(demo.settings, demo.topics, demo.definitions, compared, updates_expected())
-        step.say(f"{verdict.keys:,} keys in three copies and {verdict.outputs:,} outputs compared")
-    return verdict
+        say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
+    with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
+        verdicts = verify(demo.settings, demo.topics, demo.definitions, compared)
+        keys_compared = sum(one.keys for one in verdicts)
+        outputs = sum(one.outputs.records for one in verdicts)
+        say(f"{keys_compared:,} keys in three copies and {outputs:,} outputs compared")
+    return verdicts
 
 
-def _start(demo: Demo, running: ExitStack) -> None:
-    settings, telling = demo.settings, demo.telling
+def _start(demo: Demo, running: ExitStack) -> Registry:
+    settings, terminal = demo.settings, demo.terminal
     if settings.kafka.bootstrap_servers is None:
-        with telling.step("broker", "start Apache Kafka") as step:
+        with terminal.step("broker", "start Apache Kafka") as say:
             broker = embedded_broker(settings)
             running.callback(broker.stop)
-            step.say(f"Apache Kafka on {broker.start().bootstrap}")
-    with telling.step("registry", "migrate the registry") as step:
+            say(f"Apache Kafka on {broker.start().bootstrap}")
+    with terminal.step("registry", "migrate the registry") as say:
         registry = Registry(settings.registry)
-        step.say(f"schema {registry.migrate()}")
-        registry.close()
-    with telling.step("supervisor", "start supervisord") as step:
+        running.callback(registry.close)
+        say(f"schema {registry.migrate()}")
+    with terminal.step("supervisor", "start supervisord") as say:
         supervisor = open_deployer(settings.paths)
         running.callback(supervisor.stop)
-        step.say(f"supervisord, process {supervisor.start()}")
-    with telling.step("dagster", "start Dagster's daemon") as step:
-        running.callback(local.stop_daemon, settings)
-        step.say(local.start_daemon(settings))
+        say(f"supervisord, process {supervisor.start()}")
+    with terminal.step("dagster", "start Dagster's daemon") as say:
+        running.callback(local.stop, settings, local.DAEMON)
+        say(local.start_daemon(settings))
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
+    return registry
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
-    with demo.telling.step("provision", "create topics and changelogs") as step:
+    with demo.terminal.step("provision", "create topics and changelogs") as say:
         _materialize(instance, [keys.changelog_key(processor, store) for processor, store in stores])
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
-        step.say(f"{len(demo.topics.describe(names))} topics")
-    with demo.telling.step("deploy", "deploy the processors and wait until they process all partitions") as step:
+        say(f"{len(demo.topics.describe(names))} topics")
+    with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
         _materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
-        step.say(" and ".join(one.name for one in demo.definitions) + " process all partitions")
+        say(" and ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
 def _feed_and_kill(demo: Demo, registry: Registry) -> None:
-    telling = demo.telling
+    terminal = demo.terminal
     began = time.monotonic()
     killed_at: datetime | None = None
-    with _feeding(demo) as feeding, telling.bars({"fed": FLIGHTS, "fleet": FLIGHTS, "routes": FLIGHTS}) as bars:
+    with _feeding(demo) as feeding, terminal.bars({"fed": FLIGHTS, "fleet": FLIGHTS, "routes": FLIGHTS}) as move:
         while feeding.poll() is None:
-            fed = _show(demo, bars)
+            fed = _show(demo, move)
             if killed_at is None and fed >= KILL_AT * FLIGHTS:
                 killed_at = _kill(demo, fed)
             time.sleep(_POLL_EVERY_S)
@@ -182,12 +179,12 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        telling.line("feed", f"{FLIGHTS:,} flights sent to two topics", time.monotonic() - began)
+        terminal.line("feed", f"{FLIGHTS:,} flights sent to two topics", time.monotonic() - began)
         incident = _await(lambda: _closed_incident(registry), RECOVERY_S, "the recovery of the killed processor")
         _tell_recovery(demo, incident, killed_at)
         caught_up = time.monotonic()
-        _await(lambda: _show(demo, bars) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
-        telling.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
+        _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
+        terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
     demo.figures["records processed"] = f"{2 * FLIGHTS:,}"
     demo.figures["rate, feed to caught up"] = f"{2 * FLIGHTS / seconds:,.0f} records/s"
@@ -211,16 +208,11 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
             stdout=file,
             stderr=subprocess.STDOUT,
         )
+    mark = start_mark(process.pid) or ""
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_process(process.pid, mark, timeout_s=10.0)
 
 
 def _kill(demo: Demo, fed: int) -> datetime:
@@ -232,7 +224,7 @@ def _kill(demo: Demo, fed: int) -> datetime:
             action=f"Read {paths.program_log(VICTIM, '0')}.",
         )
     os.kill(program.pid, signal.SIGKILL)
-    demo.telling.line(
+    demo.terminal.line(
         "kill -9", f"{VICTIM}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
     )
     return datetime.now(UTC)
@@ -252,22 +244,22 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
         )
     noticed = (incident.opened_at - killed_at).total_seconds()
     seconds = (incident.closed_at - killed_at).total_seconds()
-    demo.telling.line("recovery", f"detected after {noticed:.1f} s; {VICTIM} processed again after {seconds:.1f} s")
+    demo.terminal.line("recovery", f"detected after {noticed:.1f} s; {VICTIM} processed again after {seconds:.1f} s")
     demo.figures["recovery, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
 def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
-    with demo.telling.step("state", "checkpoint and measure the stores") as step:
+    with demo.terminal.step("state", "checkpoint and measure the stores") as say:
         _materialize(instance, [keys.state_key(*store) for store in stores])
-        step.say(f"{len(stores)} stores checkpointed; each equals its changelog")
-    with demo.telling.step("snapshot", "snapshot the stores with Spark into Iceberg tables") as step:
+        say(f"{len(stores)} stores checkpointed; each equals its changelog")
+    with demo.terminal.step("snapshot", "snapshot the stores with Spark into Iceberg tables") as say:
         _materialize(
             instance,
             [keys.snapshot_key(*store) for store in stores],
             partition_key=current_key(snapshot_partitions(demo.settings.snapshots)),
         )
-        step.say(", ".join(f"holdfast.{processor}.{store}" for processor, store in stores))
+        say(", ".join(f"holdfast.{processor}.{store}" for processor, store in stores))
 
 
 def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
@@ -298,13 +290,13 @@ def _cause(event: dg.DagsterEvent) -> str:
     return f"{event.step_key}: {error.message.strip() if error is not None else event.message}"
 
 
-def _show(demo: Demo, bars: Bars) -> int:
+def _show(demo: Demo, move: Callable[[str, int], None]) -> int:
     """Update the bars; returns the number of flights sent."""
     topics = demo.topics
     fed = _fed(topics)
-    bars.move("fed", fed)
+    move("fed", fed)
     for definition in demo.definitions:
-        bars.move(definition.name, sum(topics.committed_offsets(definition.name).values()))
+        move(definition.name, sum(topics.committed_offsets(definition.name).values()))
     return fed
 
 
@@ -333,16 +325,17 @@ def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
     return found
 
 
-def _report(demo: Demo, verdict: Verdict, seconds: float) -> None:
-    paths, telling = demo.settings.paths, demo.telling
-    telling.table("Figures", {**demo.figures, **verdict.figures(), "whole demo": f"{seconds:.0f} s"})
-    if verdict.mismatches:
-        telling.console.print(f"\n[bold red]{verdict.mismatches} mismatches[/]")
-        for sentence in verdict.sentences:
-            telling.console.print(f"  {escape(sentence)}", highlight=False)
+def _report(demo: Demo, verdicts: tuple[ProcessorVerdict, ...], mismatches: int, seconds: float) -> None:
+    paths, terminal = demo.settings.paths, demo.terminal
+    counts = {"flights": f"{FLIGHTS:,}", "mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
+    terminal.table("Figures", {**demo.figures, **figures_of(verdicts), **counts})
+    if mismatches:
+        terminal.console.print(f"\n[bold red]{mismatches} mismatches[/]")
+        for sentence in (sentence for one in verdicts for sentence in one.sentences()):
+            terminal.console.print(f"  {escape(sentence)}", highlight=False)
     else:
-        telling.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")
-    telling.console.print(
+        terminal.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")
+    terminal.console.print(
         f"\nWhere to look next\n"
         f"  make ui      the graph with its checks and plots of this demo\n"
         f"  make clean   stops all services and deletes {paths.home}\n"

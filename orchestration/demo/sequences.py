@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
 
 
@@ -61,21 +62,14 @@ class _Update(msgspec.Struct):
     flights: int
 
 
-def committed_updates(topics: Topics, topic: str) -> Iterator[tuple[str, int]]:
-    """Yield key and sequence number of each committed record of an output topic, partition by partition."""
-    decode = msgspec.json.Decoder(_Update).decode
+def committed(topics: Topics, topic: str) -> Iterator[Record]:
+    """Yield the committed records of a topic, partition by partition."""
     starts = topics.start_offsets(topic)
     for partition, end in topics.settled_end_offsets(topic).items():
-        for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
-            yield (record.key or b"").decode(), decode(record.value or b"{}").flights
+        yield from read_range(topics.bootstrap, topic, partition, starts[partition], end)
 
 
-def committed_count(topics: Topics, topic: str) -> int:
-    """The number of committed records in a topic."""
-    starts = topics.start_offsets(topic)
-    ends = topics.settled_end_offsets(topic)
-    return sum(
-        1
-        for partition, end in ends.items()
-        for _ in read_range(topics.bootstrap, topic, partition, starts[partition], end)
-    )
+def updates_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
+    """Yield key and sequence number of each record of an output topic."""
+    decode = msgspec.json.Decoder(_Update).decode
+    return (((record.key or b"").decode(), decode(record.value or b"{}").flights) for record in records)

@@ -1,27 +1,25 @@
 """The comparisons at the end of the demo. Each counts its mismatches; the demo passes when all counts are 0.
 
-- The three copies of each store (RocksDB, changelog, warehouse table) by fingerprint, while no record is processed.
+- The three copies of each store (RocksDB, changelog, warehouse table) by an audit, while no record is processed.
 - The contents of each table with Spark's own result from the file of flights.
 - The outputs with their sequence numbers, and the number of dead letters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT
+from holdfast.infra.sample_data.flights import FLIGHTS_WITHOUT_AIRCRAFT, read_flights, route_of
 from holdfast.infra.settings import Settings
-from holdfast.infra.warehouse.catalog import read_table
-from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed_count, committed_updates
-from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.serving.client import ProcessorClient
-from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
-from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed, updates_of
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.audits.comparison import Side
+from holdfast.processors.audits.stores import StoreAudit
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition
 
 if TYPE_CHECKING:
@@ -29,20 +27,6 @@ if TYPE_CHECKING:
 
 #: Processor -> number of dead letters that it must have produced.
 DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Fingerprints of the three copies of one store."""
-
-    store: Fingerprint
-    changelog: Fingerprint
-    warehouse: Fingerprint
-
-    @property
-    def mismatches(self) -> int:
-        """Number of copies that differ from the store, 0 to 2."""
-        return (self.changelog != self.store) + (self.warehouse != self.store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +38,8 @@ class ProcessorVerdict:
     differing: int
     #: Up to five keys that differ.
     examples: tuple[str, ...]
-    copies: Copies
+    #: Fingerprints of the three copies of its store.
+    copies: Mapping[Side, Fingerprint]
     outputs: SequenceCheck
     dead_letters: int
     dead_letters_expected: int
@@ -63,7 +48,7 @@ class ProcessorVerdict:
     def mismatches(self) -> int:
         """Mismatches of all comparisons of this processor."""
         letters = abs(self.dead_letters - self.dead_letters_expected)
-        return self.differing + self.copies.mismatches + self.outputs.mismatches + letters
+        return self.differing + len(set(self.copies.values())) - 1 + self.outputs.mismatches + letters
 
     def sentences(self) -> list[str]:
         """One sentence for each comparison with a mismatch."""
@@ -71,12 +56,9 @@ class ProcessorVerdict:
         if self.differing:
             shown = ", ".join(self.examples)
             found.append(f"{self.processor}: {self.differing} keys differ from Spark's result, such as {shown}")
-        if self.copies.mismatches:
-            copies = self.copies
-            found.append(
-                f"{self.processor}: store {copies.store.hex}, changelog {copies.changelog.hex}, "
-                f"warehouse {copies.warehouse.hex}"
-            )
+        if len(set(self.copies.values())) > 1:
+            copies = ", ".join(f"{side.value} {whole.hex}" for side, whole in self.copies.items())
+            found.append(f"{self.processor}: {copies}")
         if self.outputs.mismatches:
             found.append(f"{self.processor}: outputs {self.outputs}")
         if self.dead_letters != self.dead_letters_expected:
@@ -86,44 +68,45 @@ class ProcessorVerdict:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The comparisons of all processors."""
+def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
+    """Names and values for the printed table."""
+    shown: dict[str, str] = {}
+    for one in verdicts:
+        shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
+        shown[f"{one.processor}: store = changelog = warehouse"] = one.copies[Side.STORE].hex
+        shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
+        shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
+        shown[f"{one.processor}: dead letters"] = f"{one.dead_letters:,}"
+    return shown
 
-    processors: tuple[ProcessorVerdict, ...] = field(default_factory=tuple)
 
-    @property
-    def mismatches(self) -> int:
-        """Mismatches of all processors; 0 when the demo passes."""
-        return sum(one.mismatches for one in self.processors)
+def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
+    """Compute both results with Spark from the file of flights, and compare the tables with them key by key.
 
-    @property
-    def keys(self) -> int:
-        """Number of keys compared."""
-        return sum(one.keys for one in self.processors)
+    Raises:
+        holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
+    """
+    # imported here, so loading this module needs no JVM
+    from holdfast.assets.spark.flights import verify_flights
+    from holdfast.infra.spark.session import spark_session, stop_spark
+    from holdfast.processors.snapshots.names import table_name
 
-    @property
-    def outputs(self) -> int:
-        """Number of output records compared."""
-        return sum(one.outputs.records for one in self.processors)
+    session = spark_session(settings, app_name="holdfast-demo")
+    try:
+        return verify_flights(session, table_name)
+    finally:
+        stop_spark(session)
 
-    @property
-    def sentences(self) -> list[str]:
-        """One sentence for each comparison with a mismatch."""
-        return [sentence for one in self.processors for sentence in one.sentences()]
 
-    def figures(self) -> dict[str, str]:
-        """Names and values for the printed table."""
-        shown: dict[str, str] = {}
-        for one in self.processors:
-            shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
-            shown[f"{one.processor}: store = changelog = warehouse"] = one.copies.store.hex
-            shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
-            shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
-            shown[f"{one.processor}: dead letters"] = f"{one.dead_letters:,}"
-        shown["flights"] = f"{FLIGHTS:,}"
-        shown["mismatches"] = f"{self.mismatches}"
-        return shown
+def updates_expected() -> dict[str, Counter[str]]:
+    """Processor -> key -> number of updates that its output topic must hold: a plain count, without the engine."""
+    fleet: Counter[str] = Counter()
+    routes: Counter[str] = Counter()
+    for flight in read_flights():
+        routes[route_of(flight)] += 1
+        if flight["tailnum"] is not None:
+            fleet[flight["tailnum"]] += 1
+    return {"fleet": fleet, "routes": routes}
 
 
 def verify(
@@ -131,67 +114,37 @@ def verify(
     topics: Topics,
     definitions: Sequence[ProcessorDefinition],
     compared: Mapping[str, FlightsComparison],
-    updates: Mapping[str, Mapping[str, int]],
-) -> Verdict:
-    """Compare stores, changelogs, tables, outputs and dead letters of all processors.
+) -> tuple[ProcessorVerdict, ...]:
+    """Compare stores, changelogs, tables, outputs and dead letters of processors, which must have no lag.
 
-    Args:
-        settings: Locate the warehouse and the checkpoints.
-        topics: The cluster.
-        definitions: The processors; they must be idle, with no lag.
-        compared: Processor -> the comparison of its table with Spark's result.
-        updates: Processor -> key -> number of updates that its output topic must hold.
+    ``compared`` maps a processor to the comparison of its table with Spark's result.
     """
-    return Verdict(
-        tuple(_verify_one(settings, topics, one, compared[one.name], updates[one.name]) for one in definitions)
-    )
+    updates = updates_expected()
+    verdicts = []
+    with open_verbs(settings) as verbs:
+        for one in definitions:
+            topology, found = one.topology, compared[one.name]
+            letters = topology.dead_letter
+            (audit,) = verbs.audit(one.name, (), warehouse=True)
+            verdicts.append(
+                ProcessorVerdict(
+                    processor=one.name,
+                    keys=found.keys,
+                    differing=found.mismatches,
+                    examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
+                    copies=copies_of(audit),
+                    outputs=check_sequences(updates_of(committed(topics, topology.outputs[0].name)), updates[one.name]),
+                    dead_letters=0 if letters is None else sum(1 for _ in committed(topics, letters.name)),
+                    dead_letters_expected=DEAD_LETTERS.get(one.name, 0),
+                )
+            )
+    return tuple(verdicts)
 
 
-def _verify_one(
-    settings: Settings,
-    topics: Topics,
-    definition: ProcessorDefinition,
-    compared: FlightsComparison,
-    updates: Mapping[str, int],
-) -> ProcessorVerdict:
-    topology = definition.topology
-    store, changelog = topology.changelogs[0].store, topology.changelogs[0].topic.name
-    table = read_table(settings.paths, definition.name, store)
-    columns = {name: table.column(name).to_pylist() for name in ("key", "value")}
-    manifest = ProcessorClient(definition.name, "0", settings.paths).checkpoint()
-    outputs = check_sequences(committed_updates(topics, topology.outputs[0].name), updates)
-    return ProcessorVerdict(
-        processor=definition.name,
-        keys=compared.keys,
-        differing=compared.mismatches,
-        examples=tuple(str(row["message_key"]) for row in compared.examples[:5]),
-        copies=Copies(
-            store=store_fingerprint(manifest, store),
-            changelog=changelog_fingerprint(topics, changelog),
-            warehouse=fingerprint_of(zip(columns["key"], columns["value"], strict=True)),
-        ),
-        outputs=outputs,
-        dead_letters=0 if topology.dead_letter is None else committed_count(topics, topology.dead_letter.name),
-        dead_letters_expected=DEAD_LETTERS.get(definition.name, 0),
-    )
-
-
-def store_fingerprint(manifest: Mapping[str, Any], store: str) -> Fingerprint:
-    """The fingerprint of a store over all tasks in a checkpoint's manifest."""
-    found = Fingerprint()
-    for task in manifest["tasks"]:
-        found += fingerprint_checkpoint(Path(task["path"]), store)
-    return found
-
-
-def changelog_fingerprint(topics: Topics, topic: str) -> Fingerprint:
-    """The fingerprint of a changelog: the newest committed value of each key, without deleted keys."""
-    found = Fingerprint()
-    starts = topics.start_offsets(topic)
-    for partition, end in topics.settled_end_offsets(topic).items():
-        newest: dict[bytes, bytes | None] = {}
-        for record in read_range(topics.bootstrap, topic, partition, starts[partition], end):
-            if record.key is not None and record.key != META_KEY:
-                newest[record.key] = record.value
-        found += fingerprint_of((key, value) for key, value in newest.items() if value is not None)
-    return found
+def copies_of(audit: StoreAudit) -> dict[Side, Fingerprint]:
+    """The copies over all partitions; of a partition that was compared at two offsets, the newer one counts."""
+    found: dict[Side, dict[int, Fingerprint]] = {side: {} for side in Side}
+    for moment in reversed(audit.moments):
+        for side, whole in moment.wholes.items():
+            found[side][moment.partition] = whole
+    return {side: sum(wholes.values(), Fingerprint()) for side, wholes in found.items()}

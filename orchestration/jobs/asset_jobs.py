@@ -5,6 +5,8 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 import dagster as dg
@@ -16,54 +18,44 @@ COMPACTION_CHECKS = "compaction_checks"
 
 
 def _layers(*layers: str) -> dg.AssetSelection:
-    selection = dg.AssetSelection.tag("layer", layers[0])
-    for layer in layers[1:]:
-        selection = selection | dg.AssetSelection.tag("layer", layer)
-    return selection
+    # topics and broken definitions have these tags too, but Dagster cannot materialise them
+    return reduce(or_, (dg.AssetSelection.tag("layer", each) for each in layers)).materializable()
 
 
 #: One process and one step at a time, so a run starts Spark's JVM once.
-_ONE_PROCESS = dg.in_process_executor
+_asset_job = partial(dg.define_asset_job, executor_def=dg.in_process_executor)
 
-provision_and_deploy = dg.define_asset_job(
+provision_and_deploy = _asset_job(
     "provision_and_deploy",
-    # topics and broken definitions have these tags too, but Dagster cannot materialise them
-    selection=_layers(keys.CHANGELOGS, keys.PROCESSORS).materializable(),
+    _layers(keys.CHANGELOGS, keys.PROCESSORS),
     description="Create and repair the topics of every processor, then deploy it and wait until it processes every "
     "partition.",
-    executor_def=_ONE_PROCESS,
 )
 
-checkpoint_and_snapshot = dg.define_asset_job(
+checkpoint_and_snapshot = _asset_job(
     "checkpoint_and_snapshot",
-    selection=_layers(keys.STATE, keys.WAREHOUSE).materializable(),
+    _layers(keys.STATE, keys.WAREHOUSE),
     description="Checkpoint every store, compare it with its changelog, and publish it as a table version.",
-    executor_def=_ONE_PROCESS,
 )
 
-
-maintain_warehouse = dg.define_asset_job(
+maintain_warehouse = _asset_job(
     "maintain_warehouse",
-    selection=_layers(keys.MAINTENANCE).materializable(),
+    _layers(keys.MAINTENANCE),
     description="Maintain all warehouse tables: drop expired tags and versions, compact small files, delete files that "
     "no version uses.",
-    executor_def=_ONE_PROCESS,
 )
 
-
-orphan_checks = dg.define_asset_job(
+orphan_checks = _asset_job(
     "orphan_checks",
-    selection=dg.AssetSelection.checks_for_assets(keys.orphans_key()),
+    dg.AssetSelection.checks_for_assets(keys.orphans_key()),
     description="Find topics, groups, local state, checkpoints and tables that no registered store owns.",
-    executor_def=_ONE_PROCESS,
 )
 
 
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
     """The job that runs the compaction checks of these assets."""
-    return dg.define_asset_job(
+    return _asset_job(
         COMPACTION_CHECKS,
-        selection=dg.AssetSelection.checks(*checks),
+        dg.AssetSelection.checks(*checks),
         description="Check that every changelog is compacted with the configuration that state needs.",
-        executor_def=_ONE_PROCESS,
     )

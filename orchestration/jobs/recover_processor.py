@@ -5,6 +5,9 @@ Invariants:
     - Each run has its processor as a tag, so Dagster's queue never runs two for one processor at once.
 """
 
+from contextlib import suppress
+from dataclasses import replace
+
 import dagster as dg
 from pydantic import Field
 
@@ -13,7 +16,7 @@ from holdfast.assets.incidents import page_of
 from holdfast.assets.rollouts import deployed_rollout
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
@@ -40,13 +43,10 @@ class RecoverConfig(dg.Config):
 
 @dg.op(
     description="Diagnose the processor, fence its old process, repair it, verify. Each step is recorded on the "
-    "incident's timeline.",
+    "incident's timeline."
 )
 def recover_one(
-    context: dg.OpExecutionContext,
-    config: RecoverConfig,
-    cluster: ClusterResource,
-    lifecycle: LifecycleResource,
+    context: dg.OpExecutionContext, config: RecoverConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
     """Recover, then log an observation of the processor's asset."""
     incident_id = config.incident
@@ -70,11 +70,7 @@ def recover_one(
         dg.AssetObservation(
             keys.processor_key(config.processor),
             description=f"Incident {incident_id}: {result.outcome}. {result.reason}",
-            metadata={
-                **metadata,
-                "recovery_seconds": round(result.seconds, 3),
-                "recovery_attempts": result.attempts,
-            },
+            metadata={**metadata, "recovery_seconds": round(result.seconds, 3), "recovery_attempts": result.attempts},
         )
     )
 
@@ -86,34 +82,26 @@ def _recovered(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> RecoveryResult:
-    settings = load_settings()
+    settings, run_id = load_settings(), context.run.run_id
     try:
         rollout = deployed_rollout(processor, lambda name: find_processor(settings, name), cluster.topics(), lifecycle)
     except BrokerUnreachable as away:
-        return wait_for_broker(incident_id, lifecycle.world, context.run.run_id, away)
+        return wait_for_broker(incident_id, lifecycle.world, run_id, away)
+    policy = RecoveryPolicy(
+        limits=Limits(stuck_after_s=settings.stuck_after_s),
+        conditions=Conditions(lambda: cluster.topics().ping(), settings.paths.state),
+    )
+    with suppress(HoldfastError):  # a definition that cannot be imported: the stores are unknown
+        topology = find_processor(settings, processor).topology
+        stores = tuple(store.name for store in topology.stores)
+        policy = replace(policy, restorable=len(topology.changelogs) == len(stores), stores=stores)
     return recover(
         incident_id,
         rollout,
         lifecycle.world,
-        run_id=context.run.run_id,
-        policy=_policy(processor, settings, cluster),
+        run_id=run_id,
+        policy=policy,
         progress=lambda progress: context.log.debug(progress.sentence),
-    )
-
-
-def _policy(processor: str, settings: Settings, cluster: ClusterResource) -> RecoveryPolicy:
-    """Attempts and limits; the stores are unknown when the definition cannot be imported."""
-    limits = Limits(stuck_after_s=settings.stuck_after_s)
-    conditions = Conditions(lambda: cluster.topics().ping(), settings.paths.state)
-    try:
-        topology = find_processor(settings, processor).topology
-    except HoldfastError:
-        return RecoveryPolicy(limits=limits, conditions=conditions)
-    return RecoveryPolicy(
-        limits=limits,
-        conditions=conditions,
-        restorable=len(topology.changelogs) == len(topology.stores),
-        stores=tuple(store.name for store in topology.stores),
     )
 
 

@@ -23,10 +23,7 @@ class RehearseConfig(dg.Config):
     description="Restore one partition into a scratch folder, time it, compare it with the worker, update the checks."
 )
 def rehearse_one(
-    context: dg.OpExecutionContext,
-    config: RehearseConfig,
-    cluster: ClusterResource,
-    lifecycle: LifecycleResource,
+    context: dg.OpExecutionContext, config: RehearseConfig, cluster: ClusterResource, lifecycle: LifecycleResource
 ) -> None:
     """Rehearse; the run fails when the restored state differs from the worker's."""
     from holdfast.processors.lifecycle.health.rehearsal import as_document, choose

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -46,12 +46,12 @@ class Odd(Enum):
     CHANGELOG_WAREHOUSE = "changelog and warehouse"
     STORE_WAREHOUSE = "store and warehouse"
 
-
-_PAIRS = {
-    frozenset({Side.STORE, Side.CHANGELOG}): Odd.STORE_CHANGELOG,
-    frozenset({Side.CHANGELOG, Side.WAREHOUSE}): Odd.CHANGELOG_WAREHOUSE,
-    frozenset({Side.STORE, Side.WAREHOUSE}): Odd.STORE_WAREHOUSE,
-}
+    @property
+    def where(self) -> str:
+        """The copies that differ, as the end of a sentence."""
+        if self is Odd.ALL:
+            return "in all three"
+        return f"between {self.value}" if " and " in self.value else f"in the {self.value} only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,13 @@ class Copy(Protocol):
 
     def prints(self) -> BucketPrints:
         """The fingerprints of its 256 buckets."""
-        ...
 
     def entries(self, buckets: frozenset[int]) -> Mapping[bytes, Entry]:
         """Its keys in these buckets, with their values."""
-        ...
 
 
-class Superseded(Protocol):
-    """Finds keys with newer changelog records: compaction may have removed their older ones."""
-
-    def __call__(self, keys: Collection[bytes]) -> frozenset[bytes]:
-        """The keys among these that have a record after the moment."""
-        ...
+#: The keys among these that have a record after the moment: compaction may have removed their older ones.
+Superseded = Callable[[Collection[bytes]], frozenset[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,32 +133,14 @@ class Moment:
             return None
         copies = ", ".join(f"{side.value} is {_shown(found)}" for side, found in self.wholes.items())
         how = ", ".join(
-            f"{'1 key differs' if count == 1 else f'{count:,} keys differ'} {_MEANING[odd]}"
+            f"{'1 key differs' if count == 1 else f'{count:,} keys differ'} {odd.where}"
             for odd, count in self.odd.items()
         )
         return f"partition {self.partition} at offset {self.place.offset}: the {copies}: {how}"
 
 
-_MEANING = {
-    Odd.STORE: "in the store only",
-    Odd.CHANGELOG: "in the changelog only",
-    Odd.WAREHOUSE: "in the warehouse only",
-    Odd.ALL: "in all three",
-    Odd.STORE_CHANGELOG: "between store and changelog",
-    Odd.CHANGELOG_WAREHOUSE: "between changelog and warehouse",
-    Odd.STORE_WAREHOUSE: "between store and warehouse",
-}
-
-
 def compare_copies(partition: int, place: Place, copies: Mapping[Side, Copy], superseded: Superseded) -> Moment:
-    """Compare the copies of one moment, down to the keys where they differ.
-
-    Args:
-        partition: The partition's number.
-        place: The point in the changelog that all copies are at.
-        copies: Two or three copies.
-        superseded: Finds keys with newer changelog records.
-    """
+    """Compare two or three copies of one moment, which are all at ``place``, down to the keys where they differ."""
     prints = {side: copy.prints() for side, copy in copies.items()}
     odd: Counter[Odd] = Counter()
     by_bucket: Counter[int] = Counter()
@@ -199,7 +175,7 @@ def classify(entries: Mapping[Side, Entry]) -> Odd | None:
     if len(groups) < 2:
         return None
     if len(entries) == 2:
-        return _PAIRS[frozenset(entries)]
+        return Odd(" and ".join(side.value for side in Side if side in entries))
     alone = [sides[0] for sides in groups.values() if len(sides) == 1]
     return Odd(alone[0].value) if len(groups) == 2 else Odd.ALL
 

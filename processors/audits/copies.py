@@ -25,9 +25,7 @@ from holdfast.processors.audits.comparison import Entry, Place
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, in_buckets
 from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED
-
-#: The longest wait for the transaction markers of commits that Kafka already answered, seconds.
-MARKERS_WITHIN_S = 10.0
+from holdfast.processors.snapshots.gathering import MARKERS_WITHIN_S
 
 Config = Mapping[str, str | int | float | bool]
 
@@ -87,9 +85,7 @@ class StoreCopy:
 
     def entries(self, buckets: frozenset[int]) -> dict[bytes, Entry]:
         """The keys of these buckets, with their values."""
-        from holdfast.processors.engine.state.checkpoint_reader import (
-            iterate_checkpoint,  # RocksDB is for runs, not for loading
-        )
+        from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint  # RocksDB is for runs only
 
         pairs = iterate_checkpoint(self._path, self._store)
         return {key: Entry(tuple(values)) for key, values in in_buckets(pairs, buckets).items()}

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.processors.audits.comparison import Moment, Odd, Side
@@ -42,85 +42,87 @@ def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
             partitions[odd].add(moment.partition)
             keys[odd] += count
     steps: list[str] = []
-    for odd, repair in _IN_ORDER:
+    for odd in _IN_ORDER:
         if odd in partitions:
             where = sorted(partitions[odd])
             head = f"{keys[odd]:,} {'key' if keys[odd] == 1 else 'keys'} of partition {', '.join(map(str, where))}: "
-            steps.append(head + repair(subject, where, moments))
+            steps.append(head + _repair(odd, subject, where, moments))
     if steps:
         steps.append(f"Then audit again: {_audit(subject, warehouse=_has_warehouse(moments))}.")
     return tuple(steps)
 
 
-def _changelog(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    return (
-        f"store and warehouse agree, the changelog is wrong. {_recreate_changelog(subject)} The next snapshot is then "
-        "a full one, without a command."
-    )
+#: A changelog is repaired first, before any restore reads it.
+_IN_ORDER = (
+    *(Odd.CHANGELOG, Odd.ALL, Odd.STORE_CHANGELOG, Odd.STORE, Odd.WAREHOUSE),
+    *(Odd.CHANGELOG_WAREHOUSE, Odd.STORE_WAREHOUSE),
+)
 
 
-def _store(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    return (
-        f"changelog and warehouse agree, the store is wrong. Restore it: {_restore(subject, where)}. If another "
-        "program wrote these records to the changelog before the snapshot, first remove that program's right to write. "
-        f"After the restore, delete its keys: {_clear_key(subject)}."
-    )
+def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
+    """The repair of the keys that differ in this way, in these partitions."""
+    match odd:
+        case Odd.CHANGELOG:
+            return (
+                f"store and warehouse agree, the changelog is wrong. {_recreate_changelog(subject)} The next snapshot "
+                "is then a full one, without a command."
+            )
+        case Odd.STORE:
+            return (
+                f"changelog and warehouse agree, the store is wrong. Restore it: {_restore(subject, where)}. If "
+                "another program wrote these records to the changelog before the snapshot, first remove that "
+                f"program's right to write. After the restore, delete its keys: {_clear_key(subject)}."
+            )
+        case Odd.WAREHOUSE:
+            return (
+                f"store and changelog agree, the warehouse is wrong. {subject.full_snapshot}; that replaces all rows. "
+                "Find the other program that writes to the warehouse, and don't restore from the audited version."
+            )
+        case Odd.ALL:
+            return (
+                "no two copies agree, so none is known to be right. Don't restore. Rebuild the store from its source "
+                f"topics while the processor runs: {_backfill(subject, 'topic')}. If the topics no longer have their "
+                "oldest records, compare the differing keys by hand."
+            )
+        case Odd.STORE_CHANGELOG:
+            third = (
+                "The table is at other offsets, so it can't show which copy is wrong."
+                if _has_warehouse(moments)
+                else f"Two copies can't show which one is wrong; if there is a table, compare it, too: "
+                f"{_audit(subject, warehouse=True)}."
+            )
+            return (
+                f"store and changelog differ. {third} Otherwise the offsets and times of the differing keys show which "
+                "program wrote them. To rebuild a few keys, while their input is in the topic: "
+                f"{_clear_key(subject)}, then {_backfill(subject, 'topic')}. To repair all keys: if the processor "
+                f"wrote the records, the changelog is right: {_restore(subject, where)}. If another program wrote "
+                f"them, the store is right. {_recreate_changelog(subject)}"
+            )
+        case Odd.CHANGELOG_WAREHOUSE if set(where) <= _equal_owners(moments):
+            return (
+                "changelog and warehouse differ at the snapshot's offsets, store and changelog agree: the warehouse is "
+                f"wrong. {subject.full_snapshot}. Find the other program that writes to the warehouse."
+            )
+        case Odd.CHANGELOG_WAREHOUSE:
+            return (
+                "changelog and warehouse differ at the snapshot's offsets, and store and changelog were not compared, "
+                f"or differ. Make those two equal first. Then: {subject.full_snapshot}."
+            )
+        case Odd.STORE_WAREHOUSE:
+            return (
+                "store and warehouse differ. Compaction removed the changelog's records of these keys at these "
+                f"offsets. {subject.full_snapshot}, and audit immediately after it, before compaction runs again."
+            )
 
 
-def _warehouse(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    return (
-        f"store and changelog agree, the warehouse is wrong. {subject.full_snapshot}; that replaces all rows. Find the "
-        "other program that writes to the warehouse, and don't restore from the audited version."
-    )
-
-
-def _all(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    return (
-        "no two copies agree, so none is known to be right. Don't restore. Rebuild the store from its source topics "
-        f"while the processor runs: {_backfill(subject, 'topic')}. If the topics no longer have their oldest "
-        "records, compare the differing keys by hand."
-    )
-
-
-def _store_changelog(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    third = (
-        "The table is at other offsets, so it can't show which copy is wrong."
-        if _has_warehouse(moments)
-        else f"Two copies can't show which one is wrong; if there is a table, compare it, too: "
-        f"{_audit(subject, warehouse=True)}."
-    )
-    return (
-        f"store and changelog differ. {third} Otherwise the offsets and times of the differing keys show which program "
-        "wrote them. To rebuild a few keys, while their input is in the topic: "
-        f"{_clear_key(subject)}, then {_backfill(subject, 'topic')}. To repair all keys: if the processor wrote the "
-        f"records, the changelog is right: {_restore(subject, where)}. If another program wrote them, the store is "
-        f"right. {_recreate_changelog(subject)}"
-    )
-
-
-def _changelog_warehouse(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    equal = {
+def _equal_owners(moments: Sequence[Moment]) -> set[int]:
+    """The partitions in which store and changelog were compared and are equal."""
+    return {
         moment.partition
         for moment in moments
         if {Side.STORE, Side.CHANGELOG} <= moment.prints.keys()
         and not moment.odd.keys() & {Odd.STORE, Odd.CHANGELOG, Odd.ALL, Odd.STORE_CHANGELOG}
     }
-    if set(where) <= equal:
-        return (
-            "changelog and warehouse differ at the snapshot's offsets, store and changelog agree: the warehouse is "
-            f"wrong. {subject.full_snapshot}. Find the other program that writes to the warehouse."
-        )
-    return (
-        "changelog and warehouse differ at the snapshot's offsets, and store and changelog were not compared, or "
-        f"differ. Make those two equal first. Then: {subject.full_snapshot}."
-    )
-
-
-def _store_warehouse(subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    return (
-        "store and warehouse differ. Compaction removed the changelog's records of these keys at these offsets. "
-        f"{subject.full_snapshot}, and audit immediately after it, before compaction runs again."
-    )
 
 
 def _recreate_changelog(subject: Subject) -> str:
@@ -153,14 +155,3 @@ def _backfill(subject: Subject, source: str) -> str:
 
 def _audit(subject: Subject, *, warehouse: bool) -> str:
     return f"`holdfast audit {subject.processor} --store {subject.store}{' --warehouse' if warehouse else ''}`"
-
-
-_IN_ORDER: tuple[tuple[Odd, Callable[[Subject, Sequence[int], Sequence[Moment]], str]], ...] = (
-    (Odd.CHANGELOG, _changelog),
-    (Odd.ALL, _all),
-    (Odd.STORE_CHANGELOG, _store_changelog),
-    (Odd.STORE, _store),
-    (Odd.WAREHOUSE, _warehouse),
-    (Odd.CHANGELOG_WAREHOUSE, _changelog_warehouse),
-    (Odd.STORE_WAREHOUSE, _store_warehouse),
-)

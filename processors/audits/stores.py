@@ -7,8 +7,8 @@ Where A equals B in a partition, all three copies are one comparison.
 
 Invariants:
     - Copies are compared at one offset of one topic id, never at different ones.
-    - ``fold_changelog`` is plain Python over a dict and shares no code with the store: an error in one shows against
-      the other.
+    - ``ChangelogCopy`` folds in plain Python over a dict and shares no code with the store: an error in one shows
+      against the other.
     - A changelog partition with state that is in no checkpoint is reported; so is a partition of the table that can't
       be compared.
 """
@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.kafka.records import Partition, Record
+from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies
 from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Config, StoreCopy, Stray
 from holdfast.processors.audits.repair import Subject, repair_plan
 from holdfast.processors.audits.tables import Tabled
 from holdfast.processors.audits.telling import told_key, told_stray
-from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
@@ -71,18 +70,6 @@ class MeasuredPartition:
     def folded(self) -> Fingerprint:
         """The fingerprint of the folded changelog."""
         return self.moment.prints[Side.CHANGELOG].whole
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedPartition:
-    """One changelog partition, folded from ``start`` up to ``end`` (excluded)."""
-
-    partition: int
-    start: int
-    end: int
-    #: Data and meta records that were read.
-    records: int
-    fingerprint: Fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +229,17 @@ def measure(
             seen="none" if facts is None else facts.topic_id,
             expected=part.topic_id,
         )
-    size = sum(file.stat().st_size for file in part.path.rglob("*") if file.is_file())
     changelog = ChangelogCopy(topics, Partition(part.changelog, part.partition), part.offset, config)
     copies: dict[Side, Copy] = {Side.STORE: StoreCopy(part.path, store, part.place), Side.CHANGELOG: changelog}
     if tabled is not None and tabled.place(part.partition) == part.place:
         copies[Side.WAREHOUSE] = tabled.copy(part.partition)
     moment = compare_copies(part.partition, part.place, copies, changelog.superseded)
-    return MeasuredPartition(part, round(size / MIB, 3), moment, changelog.records, changelog.stray())
+    return MeasuredPartition(part, round(size_of(part.path) / MIB, 3), moment, changelog.records, changelog.stray())
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], config: Config) -> list[int]:
@@ -259,46 +250,8 @@ def uncovered(topics: Topics, changelog: str, parts: Sequence[StorePartition], c
     return [
         number
         for number, end in others.items()
-        if fingerprint_changelog(topics.bootstrap, changelog, number, end, config).fingerprint.count
+        if ChangelogCopy(topics, Partition(changelog, number), end, config).prints().whole.count
     ]
-
-
-def fold_changelog(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """The state that a changelog's records make: the newest value of each key, without deleted and meta keys."""
-    state: dict[bytes, bytes] = {}
-    for record in records:
-        if record.key is None or record.key == META_KEY:
-            continue
-        if record.value is None:
-            state.pop(record.key, None)
-        else:
-            state[record.key] = record.value
-    return state
-
-
-def fingerprint_changelog(
-    bootstrap: str,
-    topic: str,
-    partition: int,
-    end: int,
-    config: Mapping[str, str | int | float | bool] | None = None,
-) -> FoldedPartition:
-    """Fold one changelog partition from its beginning up to ``end``, committed records only.
-
-    Args:
-        bootstrap: Kafka's bootstrap servers.
-        topic: The changelog.
-        partition: The partition.
-        end: The offset to stop before; a checkpoint's changelog offset.
-        config: Security settings.
-
-    Raises:
-        AuditImpossible: The changelog's committed part ends before ``end``.
-        holdfast.infra.kafka.errors.KafkaFailed: It can't be read.
-    """
-    copy = ChangelogCopy(Topics(bootstrap, config), Partition(topic, partition), end, config or {})
-    found = copy.prints().whole
-    return FoldedPartition(partition, copy.start, end, copy.records, found)
 
 
 def document(audit: StoreAudit) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from holdfast.processors.snapshots.names import table_name
 if TYPE_CHECKING:
     from holdfast.infra.paths import Paths
     from holdfast.infra.settings import Settings
-    from holdfast.infra.warehouse.versions import TableVersion
+    from holdfast.infra.warehouse.versions import VersionReader
 
 
 class SnapshotUnknown(HoldfastError):
@@ -77,7 +77,7 @@ def subject_of(processor: str, store: str, changelog: str) -> Subject:
 class _Rows:
     """The rows of one partition; each iteration reads them again."""
 
-    def __init__(self, version: TableVersion, partition: int) -> None:
+    def __init__(self, version: VersionReader, partition: int) -> None:
         self._version, self._partition = version, partition
 
     def __iter__(self) -> Iterator[tuple[list[bytes], list[bytes]]]:

@@ -19,13 +19,9 @@ class MemoryPlan:
     """The shares of a worker's memory, in bytes.
 
     Attributes:
-        total: The limit of the process.
-        block_cache: RocksDB's block cache, shared by all tasks.
-        write_buffers: RocksDB's write buffers, all tasks together.
         overlay: Keys and values of uncommitted writes; above this share the worker commits early.
         state_cache: Values that were read or committed recently.
         fetched: Records that the client library fetched ahead. A restore and the inputs use it in turn.
-        queued: Records in the producer's queue.
     """
 
     total: int
@@ -38,11 +34,7 @@ class MemoryPlan:
 
 
 def plan_memory(total: int) -> MemoryPlan:
-    """The shares of a limit of ``total`` bytes for the process.
-
-    Raises:
-        MemoryTooSmall: The limit is below the smallest useful one.
-    """
+    """The shares of a limit of ``total`` bytes for the process; raises MemoryTooSmall."""
     check_memory_bound(total)
     shared = total - BASE_BYTES
     return MemoryPlan(

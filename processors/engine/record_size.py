@@ -23,11 +23,8 @@ class RecordTooLarge(HoldfastError):
 def record_limits(names: Iterable[str], facts: Mapping[str, TopicFacts], client_max: int | None) -> dict[str, int]:
     """By topic, the bytes that key, value and headers of one record may have together.
 
-    Args:
-        names: The topics that the processor writes to.
-        facts: Their configuration. ``max.message.bytes`` limits a compressed batch, so it bounds single records only
-            if the user set no limit for the client.
-        client_max: The producer's ``message.max.bytes``; None for librdkafka's default.
+    ``client_max`` is the producer's ``message.max.bytes``; None for librdkafka's default. The topic's
+    ``max.message.bytes`` limits a compressed batch, so it bounds single records only without a limit of the client.
     """
     limits = {}
     for name in names:

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,14 +33,14 @@ class TopicWorld(Protocol):
     def ping(self) -> int:
         """The number of brokers."""
 
-    def describe(self, names: list[str]) -> dict[str, TopicFacts]:
+    def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """The facts of those of the named topics that exist."""
 
     def create(self, spec: TopicSpec) -> bool:
         """Creates a topic; False if it exists already."""
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Sets configuration entries of a topic."""
+        """Sets configuration entries of a topic; others stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,7 @@ def resolve(
 ) -> dict[str, tuple[str, TopicSpec]]:
     """Each topic's role and its specification with all counts filled in: name -> (role, spec).
 
-    Args:
-        topology: The processor.
-        facts: The existing topics.
-        brokers: The number of brokers; None copies the replication of a new changelog from its inputs.
+    If ``brokers`` is None, a new changelog gets the replication of its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
     for spec in topology.inputs:
@@ -181,11 +178,7 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
-    """Applies all stages; applying a stage twice is harmless.
-
-    Raises:
-        TopicUnusable: The plan has a refusal; nothing was changed.
-    """
+    """Applies all stages; applying a stage twice is harmless. Raises TopicUnusable if the plan has a refusal."""
     decided.raise_refusals()
     for stage in decided.stages:
         match stage:
@@ -225,13 +218,9 @@ def check_before_start(
                 "`auto_create_topics=True`.",
                 cause={"changelog": "changelog-missing", "source topic": "source-missing"}.get(stage.role, ""),
                 topic=stage.spec.name,
-                store=_store_of(topology, stage.spec.name),
+                store=topology.store_of(stage.spec.name),
             )
     return ProvisionPlan(tuple(stage for stage in decided.stages if isinstance(stage, CreateTopic)), ())
-
-
-def _store_of(topology: Topology, topic: str) -> str | None:
-    return next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None)
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:
@@ -271,15 +260,10 @@ def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
 
 
 def _reasons(spec: TopicSpec, brokers: int | None) -> tuple[str, ...]:
-    copies = (
-        ()
-        if brokers is None or spec.replication is None
-        else (
-            f"replication {spec.replication}, {MIN_INSYNC} {spec.config.get(MIN_INSYNC)}: "
-            f"{durability(brokers, spec.replication).why}",
-        )
-    )
-    return (*copies, *_why(spec.config))
+    if brokers is None or spec.replication is None:
+        return _why(spec.config)
+    copies = f"replication {spec.replication}, {MIN_INSYNC} {spec.config.get(MIN_INSYNC)}"
+    return (f"{copies}: {durability(brokers, spec.replication).why}", *_why(spec.config))
 
 
 def _why(config: Mapping[str, str]) -> tuple[str, ...]:

@@ -15,21 +15,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.schema.types import StoreSchema
-
-__all__ = ["CHANGELOG_CONFIG", "ChangelogSpec", "StoreSpec", "Subtopology", "TopicSpec", "Topology"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
     """A store.
 
-    Attributes:
-        name: Its name, as its changelog and its local state know it.
-        inputs: The topics whose streams use it.
-        columns: One line for each column of a built-in aggregation.
-        schema: The typed columns of its table in the warehouse; None if it has none.
+    ``inputs`` are the topics whose streams use it. ``columns`` has one line for each column of a built-in aggregation.
+    ``schema`` has the typed columns of its table in the warehouse; None if it has none.
     """
 
     name: str
@@ -79,11 +73,17 @@ class Topology:
         """The changelog topic of a store; None without changelogs."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
 
+    def inputs_of(self, store: str) -> tuple[str, ...]:
+        """The input topics of a store; empty for an unknown one."""
+        return next((spec.inputs for spec in self.stores if spec.name == store), ())
+
+    def store_of(self, changelog: str) -> str | None:
+        """The store of a changelog topic; None for any other topic."""
+        return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
+
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
-        dead_letter = [] if self.dead_letter is None else [self.dead_letter]
-        specs = [*self.outputs, *dead_letter, *(changelog.topic for changelog in self.changelogs)]
-        return [spec.name for spec in specs]
+        return [spec.name for spec in self.topics()[len(self.inputs) :]]
 
     def subtopology_of(self, topic: str) -> Subtopology:
         """The subtopology that reads an input topic."""
@@ -98,7 +98,7 @@ class Topology:
         )
 
     def topics(self) -> tuple[TopicSpec, ...]:
-        """All topics that the processor reads or writes."""
+        """All topics that the processor reads or writes, inputs first."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
         return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 

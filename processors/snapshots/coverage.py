@@ -18,10 +18,7 @@ class MomentUnclear(HoldfastError):
 
 
 def seconds_of(moment: datetime | float) -> float:
-    """A moment as seconds since 1970.
-
-    Args:
-        moment: Those seconds, or a datetime with a zone.
+    """A moment, given as seconds since 1970 or as a datetime with a zone, as those seconds.
 
     Raises:
         MomentUnclear: A datetime without a zone, or another type.
@@ -49,12 +46,7 @@ def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
 
 
 def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> SnapshotManifest:
-    """The oldest snapshot whose covered span contains this moment.
-
-    Args:
-        manifests: The published snapshots of the table.
-        at: Seconds since 1970.
-        table: The table's name, for the error.
+    """The oldest of a table's published snapshots whose covered span contains ``at`` (seconds since 1970).
 
     Raises:
         NotCovered: No span contains it; the message names the covered spans.

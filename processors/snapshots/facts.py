@@ -91,12 +91,7 @@ class SnapshotFacts:
 
 
 def points_of(checkpoints: Sequence[Mapping[str, Any]], store: str) -> tuple[StorePoint, ...]:
-    """The newest checkpoint of each partition of a store, ordered by partition.
-
-    Args:
-        checkpoints: Manifests of the workers' checkpoints, newest first.
-        store: The store.
-    """
+    """The newest checkpoint of each partition of a store, ordered by partition; ``checkpoints`` are newest first."""
     found: dict[int, StorePoint] = {}
     for checkpoint in checkpoints:
         for task in checkpoint["tasks"]:

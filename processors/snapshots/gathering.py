@@ -15,10 +15,7 @@ MARKERS_WITHIN_S = 10.0
 def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> ChangelogNow | None:
     """The current changelog; None when the topic does not exist.
 
-    Args:
-        topics: Kafka.
-        topic: The changelog.
-        upto: Partition -> the offset up to which transactions are awaited, at most ``MARKERS_WITHIN_S``.
+    ``upto`` has by partition the offset up to which transactions are awaited, at most ``MARKERS_WITHIN_S``.
 
     Raises:
         KafkaFailed: Kafka does not answer.

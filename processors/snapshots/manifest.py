@@ -11,10 +11,10 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import FormatUnknown
@@ -121,15 +121,11 @@ class SnapshotManifest:
         return sum(part.quarantined for part in self.partitions)
 
     def encode(self) -> str:
-        """The manifest as one line of JSON."""
-        fields = {name: getattr(self, name) for name in _FIELDS}
-        parts = [
-            {name: getattr(part, name) for name in _NUMBERS}
-            | {"topic_id": part.topic_id, "fingerprint": part.fingerprint.hex}
-            | {"inputs": dict(part.inputs), "sources": dict(part.sources)}
-            for part in self.partitions
-        ]
-        return json.dumps({"version": MANIFEST_VERSION, **fields, "partitions": parts}, separators=(",", ":"))
+        """The manifest as one line of JSON; a fingerprint is its text form."""
+        document = msgspec.to_builtins(self)
+        for part, written in zip(self.partitions, document["partitions"], strict=True):
+            written["fingerprint"] = part.fingerprint.hex
+        return msgspec.json.encode({"version": MANIFEST_VERSION, **document}).decode()
 
     @staticmethod
     def decode(text: str) -> SnapshotManifest:
@@ -140,8 +136,8 @@ class SnapshotManifest:
             ManifestDamaged: The text is not a manifest.
         """
         try:
-            fields = json.loads(text)
-            version = int(fields["version"])
+            document = msgspec.json.decode(text)
+            version = int(document["version"])
         except (ValueError, KeyError, TypeError) as failure:
             raise _damaged(f"it is {text[:60]!r}") from failure
         if version != MANIFEST_VERSION:
@@ -151,49 +147,15 @@ class SnapshotManifest:
                 version=version,
             )
         try:
-            return _manifest(fields)
+            for part in document["partitions"]:
+                count, xor, total = part["fingerprint"].split("-")
+                part["fingerprint"] = Fingerprint(int(count), int(xor, 16), int(total, 16))
+            manifest = msgspec.convert(document, SnapshotManifest, from_attributes=True)
+            if manifest.source not in SOURCES:
+                raise ValueError(f"source {manifest.source!r}")
         except (ValueError, KeyError, TypeError, AttributeError) as failure:
             raise _damaged(f"a field is missing or of another kind: {failure!r}") from failure
-
-
-_FIELDS = (
-    *("snapshot_id", "processor", "store", "table", "source", "base", "why", "taken_at"),
-    *("code_version", "state_format", "schema_version", "topic", "generation", "covers_from"),
-)
-_NUMBERS = ("partition", "log_start", "start", "end", "records", "tombstones", "live_keys", "quarantined")
-
-
-def _manifest(fields: Mapping[str, Any]) -> SnapshotManifest:
-    if fields["source"] not in SOURCES:
-        raise ValueError(f"source {fields['source']!r}")
-    base = fields["base"]
-    texts = ("snapshot_id", "processor", "store", "table", "source", "why", "code_version", "state_format", "topic")
-    return SnapshotManifest(
-        **{name: _text(fields[name]) for name in texts},
-        base=None if base is None else _text(base),
-        taken_at=float(fields["taken_at"]),
-        covers_from=float(fields["covers_from"]),
-        schema_version=int(fields["schema_version"]),
-        generation=int(fields["generation"]),
-        partitions=tuple(_partition(part) for part in fields["partitions"]),
-    )
-
-
-def _partition(part: Mapping[str, Any]) -> PartitionManifest:
-    count, xor, total = _text(part["fingerprint"]).split("-")
-    return PartitionManifest(
-        **{name: int(part[name]) for name in _NUMBERS},
-        topic_id=_text(part["topic_id"]),
-        fingerprint=Fingerprint(int(count), int(xor, 16), int(total, 16)),
-        inputs={str(name): int(offset) for name, offset in part["inputs"].items()},
-        sources={str(name): _text(topic_id) for name, topic_id in part["sources"].items()},
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, not {value!r}")
-    return value
+        return manifest
 
 
 def _damaged(why: str) -> ManifestDamaged:

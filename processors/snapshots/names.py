@@ -25,7 +25,6 @@ QUARANTINE_SUFFIX = "_quarantine"
 SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
 #: Suffixes that a store's name must not end with: another store's tables and views use them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
-VIEW_SUFFIXES = (SCD2_SUFFIX, FEED_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
 
 

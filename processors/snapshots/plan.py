@@ -141,11 +141,8 @@ def plan_snapshot(
 def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, ended: float) -> None:
     """Refuse a read whose changelog did not stay as the plan found it.
 
-    Args:
-        plan: The plan whose offsets were read.
-        after: The changelog after the read; None when the topic is gone.
-        began: The start of the read, wall-clock seconds since 1970.
-        ended: The end of the read, wall-clock seconds since 1970.
+    ``after`` is the changelog after the read, None when the topic is gone. The read ``began`` and ``ended`` at these
+    wall-clock seconds since 1970.
 
     Raises:
         ChangelogMoved: It was truncated or recreated, or compaction may have removed records before they were read.

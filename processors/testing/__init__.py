@@ -1,4 +1,4 @@
-"""Kafka in memory, virtual time and failing disks, for tests of processors and simulations of the engine."""
+"""Kafka in memory and virtual time, for tests of processors; the simulation of the engine builds on them."""
 
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.infra.kafka.errors import KafkaFailed
@@ -13,6 +13,7 @@ from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.network import Network
+from holdfast.processors.testing.process import Process
 from holdfast.processors.testing.transactions import TransactionCoordinator
 
 #: Kafka's default of ``message.timestamp.after.max.ms`` since version 4.0 (KIP-1030).
@@ -29,12 +30,7 @@ class Topic:
 
 
 class Broker:
-    """The data of a cluster.
-
-    Args:
-        clock: Virtual time.
-        network: The fate of requests.
-    """
+    """The data of a cluster, with virtual time and a network that decides the fate of requests."""
 
     def __init__(self, clock: VirtualClock, network: Network) -> None:
         self.clock = clock
@@ -62,20 +58,42 @@ class Broker:
         for group in self.groups.values():
             group.committed = {part: offset for part, offset in group.committed.items() if part.topic != name}
 
-    def log(self, partition: Partition) -> PartitionLog:
-        """The log of a partition.
+    def topic(self, name: str, partition: int = 0) -> Topic:
+        """A topic with this partition.
 
         Raises:
-            KafkaFailed: The partition does not exist.
+            KafkaFailed: The topic or the partition does not exist.
         """
-        topic = self.topics.get(partition.topic)
-        if topic is None or not 0 <= partition.number < len(topic.logs):
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= partition < len(topic.logs):
             raise KafkaFailed(
-                f"Topic {partition.topic} can't be read: partition {partition.number} is not there.",
+                f"Topic {name} can't be read: partition {partition} is missing.",
                 action="Create the topic, or correct its name.",
-                topic=partition.topic,
+                topic=name,
             )
-        return topic.logs[partition.number]
+        return topic
+
+    def log(self, partition: Partition) -> PartitionLog:
+        """The log of a partition; raises KafkaFailed if it does not exist."""
+        return self.topic(*partition).logs[partition.number]
+
+    def passes(
+        self,
+        process: Process,
+        holds: Callable[[], bool],
+        timeout_s: float,
+        *,
+        every_s: float = 0.05,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Lets the time of a process pass until ``holds`` returns true; False when it does not within the timeout."""
+        deadline = self.clock.monotonic() + timeout_s
+        while not holds():
+            if self.clock.monotonic() >= deadline:
+                return False
+            process.sleep(every_s)
+            meanwhile()
+        return True
 
     def facts(self, name: str) -> TopicFacts | None:
         """A topic as ``describe`` returns it; None if it does not exist."""

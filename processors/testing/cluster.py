@@ -17,13 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
 from holdfast.infra.settings import CheckpointSettings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.testing.broker import Broker, Topic
+from holdfast.processors.engine.runtime.ports import TopicView
+from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.consumers import InMemoryMember, InMemoryReplayer
 from holdfast.processors.testing.groups import SESSION_TIMEOUT_S
@@ -36,11 +37,10 @@ if TYPE_CHECKING:
 
 #: ``run`` ends after this many virtual seconds without a message.
 QUIET_S = 3.0
-_LOOK_EVERY_S = 0.25
 
 
 class ClusterView:
-    """One process's connection to the cluster; implements ``runtime.ports.Cluster``."""
+    """One process's connection to the cluster, with the interface ``runtime.ports.Cluster``."""
 
     bootstrap = "in-memory"
 
@@ -50,15 +50,12 @@ class ClusterView:
         self.clock = broker.clock
 
     def topics(self, timeout_s: float = 20.0) -> InMemoryTopics:
-        """An administrative client."""
         return InMemoryTopics(self._broker, self._process, timeout_s)
 
     def group_consumer(self, group: str) -> InMemoryMember:
-        """A new group member."""
         return InMemoryMember(self._broker, self._process, group)
 
     def changelog_consumer(self) -> InMemoryReplayer:
-        """A new reader of changelogs."""
         return InMemoryReplayer(self._broker, self._process)
 
     @property
@@ -71,8 +68,8 @@ class ClusterView:
         return InMemoryProducer(self._broker, self._process, transactional_id)
 
 
-class InMemoryTopics:
-    """The administrative client (``TopicView``); BrokerUnreachable after ``timeout_s`` without a broker."""
+class InMemoryTopics(TopicView):
+    """The administrative client; BrokerUnreachable after ``timeout_s`` without a broker."""
 
     def __init__(self, broker: Broker, process: Process, timeout_s: float) -> None:
         self._broker = broker
@@ -80,62 +77,43 @@ class InMemoryTopics:
         self._timeout_s = timeout_s
 
     def ping(self) -> int:
-        """The number of brokers."""
         self._await_answer("ping")
         return 1
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """The facts of those of the named topics that exist."""
         self._await_answer("describe")
         facts = {name: self._broker.facts(name) for name in names}
         return {name: known for name, known in facts.items() if known is not None}
 
     def create(self, spec: TopicSpec) -> bool:
-        """Creates a topic; False if it exists."""
         self._await_answer("create")
         return self._broker.create(spec.name, spec.partitions or 1, spec.config)
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Sets configuration entries of a topic."""
         self._await_answer("alter")
-        self._topic(name).config.update(config)
+        self._broker.topic(name).config.update(config)
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """By partition, the last stable offset if ``committed``, otherwise the high watermark."""
         self._await_answer("end_offsets")
-        logs = self._topic(topic).logs
+        logs = self._broker.topic(topic).logs
         return {number: log.last_stable if committed else log.end for number, log in enumerate(logs)}
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        """By partition, the first offset."""
         self._await_answer("start_offsets")
-        return {number: log.start for number, log in enumerate(self._topic(topic).logs)}
+        return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def group_shares(self, group: str) -> GroupShares | None:
-        """The partitions of each member; None during a rebalance."""
         self._await_answer("group_shares")
         return self._broker.group(group).told()
 
-    def _topic(self, name: str) -> Topic:
-        topic = self._broker.topics.get(name)
-        if topic is None:
-            raise KafkaFailed(
-                f"Topic {name} can't be read: it is not there.",
-                action="Create the topic, or correct its name.",
-                topic=name,
-            )
-        return topic
-
     def _await_answer(self, request: str) -> None:
         self._process.point(request)
-        deadline = self._broker.clock.monotonic() + self._timeout_s
-        while not self._broker.network.brokers_up:
-            if self._broker.clock.monotonic() >= deadline:
-                raise BrokerUnreachable(
-                    f"No answer from Kafka within {self._timeout_s:g} s.",
-                    action="Check that the broker runs and that address, security settings and network are right.",
-                )
-            self._process.sleep(_LOOK_EVERY_S)
+        network = self._broker.network
+        if not self._broker.passes(self._process, lambda: network.brokers_up, self._timeout_s, every_s=0.25):
+            raise BrokerUnreachable(
+                f"No answer from Kafka within {self._timeout_s:g} s.",
+                action="Check that the broker runs and that address, security settings and network are right.",
+            )
 
 
 class ForeignTransaction:
@@ -154,11 +132,11 @@ class ForeignTransaction:
         return self._broker.append(partition, key, value, 0, None, self._producer_id)
 
     def commit(self) -> None:
-        """Commits the transaction."""
+        """Releases the records to readers."""
         self._broker.transactions.end(self._id, self._epoch, commit=True)
 
     def abort(self) -> None:
-        """Aborts the transaction."""
+        """Ends it; its records are never read."""
         self._broker.transactions.end(self._id, self._epoch, commit=False)
 
 

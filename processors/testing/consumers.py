@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Partition
-from holdfast.processors.engine.runtime.ports import OnPartitions
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, GroupMember, OnPartitions
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.groups import Group, Member
 from holdfast.processors.testing.log import Entry
@@ -16,11 +17,10 @@ from holdfast.processors.testing.process import Process
 #: The timeouts of the real consumer, in seconds.
 LOOKUP_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.05
 
 
-class InMemoryMember:
-    """A group member; implements ``runtime.ports.GroupMember``."""
+class InMemoryMember(GroupMember):
+    """A group member."""
 
     def __init__(self, broker: Broker, process: Process, group: str) -> None:
         self._broker = broker
@@ -36,14 +36,12 @@ class InMemoryMember:
     def subscribe(
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
-        """Joins the group."""
         self._topics = tuple(topics)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         self._process.point("subscribe")
         self._member = self._group.join(self._process, self._topics)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
-        """Serves rebalances, then returns readable records."""
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
@@ -53,38 +51,33 @@ class InMemoryMember:
 
     @property
     def brokers_down_s(self) -> float:
-        """Seconds without any broker."""
         return 0.0 if self._down_since is None else self._broker.clock.monotonic() - self._down_since
 
     def broker_answered(self) -> None:
-        """Called after another client got an answer from a broker."""
         self._down_since = None
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """Committed offsets, after pending transactions have ended."""
         self._process.point("committed:before")
-        deadline = self._broker.clock.monotonic() + LOOKUP_TIMEOUT_S
-        while not self._broker.network.brokers_up or self._group.has_pending(partitions):
-            if self._broker.clock.monotonic() >= deadline:
-                raise BrokerUnreachable(
-                    f"The committed offsets of {len(partitions)} partitions could not be read in time.",
-                    action="Start the broker; processing then continues at the committed offsets.",
-                )
-            self._process.sleep(_LOOK_EVERY_S)
+
+        def settled() -> bool:
+            return self._broker.network.brokers_up and not self._group.has_pending(partitions)
+
+        if not self._broker.passes(self._process, settled, LOOKUP_TIMEOUT_S):
+            raise BrokerUnreachable(
+                f"The committed offsets of {len(partitions)} partitions could not be read in time.",
+                action="Start the broker; processing then continues at the committed offsets.",
+            )
         found = {partition: self._group.committed.get(partition) for partition in partitions}
         self._process.point("committed:after")
         return found
 
     def pause(self, partitions: Sequence[Partition]) -> None:
-        """Stops fetching partitions."""
         self._paused.update(partitions)
 
     def resume(self, partitions: Sequence[Partition]) -> None:
-        """Fetches partitions again."""
         self._paused.difference_update(partitions)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Continues reading at an offset."""
         member = self._member
         if member is None or partition not in member.owned:
             raise KafkaFailed(
@@ -96,26 +89,22 @@ class InMemoryMember:
         self._positions[partition] = offset
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The high watermark of the last fetch; None before the first."""
         return self._ends.get(partition)
 
     def group_metadata(self) -> GroupMetadata:
-        """Group, member id and generation, as this member knows them."""
         member = self._member
         if member is None or member.generation < 0 or member.learned:
             raise MembershipLost(
-                "This worker is not a member of its consumer group any more.",
+                "This worker is no longer a member of its consumer group.",
                 action="Nothing is lost: it joins again, and the records are processed by their new owner.",
             )
         return self._group, member.member_id, member.generation
 
     @property
     def member_id(self) -> str | None:
-        """The member id; None outside of the group."""
         return None if self._member is None else self._member.member_id
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commits offsets without a transaction."""
         self._process.point("commit_offsets:before")
         _, member_id, generation = self.group_metadata()
         fate = self._broker.network.fate(self._process.name, "commit_offsets")
@@ -130,10 +119,8 @@ class InMemoryMember:
                 )
             self._group.committed.update(offsets)
         if fate is Fate.DELAYED:
-            late = dict(offsets)
-            self._broker.clock.call_later(
-                self._broker.network.delay_s, lambda: self._commit_late(late, member_id, generation)
-            )
+            late = partial(self._commit_late, dict(offsets), member_id, generation)
+            self._broker.clock.call_later(self._broker.network.delay_s, late)
         if not up or fate is not Fate.OK:
             self._process.sleep(COMMIT_TIMEOUT_S)
             raise OutcomeUnknown(
@@ -230,7 +217,7 @@ class InMemoryMember:
                 break
             if partition.topic not in self._broker.topics:
                 raise TopicUnusable(
-                    f"Input topic {partition.topic} is not there.",
+                    f"Input topic {partition.topic} is missing.",
                     action="Create the topic, or let Holdfast create it (auto_create_topics=True).",
                     topic=partition.topic,
                 )
@@ -250,8 +237,8 @@ class InMemoryMember:
         return batches
 
 
-class InMemoryReplayer:
-    """A reader of changelogs; implements ``runtime.ports.ChangelogReplayer``."""
+class InMemoryReplayer(ChangelogReplayer):
+    """A reader of changelogs."""
 
     def __init__(self, broker: Broker, process: Process) -> None:
         self._broker = broker
@@ -260,17 +247,14 @@ class InMemoryReplayer:
         self._positions: dict[Partition, int] = {}
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Sets the partitions to read, with their first offsets."""
         self._starts = dict(starts)
         self._positions = {}
 
     def drop(self, partitions: Sequence[Partition]) -> None:
-        """Stops reading partitions."""
         for partition in partitions:
             self._starts.pop(partition, None)
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Committed records, and the last stable offset of each partition that was read to its end."""
         self._process.point("replay")
         batches, ends = self._look(records_max)
         if not batches and timeout_s > 0:
@@ -278,11 +262,10 @@ class InMemoryReplayer:
         return batches, ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offsets, control records counted; no entry for a partition before its first record."""
         return {partition: self._positions[partition] for partition in partitions if partition in self._positions}
 
     def close(self) -> None:
-        """Does nothing."""
+        pass
 
     def _look(self, records_max: int) -> tuple[list[Batch], dict[Partition, int]]:
         batches: list[Batch] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, OutcomeUnknown, TransactionAborted
 from holdfast.infra.kafka.records import GroupMetadata, Headers, Partition
+from holdfast.processors.engine.runtime.ports import TransactionProducer
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.network import Fate
@@ -32,8 +33,8 @@ class _Queued:
     on_delivered: Callable[[int], None] | None
 
 
-class InMemoryProducer:
-    """A producer; implements ``runtime.ports.TransactionProducer``."""
+class InMemoryProducer(TransactionProducer):
+    """A transactional producer, or a plain one without an id."""
 
     def __init__(self, broker: Broker, process: Process, transactional_id: str | None) -> None:
         self._broker = broker
@@ -45,7 +46,6 @@ class InMemoryProducer:
         self.on_wait: Callable[[], None] = lambda: None
 
     def init(self, timeout_s: float) -> None:
-        """Registers the transactional id: fences a former producer and aborts its open transaction."""
         if self._id is None:
             return
         self._process.point("init:before")
@@ -83,7 +83,6 @@ class InMemoryProducer:
         headers: Headers = None,
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
-        """Queues one record; refuses with TypeError or UnicodeEncodeError what the client library refuses."""
         key, value = _taken("key", key), _taken("value", value)
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         self._queue.append(_Queued(place, key, value, timestamp_ms, headers, on_delivered))
@@ -98,7 +97,6 @@ class InMemoryProducer:
         timestamps: Sequence[int] | None = None,
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
-        """Queues many records of one topic, given as parallel lists."""
         raises = self._broker.network.fate(self._process.name, "queue") is Fate.RAISES
         for index, (value, key) in enumerate(zip(values, keys, strict=True)):
             if raises and index == len(values) // 2:
@@ -119,7 +117,6 @@ class InMemoryProducer:
             self._deliver()
 
     def flush(self, timeout_s: float) -> None:
-        """Sends all queued records and waits for their acknowledgements."""
         self._process.point("flush:before")
         fate = self._broker.network.fate(self._process.name, "produce") if self._queue else Fate.OK
         if fate in (Fate.LOST, Fate.DELAYED):
@@ -143,7 +140,6 @@ class InMemoryProducer:
         self._process.point("flush:after")
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Adds offsets to the transaction; the coordinator checks the group's generation."""
         self._process.point("send_offsets:before")
         group, member_id, generation = metadata
         sent = dict(offsets)
@@ -162,7 +158,6 @@ class InMemoryProducer:
         self._process.point("commit:after")
 
     def abort(self) -> None:
-        """Aborts the transaction and drops queued records."""
         self._process.point("abort:before")
         self._queue.clear()
         sent, self._sent = self._sent, False
@@ -182,12 +177,12 @@ class InMemoryProducer:
             self._broker.clock.call_later(self._broker.network.delay_s, lambda: _quietly(effect))
         if fate in (Fate.LOST, Fate.DELAYED):
             self._unanswered(ANSWER_TIMEOUT_S, name)
-        deadline = self._broker.clock.monotonic() + ANSWER_TIMEOUT_S
-        while not (self._broker.network.brokers_up and effect()):
-            if self._broker.clock.monotonic() >= deadline:
-                self._unanswered(0.0, name)
-            self._process.sleep(_LOOK_EVERY_S)
-            self.on_wait()
+
+        def done() -> bool:
+            return self._broker.network.brokers_up and effect()
+
+        if not self._broker.passes(self._process, done, ANSWER_TIMEOUT_S, meanwhile=self.on_wait):
+            self._unanswered(0.0, name)
         between()
         if fate is Fate.REPLY_LOST:
             self._unanswered(ANSWER_TIMEOUT_S, name)

@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import load_settings
-from holdfast.infra.warehouse.versions import TableVersion, table_version
+from holdfast.infra.warehouse.versions import VersionReader, table_version
 from holdfast.processors.audits.comparison import Copy, Odd, Place, Side, compare_copies
 from holdfast.processors.audits.copies import ChangelogCopy, StoreCopy, TableCopy
 from holdfast.processors.engine.state.fingerprint import Fingerprint
@@ -36,7 +36,7 @@ ALL_THREE = "all three, one key differs"
 class Rows:
     """The rows of one partition of a table, each time anew; ``spoilt``: but for one key's value."""
 
-    def __init__(self, version: TableVersion, partition: int, *, spoilt: bool = False) -> None:
+    def __init__(self, version: VersionReader, partition: int, *, spoilt: bool = False) -> None:
         self._version, self._partition, self._spoilt = version, partition, spoilt
 
     def __iter__(self) -> Iterator[tuple[list[bytes], list[bytes]]]:
@@ -111,7 +111,7 @@ class AuditBench:
             Side.WAREHOUSE: TableCopy(Rows(self._version(), number)),
         }
 
-    def _version(self) -> TableVersion:
+    def _version(self) -> VersionReader:
         return table_version(self._settings.paths, NAMESPACE, STORE)
 
     def _place(self, number: int) -> Place:

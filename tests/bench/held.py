@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.audits.stores import fingerprint_changelog
+from holdfast.processors.audits.copies import ChangelogCopy
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.rocksdb import StateReader
 from tests.bench.measured import RunWrong
@@ -32,7 +33,8 @@ def check_state(work: Work, keys: int, slot: str = "*") -> None:
                 reader.close()
 
     topic, held, expected = topology.changelogs[0].topic.name, fingerprint_of(rows()), Fingerprint()
-    for number, end in Topics(work.bootstrap).settled_end_offsets(topic, SETTLE_S).items():
-        expected += fingerprint_changelog(work.bootstrap, topic, number, end, {}).fingerprint
+    topics = Topics(work.bootstrap)
+    for number, end in topics.settled_end_offsets(topic, SETTLE_S).items():
+        expected += ChangelogCopy(topics, Partition(topic, number), end, {}).prints().whole
     if held != expected or held.count != keys:
         raise RunWrong(f"the state of {work.group} is {held.hex}, its changelog is {expected.hex}")

@@ -54,7 +54,7 @@ def main() -> None:
             for measured in (_loading, _ticks, _pages, _topics):
                 print(json.dumps(measured(settings, fleet), indent=2), flush=True)
         finally:
-            local.stop_webserver(settings)
+            local.stop(settings, local.WEBSERVER)
             fleet.stop()
             registry.close()
 

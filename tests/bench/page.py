@@ -29,23 +29,23 @@ of the same stream where a table says so: rates are rates. Figures are medians u
 #: What a reader has to know of a scenario, beside its title.
 ABOUT = {
     snapshots.SCENARIO.name: """\
-CPU is of the whole tree of processes (Python, the JVM, Python workers), without the broker's; rows are the table's
-keys, or the changelog's records where it is read; `JVM MiB` is the driver's peak until then. *To a typed table* is
-from the source to an Iceberg table of the same six columns, and the work differs: the state reader's store is Spark's
-own RocksDB with the values in Spark's row format, so nothing is parsed; ours are JSON of about 95 bytes, parsed and
-checked against the model, and the changelog is folded, too. Parsing alone (`from_json` of six fields, measured apart)
-takes 3 to 4 µs of CPU a row, as much as all that the reader does where it loads RocksDB's files as they are; where it
-has to replay changelog checkpoints, it does more. A snapshot that is full or incremental is all of it: history,
-table, audit, manifest, tags. Until a JVM is warm, each snapshot costs less than the one before, twenty and more of
-them long; `cold` is the first of all.
+CPU is of the whole tree of processes (Python, the JVM, Python workers), without the broker. Rows are the keys of the
+table, or the records of the changelog where it is read. `JVM MiB` is the peak of the driver until then. *To a typed
+table* is from the source to an Iceberg table of the same six columns. The work differs: the state reader's store is
+Spark's own RocksDB with the values in Spark's row format, so nothing is parsed. Ours are JSON of about 95 bytes, parsed
+and checked against the model, and the changelog is folded, too. Parsing alone (`from_json` of six fields, measured
+apart) takes 3 to 4 µs of CPU a row. That is as much as all that the reader does where it loads RocksDB's files as they
+are. Where the reader has to replay changelog checkpoints, it does more. A full or an incremental snapshot includes
+history, table, audit, manifest and tags. Until a JVM is warm, each snapshot costs less than the one before; this lasts
+for twenty snapshots and more. `cold` is the first of all.
 """,
 }
 
 
 def page(results: Results, cores: int) -> str:
     """The whole page."""
-    anew = "`make bench` measures anew; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
-    parts = ["# Benchmarks\n", f"{HOW}\n{anew}"]
+    again = "`make bench` measures again; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
+    parts = ["# Benchmarks\n", f"{HOW}\n{again}"]
     parts += ["## Goals\n", _goals(results, cores)]
     if results.wrong:
         parts += ["Runs that do not count:\n", "\n".join(f"- {told}" for told in results.wrong) + "\n"]

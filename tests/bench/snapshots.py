@@ -44,7 +44,7 @@ from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.spark.session import spark_session, stop_spark
 from holdfast.processors.audits.comparison import Place
 from holdfast.processors.engine.schema.models import schema_of
-from holdfast.processors.engine.state.fingerprint import Fingerprint, pair_hash
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.facts import SnapshotFacts, StorePoint
 from holdfast.processors.snapshots.gathering import changelog_now
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
@@ -54,6 +54,7 @@ from tests.bench.scenario import Place as Bench
 from tests.bench.scenario import Scenario, run_alone
 from tests.bench.seeding import fill
 from tests.bench.warehouse_data import AIRPORTS, PARTITIONS, STORE, TWICE_EVERY, Data, key_of, value_of
+from tests.bucketing import pair_hash
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MASK = (1 << 64) - 1

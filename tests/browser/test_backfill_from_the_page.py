@@ -78,8 +78,8 @@ def url(operated: Operated) -> Iterator[str]:
         webserver = local.start_webserver(operated.settings)
         spark.result()
     yield webserver
-    local.stop_webserver(operated.settings)
-    local.stop_daemon(operated.settings)
+    local.stop(operated.settings, local.WEBSERVER)
+    local.stop(operated.settings, local.DAEMON)
     stop_server(operated.settings)
 
 

@@ -18,7 +18,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 @pytest.fixture(scope="module")
 def url(settings: Settings) -> Iterator[str]:
     yield local.start_webserver(settings)
-    local.stop_webserver(settings)
+    local.stop(settings, local.WEBSERVER)
 
 
 def test_the_lineage_shows_the_whole_path(page: Page, url: str) -> None:

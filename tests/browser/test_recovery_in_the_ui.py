@@ -24,8 +24,8 @@ WORKING = "working"
 def url(operated: Operated) -> Iterator[str]:
     local.start_daemon(operated.settings)
     yield local.start_webserver(operated.settings)
-    local.stop_webserver(operated.settings)
-    local.stop_daemon(operated.settings)
+    local.stop(operated.settings, local.WEBSERVER)
+    local.stop(operated.settings, local.DAEMON)
 
 
 @pytest.mark.thorough

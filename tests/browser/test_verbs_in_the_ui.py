@@ -21,8 +21,8 @@ RUN_MS = 180_000
 def url(operated: Operated) -> Iterator[str]:
     local.start_daemon(operated.settings)
     yield local.start_webserver(operated.settings)
-    local.stop_webserver(operated.settings)
-    local.stop_daemon(operated.settings)
+    local.stop(operated.settings, local.WEBSERVER)
+    local.stop(operated.settings, local.DAEMON)
 
 
 def launch(page: Page, url: str, job: str, op: str, **config: object) -> None:

@@ -12,8 +12,8 @@ from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.rocksdb import RocksDatabases, StateReader, export
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.disk import SimulatedDisk
 from holdfast.processors.testing.process import InlineProcess
+from tests.simulation.disk import SimulatedDisk
 
 LASTING = ("rocksdb", "simulated")
 

@@ -29,7 +29,8 @@ def location_of(jobs: Path) -> dict[str, object]:
 def launch(settings: Settings, jobs: Path, job: str, processor: str) -> str:
     """Put a run of one processor into the queue; its id.
 
-    The command loads the jobs' location only, in this process: a process of its own takes seconds to import Dagster.
+    The command runs in this process, because a process of its own takes seconds to import Dagster. It loads the jobs'
+    location only, in a code server that it ends.
     """
     workspace = jobs.with_suffix(".yaml")
     workspace.write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))

@@ -13,16 +13,15 @@ from confluent_kafka import Producer
 
 from holdfast.assets import keys
 from holdfast.assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH, provisioned
-from holdfast.assets.checks import COMPACTION
+from holdfast.assets.compaction_check import COMPACTION
 from holdfast.assets.factory import build_processor
-from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import build_resources
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.audits.copies import AuditImpossible
-from holdfast.processors.audits.stores import fingerprint_changelog
+from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
 from holdfast.processors.lifecycle.health.compaction import judge_compaction
@@ -198,13 +197,16 @@ def test_the_audit_folds_committed_records_up_to_an_offset(broker: str, unique: 
     producer.flush(30)
     producer.abort_transaction(30)
 
+    def folded_to(end: int) -> ChangelogCopy:
+        return ChangelogCopy(Topics(broker), Partition(topic, 0), end, {})
+
     end = Topics(broker).settled_end_offsets(topic)[0]
-    folded = fingerprint_changelog(broker, topic, 0, end)
-    assert folded.fingerprint == fingerprint_of([(b"a", b"2")])
+    folded = folded_to(end)
+    assert folded.prints().whole == fingerprint_of([(b"a", b"2")])
     assert folded.records == 5
-    assert fingerprint_changelog(broker, topic, 0, 2).fingerprint == fingerprint_of([(b"a", b"1"), (b"b", b"1")])
+    assert folded_to(2).prints().whole == fingerprint_of([(b"a", b"1"), (b"b", b"1")])
     with pytest.raises(AuditImpossible) as refused:
-        fingerprint_changelog(broker, topic, 0, end + 1)
+        folded_to(end + 1)
     assert refused.value.fields["seen"] == end
 
 

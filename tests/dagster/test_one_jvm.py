@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.infra.process import end_group
 from holdfast.orchestration.definitions import EXECUTOR, defs
 
 PATIENCE_S = 400.0
@@ -29,16 +30,18 @@ def start_run(tmp_path):
         "TEST_HOLD": str(tmp_path / "hold"),
         "TEST_REACHED": str(tmp_path / "reached"),
     }
-    command = [sys.executable, "-m", "dagster", "asset", "materialize", "--select", "*"]
+    what = ["--select", "*", "-m", "tests.dagster.two_tables"]
+    command = [sys.executable, "-m", "dagster", "asset", "materialize", *what]
     with (tmp_path / "run.log").open("wb") as log:
-        return subprocess.Popen([*command, "-m", "tests.dagster.two_tables"], env=environment, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 @pytest.fixture
 def run(tmp_path):
     process = start_run(tmp_path)
     yield process
-    process.kill()
+    # the run, its JVM, and the `tail` of its output
+    end_group(process.pid, timeout_s=0.0)
     process.wait(60)
 
 
@@ -48,7 +51,8 @@ def held_run(tmp_path):
     (tmp_path / "hold").touch()
     process = start_run(tmp_path)
     yield process
-    process.kill()
+    # the run, its JVM, and the `tail` of its output
+    end_group(process.pid, timeout_s=0.0)
     process.wait(60)
 
 

@@ -12,7 +12,7 @@ from holdfast.assets.orphans import ALL_OWNED
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.jobs.archive_orphans import OrphansConfig
+from holdfast.orchestration.jobs.lifecycle_verbs import CleanConfig
 from tests.operating import Operated
 
 
@@ -73,36 +73,37 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
 def archived_then_deleted_by_the_job(
     operated: Operated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dry run, refused without the hash, archived with it; seen by the check; deleted once no grace is left."""
+    """Dry run, archived; seen by the check; deleted once no grace is left, and only with the hash."""
     topic, only = f"{operated.group}-old-changelog", ["topic"]
     shown = launched(operated, only=only)
-    assert not launched(operated, only=only, dry_run=False, ok=False)
-    assert launched(operated, only=only, dry_run=False, confirm=shown["plan"])["steps"] == 2
+    assert shown["stages"] == 2
+    launched(operated, only=only, dry_run=False, confirm=shown["plan"])
     found = {each["name"]: each for each in listed(capsys)["orphans"]}
     assert found[topic]["archived_at"] is not None
     assert found[topic]["deletable_from"] > found[topic]["archived_at"]
     assert "archived 20" in (checked(operated).description or "")
 
-    assert cli.main(["orphans", "plan", "--only", topic]) == 0
+    assert cli.main(["explain", "clean", "--only", topic]) == 0
     assert "can be deleted from" in capsys.readouterr().out
     monkeypatch.setenv("HOLDFAST_ORPHAN_GRACE_DAYS", "0")
-    assert cli.main(["orphans", "plan", "--only", topic, "--json"]) == 2
+    assert not launched(operated, only=only, dry_run=False, ok=False)
+    assert cli.main(["plan", "clean", "--only", topic, "--json"]) == 2
     plan = json.loads(capsys.readouterr().out)
     assert plan["destructive"]
-    assert cli.main(["orphans", "apply", "--only", topic, "--confirm", "0" * 12]) == 3
-    assert cli.main(["orphans", "apply", "--only", topic, "--confirm", plan["hash"]]) == 0
+    assert cli.main(["apply", "clean", "--only", topic, "--plan", "0" * 12]) == 3
+    assert cli.main(["apply", "clean", "--only", topic, "--plan", plan["hash"]]) == 0
     assert operated.topics.describe([topic]) == {}
-    assert cli.main(["orphans", "put-back", topic]) == 0
+    assert cli.main(["apply", "put-back", topic]) == 0
     assert operated.topics.describe([topic])
-    assert cli.main(["orphans", "put-back", topic]) == 3
-    assert cli.main(["orphans", "plan", "--only", "no-such-orphan"]) == 64
+    assert cli.main(["apply", "put-back", topic]) == 3
+    assert cli.main(["plan", "clean", "--only", "no-such-orphan"]) == 3
 
 
 def launched(
     operated: Operated, *, only: list[str], dry_run: bool = True, confirm: str = "", ok: bool = True
 ) -> dict[str, Any]:
     job = build_definitions(operated.settings).resolve_job_def("archive_orphans")
-    config = OrphansConfig(dry_run=dry_run, confirm=confirm, only=only)
+    config = CleanConfig(dry_run=dry_run, confirm=confirm, only=only)
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
             dg.RunConfig(ops={"archive_one": config}), instance=instance, raise_on_error=False

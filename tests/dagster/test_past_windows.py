@@ -15,7 +15,6 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, SnapshotSettings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
-from holdfast.processors.audits.stores import fold_changelog
 from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.snapshots.names import time_tag
@@ -23,6 +22,7 @@ from tests.dagster import test_assets_state as proved
 from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns
 from tests.dagster.test_assets_state import feed, group, wait_processed
 from tests.dagster.test_snapshot_assets import Control
+from tests.folding import fold_changelog
 
 __all__ = ["group", "settings"]
 
@@ -37,7 +37,7 @@ from pathlib import Path
 import confluent_kafka
 
 import holdfast.infra.kafka.producer
-import holdfast.processors.engine.serving.checkpoint
+import holdfast.processors.engine.serving.local_checkpoints
 
 
 class Clock:
@@ -56,7 +56,7 @@ class OfThen(confluent_kafka.Producer):
 clock = Clock()
 if "holdfast.processors" in sys.orig_argv:
     holdfast.infra.kafka.producer.Producer = OfThen
-    holdfast.processors.engine.serving.checkpoint.time = clock
+    holdfast.processors.engine.serving.local_checkpoints.time = clock
 """
 
 

@@ -77,7 +77,7 @@ def settings(
     monkeypatch.setattr(local, "PROJECT", tmp_path)
     yield settings
     (tmp_path / "release").touch()
-    local.stop_daemon(settings)
+    local.stop(settings, local.DAEMON)
 
 
 def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(

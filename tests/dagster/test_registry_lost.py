@@ -48,7 +48,7 @@ def test_a_lost_registry_is_made_anew_from_what_runs_and_recovery_goes_on(operat
         told = [each for each in tick("topics_watched").asset_events if each.check_name == REGISTERED]
         assert [(each.asset_key, each.passed) for each in told] == [(keys.processor_key(operated.group), False)]
         assert f"{operated.group} was adopted from its programs as version {was.code_version}" in told[0].description
-        assert "Nothing has to be done" in told[0].description
+        assert "No action is needed" in told[0].description
         instance.report_runless_asset_event(told[0])
 
         registry = open_registry(operated.settings)

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.assets.checks import COMPACTION, compaction_results
+from holdfast.assets.compaction_check import COMPACTION, compaction_results
 from holdfast.assets.rehearsals import RESTORE_REHEARSED
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions

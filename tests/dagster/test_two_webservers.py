@@ -23,4 +23,4 @@ def test_two_that_start_at_once_do_not_take_each_other_for_themselves(tmp_path: 
         assert [None if each is None else each.url for each in running] == urls
     finally:
         for settings in homes:
-            local.stop_webserver(settings)
+            local.stop(settings, local.WEBSERVER)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from holdfast.assets.checks import IMPORTABLE
+from holdfast.assets.factory import IMPORTABLE
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
 

@@ -40,7 +40,7 @@ def changelog_lost(it: Exercise) -> None:
     it.green(it.changelog_asset, CONFIG_MATCHES)
     it.broken()
     it.topics.delete(it.changelog)
-    it.says(it.changelog_asset, CONFIG_MATCHES, "is not there", "apply backfill")
+    it.says(it.changelog_asset, CONFIG_MATCHES, "is missing", "apply backfill")
     it.red_since(it.processor_asset, WORKING, it.broke_at, "What to do: holdfast apply backfill")
     it.act("apply", "backfill", it.name, "--store", STORE, "--from", "local", "--yes")
     it.mended()

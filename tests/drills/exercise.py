@@ -22,7 +22,6 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.audits.stores import fold_changelog
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
@@ -30,6 +29,7 @@ from tests.drills.dagster_answers import Evaluation
 from tests.drills.drill_results import Result
 from tests.drills.home import Home, Told
 from tests.drills.patience import PATIENCE_S, wait_for
+from tests.folding import fold_changelog
 from tests.operating import PARTITIONS
 
 KEYS = 10
@@ -275,7 +275,7 @@ class Exercise:
         assert self.logged() == expected
         (outputs or self.outputs_are)(expected)
         with self.home.verbs() as verbs:
-            assert [each.differences for each in verbs.audit(self.name, (), {})] == [()]
+            assert [each.differences for each in verbs.audit(self.name, ())] == [()]
         self.result.exact(sum(expected.values()))
 
     def outputs_are(self, expected: dict[str, int]) -> None:

@@ -29,7 +29,7 @@ def stopped(it: Exercise) -> None:
     it.begin()
     it.broken()
     os.kill(it.pid, signal.SIGSTOP)
-    it.says(it.processor_asset, WORKING, "no sign of life")
+    it.says(it.processor_asset, WORKING, "no heartbeat")
     it.mended()
     it.exact()
 

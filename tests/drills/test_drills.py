@@ -41,11 +41,14 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
     state = tmp_path / "home" / "state"
     state.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(state)], check=True)
-    home = start_home(tmp_path, {drill.name: drill.definition.format(group=drill.name)})
     try:
-        run(drill, home)
+        home = start_home(tmp_path, {drill.name: drill.definition.format(group=drill.name)})
+        try:
+            run(drill, home)
+        finally:
+            home.stop()
     finally:
-        home.stop()
+        subprocess.run(["umount", "--lazy", str(state)], check=True)  # without mounts of its own, it would stay
 
 
 def run(drill: Drill, home: Home) -> None:

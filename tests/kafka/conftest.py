@@ -42,6 +42,30 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"waited {PATIENCE_S:g} s for: {what}")
 
 
+class PageReader(ProcessorClient):
+    """A client that also reads the pages of probes and of Prometheus."""
+
+    def healthy(self, timeout_s: float = 2.0) -> bool:
+        """Whether the worker answers ``/health`` and its loop is alive."""
+        answer = self._get("/health", timeout_s)
+        return answer is not None and answer.is_success
+
+    def ready(self, timeout_s: float = 2.0) -> tuple[bool, str]:
+        """Whether the worker is ready (``/ready``), and if not, the reason."""
+        answer = self._get("/ready", timeout_s)
+        if answer is None:
+            return False, "it doesn't answer"
+        try:
+            return answer.is_success, str(answer.json().get("reason", ""))
+        except (ValueError, AttributeError):
+            return False, f"it answered {answer.status_code}"
+
+    def metrics(self, timeout_s: float = 2.0) -> str | None:
+        """The worker's ``/metrics`` in Prometheus' text format; None when the worker does not answer."""
+        answer = self._get("/metrics", timeout_s)
+        return answer.text if answer is not None and answer.is_success else None
+
+
 @dataclass
 class Stream:
     """One counting application: input, output, store and their content."""
@@ -230,8 +254,8 @@ class Worker:
         return self
 
     @property
-    def client(self) -> ProcessorClient:
-        return ProcessorClient(self.stream.group, self.slot, self.paths)
+    def client(self) -> PageReader:
+        return PageReader(self.stream.group, self.slot, self.paths)
 
     def wait_running(self) -> Worker:
         wait_for(self._running, f"worker {self.slot} to run; its log ends: {self.tail()}")

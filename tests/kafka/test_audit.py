@@ -49,7 +49,7 @@ def partitions_of(pairs: Pairs) -> dict[str, int]:
 
 
 def audited(operated: Operated, *, warehouse: bool = True) -> StoreAudit:
-    (audit,) = operated.verbs.audit(operated.group, (), {}, warehouse=warehouse)
+    (audit,) = operated.verbs.audit(operated.group, (), warehouse=warehouse)
     return audit
 
 

@@ -21,12 +21,12 @@ from holdfast.infra.kafka.broker import (
     BrokerDidNotStart,
     EmbeddedBroker,
     PortTaken,
+    answers_metadata,
     embedded_broker,
     running_broker,
 )
 from holdfast.infra.kafka.client import bootstrap_servers
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.infra.kafka.readiness import answers_metadata
 from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
 from tests.brokers import OWN_HEAP_MB

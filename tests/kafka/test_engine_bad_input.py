@@ -11,11 +11,11 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine import required_topics
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.state.errors import StateFolderTaken, StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 
 
 def test_an_unreachable_broker_is_named(tmp_path):

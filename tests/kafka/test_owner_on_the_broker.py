@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong
-from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 from tests.kafka.conftest import Stream, Worker
 
 KEYS = [b"k%d" % number for number in range(10)]
@@ -258,7 +258,7 @@ def test_a_store_takes_over_what_another_group_has_built(
         one.client.adopt("counts", other, {0: upto[0] - 2})
     with pytest.raises(CommandWrong, match="does not exist"):
         one.client.adopt("counts", other + "s", upto)
-    with pytest.raises(CommandWrong, match=f"ends at {upto[0]}; expected"):
+    with pytest.raises(CommandWrong, match=f"ends at offset {upto[0]}; expected"):
         one.client.adopt("counts", other, {0: upto[0] + 1})
     with pytest.raises(CommandWrong, match="store counts itself"):
         one.client.adopt("counts", f"{stream.group}-counts-changelog", upto)

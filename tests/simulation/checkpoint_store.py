@@ -11,8 +11,8 @@ from random import Random
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, Place
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.testing.disk import content_of, files_of
-from holdfast.processors.testing.objects import SimulatedObjects
+from tests.simulation.disk import content_of, files_of
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.verifier import InvariantBroken
 
 #: The topic id of a changelog that is gone.
@@ -108,7 +108,7 @@ def forge(store: SimulatedObjects, check: CheckpointCheck, random: Random, numbe
         return
     content = content_of({file.name: store.objects[file.object] for file in manifest.files})
     stores = {
-        name: replace(at, topic_id=FORMER_TOPIC, offset=at.offset + random.randint(0, 30))
+        name: at._replace(topic_id=FORMER_TOPIC, offset=at.offset + random.randint(0, 30))
         for name, at in manifest.meta.stores.items()
     }
     meta = replace(manifest.meta, stores=stores)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.testing.disk import Damage
 from holdfast.processors.testing.network import Fate
-from holdfast.processors.testing.simulation import SimulatedProcess, Step
 from tests.simulation.checkpoint_store import damage, forge
+from tests.simulation.disk import Damage
 from tests.simulation.schedule import AIM_PATIENCE, Fault, Kind
+from tests.simulation.scheduler import SimulatedProcess, Step
 from tests.simulation.workload import GROUP, INPUT
 from tests.simulation.world import Machine, World
 

@@ -21,10 +21,10 @@ import structlog
 
 from holdfast.infra.database.registry import Registry
 from holdfast.processors.engine.commands import sweep
-from holdfast.processors.testing.simulation import signals_kept
 from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import LifecycleWorld, quiet, virtual_time
 from tests.simulation.schedule import draw_schedule
+from tests.simulation.scheduler import signals_kept
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import tuned
 

@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.errors import StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, items_of
 from holdfast.processors.testing.cluster import InMemoryTopics
-from holdfast.processors.testing.simulation import SimulatedProcess
+from tests.simulation.scheduler import SimulatedProcess
 
 if TYPE_CHECKING:
     from tests.simulation.lifecycle_world import LifecycleWorld
@@ -227,7 +227,7 @@ class SimulatedClient(ProcessorClient):
         answer = self._done_by(worker, pages[page], timeout_s, only_reads=True)
         return answer if answer is not None and answer.is_success else None
 
-    def _request(self, page: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+    def _send(self, method: str, page: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
         self._process.point(f"http:{page}:before")
         program = self._world.programs.get(self._name)
         worker = None if program is None else program.worker
@@ -319,9 +319,6 @@ class PeekHolding:
     def open(self, path: Path) -> _Opened:
         return _Opened(self._databases.open(path))
 
-    def close(self, readable: Any) -> None:
-        readable.database.close()
-
 
 class _Opened:
     def __init__(self, database: Database) -> None:
@@ -336,3 +333,6 @@ class _Opened:
 
     def size_bytes(self) -> int:
         return self.database.size_bytes()
+
+    def close(self) -> None:
+        self.database.close()

@@ -10,9 +10,9 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Keys, Prefix, Selection
 from holdfast.processors.lifecycle.plans.stages import ClearKeys
-from holdfast.processors.testing.simulation import SimulatedProcess
 from tests.simulation.lifecycle_tables import Snapshot
 from tests.simulation.lifecycle_world import LifecycleWorld
+from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 

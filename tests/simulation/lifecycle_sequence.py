@@ -37,7 +37,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Stop,
 )
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, SetPositions
-from holdfast.processors.testing.disk import content_of
+from tests.simulation.disk import content_of
 from tests.simulation.lifecycle_model import Fault, Model
 from tests.simulation.lifecycle_world import LifecycleWorld, Operator, Shown
 from tests.simulation.verifier import InvariantBroken

@@ -12,10 +12,10 @@ from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Rows, StoreTable, StoreVersion
+from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, Rows, StoreTable, StoreVersion
 from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import snapshot_tag, table_name
-from holdfast.processors.testing.simulation import SimulatedProcess
+from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import GROUP, INPUT, Message
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Snapshot:
     effective: Mapping[tuple[str, int], Sequence[Message]]
 
 
-class SimulatedTables(NoTables):
+class SimulatedTables:
     """The snapshots that were taken (``processors.lifecycle.plans.warehouse_facts.Tables``)."""
 
     def __init__(self, world: LifecycleWorld) -> None:
@@ -57,6 +57,10 @@ class SimulatedTables(NoTables):
             tags = (snapshot_tag(manifest.snapshot_id),)
             versions.append(StoreVersion(each.number, tags, each is self.taken[-1], 0.0, 1, manifest))
         return StoreTable(table_name(processor, store), tuple(versions))
+
+    def other_table(self, name: str) -> OtherTable:
+        """The warehouse holds snapshots only."""
+        raise LookupError(f"the simulated warehouse has no table {name}")
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
         """See ``Tables.store_rows``: a row at a time, so that loading has many places to die at."""

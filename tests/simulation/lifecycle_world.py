@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,7 +30,7 @@ from holdfast.processors.lifecycle.deploy.releases import Code
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Done, Executor, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Executor, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
@@ -47,10 +46,8 @@ from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
-from holdfast.processors.testing.disk import SimulatedDisk
 from holdfast.processors.testing.network import Network
-from holdfast.processors.testing.objects import SimulatedObjects
-from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, Step
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.lifecycle_machine import (
     OperatorsTime,
     OperatorsTopics,
@@ -61,7 +58,9 @@ from tests.simulation.lifecycle_machine import (
     SimulatedDeployer,
 )
 from tests.simulation.lifecycle_tables import Loading, SimulatedTables, held_by_owners
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.schedule import Schedule
+from tests.simulation.scheduler import SimulatedProcess, Simulation, Step
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, draw_workload
 
@@ -285,18 +284,16 @@ class Operator:
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on":
-                with_clock = {"holder": self.holder, "clock": self._now}
-                return Shown(begun, applying.resume(record, self.execution(), self.journal, **with_clock), True)
+                applier = Applier(self.execution(), self.journal, "ada", self.holder, clock=self._now)
+                return Shown(begun, applier.resume(record), True)
         plan = self.plan(request)
         shown(plan)
         if isinstance(plan.verdict, Refused):
             return Shown(plan, None, False)
         now = self.plan(request)
         applying.check_shown(now, plan.hash, self.journal, sure=True)
-        done = applying.apply(
-            now, self.execution(), self.journal, who="ada", holder=self.holder, clock=self._now, tell=self._tell
-        )
-        return Shown(now, done, False)
+        applier = Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now)
+        return Shown(now, applier.apply(now), False)
 
     def recover(self) -> None:
         """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
@@ -316,10 +313,11 @@ class Operator:
             topics=self.topics,
             runner=DeployedProcessors(self.acting, self._rollout, "ada", lambda name: (CODE, self._shape())),
             owners=self.owners,
-            local=_Folders(self._folders),
+            local=self._folders,
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
+            orphans=lambda: _no_orphans,
         )
 
         def execute(processor: str, stage: Stage, tell: Tell) -> Done:
@@ -374,30 +372,15 @@ class Operator:
         return LocalFolders(databases, self._world.state_dir, processor, tasks, PeekHolding(databases))
 
 
-class _Folders:
-    """See ``orchestration.verbs._Folders``."""
-
-    def __init__(self, of: Callable[[str], LocalFolders]) -> None:
-        self._of = of
-
-    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).set_aside(tasks, name)
-
-    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
-        return self._of(processor).delete_aside(tasks, name)
-
-
 @contextmanager
-def _beating(
-    world: LifecycleWorld, apply_id: int, journal: Any, holder: Holder, clock: Callable[[], datetime]
-) -> Iterator[None]:
+def _beating(world: LifecycleWorld, applier: Applier, apply_id: int) -> Iterator[None]:
     """As an operator's own thread does, for as long as he lives."""
-    process = next(each for each in world.simulation.processes if each.name == holder.name)
+    process = next(each for each in world.simulation.processes if each.name == applier.holder.name)
     ended = False
 
     def beat() -> None:
         if not (ended or process.ended or process.frozen):
-            world.registry.journal.beat_apply(apply_id, holder.name, clock())
+            world.registry.journal.beat_apply(apply_id, applier.holder.name, applier.clock())
             world.clock.call_later(BEAT_S, beat)
 
     world.clock.call_later(BEAT_S, beat)
@@ -411,14 +394,14 @@ def _beating(
 def virtual_time(world: LifecycleWorld) -> Iterator[None]:
     """Who waits in the lifecycle's own modules waits in virtual time."""
     modules: tuple[Any, ...] = (deployment, serving, applying, running)
-    former, beating = [module.time for module in modules], applying._beating
+    former, beating = [module.time for module in modules], Applier._beating
     for module in modules:
         module.time = OperatorsTime(world)
-    applying._beating = partial(_beating, world)
+    Applier._beating = lambda applier, apply_id: _beating(world, applier, apply_id)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        applying._beating = beating
+        Applier._beating = beating  # type: ignore[method-assign]
         for module, real in zip(modules, former, strict=True):
             module.time = real
 
@@ -428,6 +411,10 @@ def quiet(schedule: Schedule) -> Schedule:
     chosen: dict[str, Any] = {"exactly_once": True, "dead_letters": False, "aggregated": False, "faults": ()}
     patience = {"retention_s": 86_400.0, "standby_replicas": 0, "store_step_s": min(schedule.store_step_s, 0.01)}
     return replace(schedule, **chosen, **patience)
+
+
+def _no_orphans(stage: Stage) -> Done:
+    raise AssertionError(f"no operator here asks for {stage.says}")
 
 
 def _no_shadows(processor: str, stage: Stage, tell: Tell) -> Done:

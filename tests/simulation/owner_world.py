@@ -25,15 +25,16 @@ from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.task import TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.testing.simulation import signals_kept
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import Schedule, draw_schedule
+from tests.simulation.scheduler import signals_kept
 from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
 from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World, tuned
 
 #: A command is done within so many virtual seconds, whatever strikes.
 COMMAND_S = 900.0
+ENDED = (TicketPhase.DONE, TicketPhase.FAILED)
 
 
 class OwnerWorld(World):
@@ -170,13 +171,13 @@ class OwnerWorld(World):
         def over() -> bool:
             if all(one is not worker for _, one in self.workers()):
                 return True
-            return bool(refused) or (bool(begun) and begun[0].ended) or self.clock.monotonic() >= gone
+            return bool(refused) or (bool(begun) and begun[0].phase in ENDED) or self.clock.monotonic() >= gone
 
         self._until(over, COMMAND_S, "liveness")
         if begun and begun[0].error is not None:
             self.failed.append(begun[0].error["message"])
         self.failed += refused
-        if not (begun and begun[0].ended):
+        if not (begun and begun[0].phase in ENDED):
             self.rest(0.5)
         return begun[0] if begun else None
 

@@ -23,7 +23,7 @@ from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state import coherence
+from holdfast.processors.engine.state import coherence, restore_start
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing.consumers import InMemoryReplayer
@@ -277,7 +277,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 
 def _old_state_trusted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(coherence, "RETENTION_PART_SAFE", 1e9)
+    patch.setattr(restore_start, "RETENTION_PART_SAFE", 1e9)
 
 
 def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,7 @@ def _standby_reads_uncommitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _standby_counts_as_complete(patch: pytest.MonkeyPatch) -> None:
-    def plan(task: Task, store: TaskStore, facts: Any, looked_at: float) -> coherence.RestorePlan:
+    def plan(task: Task, store: TaskStore, facts: Any, looked_at: float) -> restore_start.RestorePlan:
         if task.meta.stores:
             task.meta = replace(task.meta, complete_at=looked_at)
         return original(task, store, facts, looked_at)
@@ -358,11 +358,11 @@ BUGS = (
     Planted("a refused commit counts as done", _refusal_is_success),
     Planted("work is committed after an exception that nobody knows", _commit_after_any_failure),
     Planted("times that a topic refuses are sent", _times_unchecked),
-    Planted("work goes on with revoked partitions", _revoked_goes_on),
+    Planted("work continues with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),
     *(Planted(name, plant) for name, plant in PLANTS.items()),
-    Planted("a standby goes on writing after its promotion", _standby_outlives_promotion),
+    Planted("a standby continues to write after its promotion", _standby_outlives_promotion),
     Planted("a standby reads uncommitted records", _standby_reads_uncommitted),
     Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
 )

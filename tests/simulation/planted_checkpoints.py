@@ -16,7 +16,7 @@ from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.upload import Digest, Taken, Uploader
 from holdfast.processors.engine.state.database import LocalFile
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.testing.disk import SimulatedDatabase
+from tests.simulation.disk import SimulatedDatabase
 
 
 def manifest_first(patch: pytest.MonkeyPatch) -> None:

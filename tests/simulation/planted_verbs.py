@@ -81,7 +81,7 @@ def _one_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def _planned_anew(patch: pytest.MonkeyPatch) -> None:
-    """What was broken off is planned anew, and what was begun is forgotten."""
+    """What was broken off is planned again, and what was begun is forgotten."""
     original = clear.plan
 
     def plan(*arguments: Any) -> Plan:
@@ -142,7 +142,7 @@ def _all_keys(patch: pytest.MonkeyPatch) -> None:
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:
     """What died after its work stays open."""
-    patch.setattr(applying, "_close_what_is_done", lambda *of: None)
+    patch.setattr(applying.Applier, "_close_what_is_done", lambda *of: None)
 
 
 def _plan_acts(patch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ BUGS: tuple[PlantedVerb, ...] = (
     PlantedVerb("a clear deletes locally, and forgets the changelog", _local_only),
     PlantedVerb("only the first of several owners is asked", _first_owner_only),
     PlantedVerb("a clear ends after its first batch", _one_batch),
-    PlantedVerb("a clear or restore that was broken off is planned anew", _planned_anew),
+    PlantedVerb("a clear or restore that was broken off is planned again", _planned_anew),
     PlantedVerb("a stage that failed is noted as done", _noted_early),
     PlantedVerb("what was set aside is never deleted", _set_aside_deletes),
     PlantedVerb("workers are not paused for a clear", _pause_forgotten),

@@ -30,7 +30,7 @@ RARE = frozenset(
         "the overlay survives an abort",
         "the producer is kept after an unknown outcome",
         "the restore target is the last stable offset",
-        "work goes on with revoked partitions",
+        "work continues with revoked partitions",
     }
 )
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "simulation.md"

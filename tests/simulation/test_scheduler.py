@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step
+from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step
 
 
 def never() -> bool:
@@ -148,7 +148,7 @@ def test_waiting_for_what_never_comes_ends_with_where_everybody_is() -> None:
 
 
 def test_spinning_without_sleeping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.processors.testing.simulation.POINTS_PER_INSTANT_MAX", 100)
+    monkeypatch.setattr("tests.simulation.scheduler.POINTS_PER_INSTANT_MAX", 100)
     simulation = Simulation(VirtualClock(), Random(1))
 
     def live(process: SimulatedProcess) -> None:

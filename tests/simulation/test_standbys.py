@@ -16,9 +16,9 @@ from holdfast.infra.settings import Settings
 from holdfast.processors.engine.runtime.standby import StandbyPhase
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.testing import InlineProcess
-from holdfast.processors.testing.disk import Damage
-from holdfast.processors.testing.simulation import signals_kept
+from tests.simulation.disk import Damage
 from tests.simulation.schedule import Schedule, draw_schedule
+from tests.simulation.scheduler import signals_kept
 from tests.simulation.workload import GROUP
 from tests.simulation.world import Machine, World, tuned
 

@@ -24,13 +24,13 @@ from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFaile
 from holdfast.processors.testing import producer
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
-from holdfast.processors.testing.disk import Damage, SimulatedDisk
 from holdfast.processors.testing.network import Fate, Network
-from holdfast.processors.testing.objects import SimulatedObjects
 from holdfast.processors.testing.producer import ClientRaised
-from holdfast.processors.testing.simulation import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.checkpoint_store import CheckpointCheck
+from tests.simulation.disk import Damage, SimulatedDisk
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.schedule import Schedule
+from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
 from tests.simulation.workload import AHEAD, AHEAD_S, DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
 

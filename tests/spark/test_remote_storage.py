@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 import s3fs
 
-from holdfast.assets.spark.maintenance import Upkeep, maintain_store
+from holdfast.assets.spark.maintenance import maintain_store
 from holdfast.assets.spark.tables import create_table
+from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.failures import WarehouseFailed, short_errors
 from holdfast.infra.warehouse.catalog import open_catalog, read_table
 from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
-from holdfast.processors.snapshots.retention import Retention
 from tests.kafka.object_store import READER
 from tests.spark.conftest import Changelog
 
@@ -58,7 +58,9 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     folder = open_catalog(remote_settings).load_table((remote.processor, "s")).location().removeprefix("s3://")
     files = s3fs.S3FileSystem(**s3.options())
     files.pipe(f"{folder}/data/leftover.parquet", b"of a run that is writing now, or that died")
-    keep = Upkeep(Retention(1, 0, 0, 24), versions_hours=0, compact_every=3, leftovers_hours=24)
+    tags = {"keep_snapshots": 1, "keep_snapshots_days": 0, "keep_times_days": 0}
+    # The settings allow no 0 here.
+    keep = MaintenanceSettings.model_construct(**tags, keep_versions_hours=0, compact_every=3, leftovers_hours=24)
     later = datetime.now(UTC) + timedelta(hours=1)
     done = {each.table: each for each in maintain_store(remote.spark, remote.processor, "s", keep, later)}
     kept = done[f"holdfast.{remote.processor}.s"]

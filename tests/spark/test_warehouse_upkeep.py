@@ -10,15 +10,15 @@ import duckdb
 import pytest
 from pydantic import BaseModel
 
-from holdfast.assets.spark.maintenance import Upkeep, commits_since_compaction, maintain_store
+from holdfast.assets.spark.maintenance import commits_since_compaction, maintain_store
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.tables import COLUMNS, create_table
 from holdfast.assets.spark.typed import evolve_table, type_rows, typed_columns
+from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.snapshots.names import quarantine_name, quoted, snapshot_tag, table_name
-from holdfast.processors.snapshots.retention import Retention
 
 KEYS = 200
 
@@ -151,7 +151,8 @@ def test_upkeep_keeps_what_tags_lead_to_and_nothing_else(spark, spark_settings, 
     leftover.write_bytes(b"of a run that died")
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE BRANCH audit_dead AS OF VERSION {tagged(spark, table, '0')}")
     later = dt.datetime.now(dt.UTC) + dt.timedelta(days=10)
-    keep = Upkeep(Retention(2, 0, 0, 24), versions_hours=1, compact_every=3, leftovers_hours=24)
+    tags = {"keep_snapshots": 2, "keep_snapshots_days": 0, "keep_times_days": 0}
+    keep = MaintenanceSettings(**tags, keep_versions_hours=1, compact_every=3, leftovers_hours=24)
     assert commits_since_compaction(spark, table) == 4
     done = {each.table: each.numbers() for each in maintain_store(spark, processor, "s", keep, later)}
     numbers = done[table]
@@ -185,7 +186,8 @@ def test_a_leftover_goes_when_it_is_old(spark, processor):
     leftover.write_bytes(b"of a run that died")
     old = dt.datetime.now(dt.UTC).timestamp() - 3 * 86_400
     os.utime(leftover, (old, old))
-    keep = Upkeep(Retention(9, 9, 9, 24), versions_hours=1, compact_every=99, leftovers_hours=24)
+    tags = {"keep_snapshots": 9, "keep_snapshots_days": 9, "keep_times_days": 9}
+    keep = MaintenanceSettings(**tags, keep_versions_hours=1, compact_every=99, leftovers_hours=24)
     done = {each.table: each for each in maintain_store(spark, processor, "s", keep, dt.datetime.now(dt.UTC))}
     assert done[table].leftovers_removed == 1
     assert not leftover.exists()

@@ -1,1 +1,1 @@
-"""Alembic's folder: how the registry's schema came to be, step by step; see ``infra.database.schema``."""
+"""Alembic's folder: the steps of the registry's schema, which ``infra.database.schema`` runs. There is no way back."""

@@ -11,19 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 
 MIN_INSYNC = "min.insync.replicas"
+MIN_LAG, MAX_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 #: The shortest ``delete.retention.ms``. A worker that is away for longer misses deletes and restores from the start.
 DELETE_RETENTION_MIN_MS = 3_600_000
 #: Copies of a changelog on a cluster with at least this many brokers.
 REPLICATION = 3
 
 
-class ChangelogConfigInvalid(HoldfastError):
+class ChangelogConfigInvalid(BadConfiguration):
     """A changelog's configuration endangers state, or is no valid one; fields: store, entry, seen, expected."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,10 @@ ENTRIES: Mapping[str, Entry] = {
     "cleanup.policy": Entry(
         "compact", "is", "the newest value of each key stays for ever; nothing is deleted by age or by size"
     ),
-    "min.compaction.lag.ms": Entry(
+    MIN_LAG: Entry(
         "3600000", "at least", "the last hour stays uncompacted, so that a snapshot can still read an exact range"
     ),
-    "max.compaction.lag.ms": Entry(
-        "604800000", "at most", "overwritten and deleted values are gone after a week and one segment"
-    ),
+    MAX_LAG: Entry("604800000", "at most", "overwritten and deleted values are gone after a week and one segment"),
     "delete.retention.ms": Entry(
         "86400000", "at least", "tombstones of deleted keys stay a day, longer than a restore or an outage should take"
     ),
@@ -100,15 +97,13 @@ def min_insync(replication: int) -> int:
 def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, str]:
     """The configuration of one store's changelog: the standard entries with the application's overrides.
 
-    Raises:
-        ChangelogConfigInvalid: An override could lose state, or is no valid entry.
+    Raises ChangelogConfigInvalid if an override could lose state, or is no valid entry.
     """
     config = dict(CHANGELOG_CONFIG)
     for entry, value in (overrides or {}).items():
         if not isinstance(entry, str) or isinstance(value, bool | float) or not isinstance(value, str | int):
-            raise _invalid(
-                store, str(entry), value, "text or a whole number", "Write names and values as Kafka documents them."
-            )
+            action = "Write names and values as Kafka documents them."
+            raise _invalid(store, str(entry), value, "text or a whole number", action)
         config[entry] = str(value)
     policy = config["cleanup.policy"]
     if policy != "compact":
@@ -120,18 +115,10 @@ def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, 
                 "" if entry == MIN_INSYNC else " (deleted keys could return on a worker that was away for longer)"
             )
             raise _invalid(store, entry, config[entry], shown, f"Set `{entry}` to {least} or more, or take it out.")
-    shortest, longest = (
-        _number(store, entry, config[entry]) for entry in ("min.compaction.lag.ms", "max.compaction.lag.ms")
-    )
+    shortest, longest = _number(store, MIN_LAG, config[MIN_LAG]), _number(store, MAX_LAG, config[MAX_LAG])
     if shortest > longest:
-        expected = f"at most max.compaction.lag.ms, which is {longest}"
-        raise _invalid(
-            store,
-            "min.compaction.lag.ms",
-            str(shortest),
-            expected,
-            "Raise `max.compaction.lag.ms`, or lower `min.compaction.lag.ms`.",
-        )
+        action = f"Raise `{MAX_LAG}`, or lower `{MIN_LAG}`."
+        raise _invalid(store, MIN_LAG, shortest, f"at most {MAX_LAG}, which is {longest}", action)
     return config
 
 
@@ -153,11 +140,10 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
 
     The topic keeps a larger minimum, and the broker refuses a maximum below the minimum.
     """
-    least, most = "min.compaction.lag.ms", "max.compaction.lag.ms"
-    kept = seen.get(least, "")
-    if least not in expected or most not in expected or not kept.isdigit() or int(kept) <= int(expected[most]):
+    kept = seen.get(MIN_LAG, "")
+    if MIN_LAG not in expected or MAX_LAG not in expected or not kept.isdigit() or int(kept) <= int(expected[MAX_LAG]):
         return expected
-    return {**expected, most: kept}
+    return {**expected, MAX_LAG: kept}
 
 
 def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, tuple[str, str]]:

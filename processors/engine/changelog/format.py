@@ -14,15 +14,13 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.changelog.json_values import comes_back, state_fault
 
 KEY_VERSION = 1
@@ -45,10 +43,8 @@ encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
 
-class FormatUnknown(HoldfastError):
+class FormatUnknown(BadConfiguration):
     """Bytes on disk or in a changelog have a format version that this code can't read."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ValueNotStorable(HoldfastError):
@@ -67,11 +63,7 @@ def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes =
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
-    """The message key and the state key of a changelog key.
-
-    Raises:
-        FormatUnknown: The key has another version.
-    """
+    """The message key and the state key of a changelog key; raises FormatUnknown for another version."""
     if key[:1] != bytes([KEY_VERSION]):
         raise _unknown(f"A changelog key begins with version {key[:1].hex() or 'nothing'}", f"{KEY_VERSION:02x}")
     _, length = _LENGTH.unpack_from(key)
@@ -80,10 +72,9 @@ def split_key(key: bytes) -> tuple[bytes, str]:
 
 
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
-    """The stored form of a JSON value; ``where`` goes into the error.
+    """The stored form of a JSON value; raises ValueNotStorable, whose text ends with ``where``.
 
-    Raises:
-        ValueNotStorable: A part of the value would not come back as it is.
+    A value that would not come back as it is can't be stored.
     """
     try:
         payload = encode_json(value)
@@ -107,11 +98,7 @@ def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
 
 
 def decode_value(stored: bytes) -> Any:
-    """The JSON value or the bytes of a stored value.
-
-    Raises:
-        FormatUnknown: The version or the codec is unknown.
-    """
+    """The JSON value or the bytes of a stored value; raises FormatUnknown for another version or codec."""
     if stored[0] != VALUE_VERSION:
         raise _unknown(f"A stored value has format version {stored[0]}", VALUE_VERSION, version=stored[0])
     if stored[1] == CODEC_JSON:
@@ -124,9 +111,7 @@ def decode_value(stored: bytes) -> Any:
 
 def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
     return FormatUnknown(
-        f"{seen}, expected {expected}.",
-        action="Run the Holdfast version that wrote it, or a newer version.",
-        **fields,
+        f"{seen}, expected {expected}.", action="Run the Holdfast version that wrote it, or a newer version.", **fields
     )
 
 
@@ -135,14 +120,11 @@ def event_time_ms(stored: bytes) -> int:
     return int(_JSON_HEAD.unpack_from(stored)[2])
 
 
-@dataclass(frozen=True, slots=True)
-class ChangelogMeta:
-    """The meta record that every transaction writes to each changelog of its task.
+class ChangelogMeta(msgspec.Struct, frozen=True):
+    """The meta record that every transaction writes to each changelog of its task, as JSON.
 
     Attributes:
         inputs: The next input offset of each topic; the state holds all messages before it.
-        transaction: The number of the transaction.
-        code_version: The version of the worker that wrote it.
         sources: The topic ids of the inputs; a recreated source has another id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
     """
@@ -150,37 +132,19 @@ class ChangelogMeta:
     inputs: Mapping[str, int]
     transaction: int
     code_version: str
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
     owner: str = ""
+    version: int = META_VERSION
 
     def encode(self) -> bytes:
         """The record as JSON."""
-        return encode_json(
-            {
-                "version": META_VERSION,
-                "inputs": dict(self.inputs),
-                "transaction": self.transaction,
-                "code_version": self.code_version,
-                "sources": dict(self.sources),
-                "owner": self.owner,
-            }
-        )
+        return encode_json(self)
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """The record of these JSON bytes.
-
-        Raises:
-            FormatUnknown: The record has another version.
-        """
-        fields = json.loads(raw)
+        """The record of these JSON bytes; raises FormatUnknown for another version."""
+        fields = decode_json(raw)
         version = fields.get("version")
         if version != META_VERSION:
             raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
-        return ChangelogMeta(
-            fields["inputs"],
-            fields["transaction"],
-            fields["code_version"],
-            fields.get("sources", {}),
-            fields.get("owner", ""),
-        )
+        return msgspec.convert(fields, ChangelogMeta)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 
 #: Kafka's limit of a topic name, in characters.
 TOPIC_NAME_MAX = 249
@@ -14,18 +14,12 @@ SHADOW_NAME_MAX = 110
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class IllegalName(HoldfastError):
+class IllegalName(BadConfiguration):
     """Kafka refuses a name."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def check_name(name: str, what: str) -> str:
-    """The name itself, if Kafka allows it in a topic name; ``what`` names it in the error.
-
-    Raises:
-        IllegalName: The name is empty, too long, or has characters that Kafka refuses.
-    """
+    """The name itself; raises IllegalName, which calls it ``what``, if Kafka refuses it as a topic name."""
     if not _LEGAL.fullmatch(name) or len(name) > TOPIC_NAME_MAX or name in (".", ".."):
         raise IllegalName(
             f"The {what} {name!r} can't be used in Kafka.",

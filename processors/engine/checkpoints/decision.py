@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
-from holdfast.processors.engine.state.coherence import ChangelogFacts, doubt_of_age
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.restore_start import doubt_of_age
 
-#: A checkpoint is used if it saves the replay of this many changelog offsets, and of at least half of all offsets.
+#: A checkpoint is looked for if a replay has this many changelog offsets, and used if it saves as many and half of all.
 SPARES_AT_LEAST = 1_000
 
 
@@ -21,14 +22,8 @@ SPARES_AT_LEAST = 1_000
 class Wanted:
     """The state that a task is about to restore.
 
-    Args:
-        task: The task's name.
-        database: The file format of the worker's backend.
-        changelogs: Facts by store.
-        committed: The group's committed offset of each input; None without one.
-        sources: The topic ids of the inputs.
-        now: Wall-clock seconds since 1970.
-        replay: The changelog offsets to replay without a checkpoint.
+    ``committed`` has None for an input without a committed offset. ``now`` is wall-clock seconds since 1970. ``replay``
+    counts the changelog offsets to replay without a checkpoint.
     """
 
     task: str
@@ -48,14 +43,6 @@ class Refusal:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The usable checkpoints, the best first, and the refused ones."""
-
-    usable: tuple[Manifest, ...]
-    refused: tuple[Refusal, ...]
-
-
 #: A download without a new byte for this many seconds is given up.
 SILENT_MAX_S = 60.0
 #: A store without any answer for this many seconds counts as hanging.
@@ -68,9 +55,7 @@ REPLAY_PER_S = 50_000
 class Patience:
     """The time limit of a download, after which the changelog is replayed instead.
 
-    Attributes:
-        replay: The offsets of a full replay.
-        began_at: The start of the download, in seconds of a monotonic clock.
+    ``replay`` counts the offsets of a full replay. ``began_at`` and ``now`` are seconds of one monotonic clock.
     """
 
     replay: int
@@ -79,12 +64,7 @@ class Patience:
     _heard_at: float = 0.0
 
     def spent(self, now: float, received: int) -> str | None:
-        """The reason to give the download up; None while it may continue.
-
-        Args:
-            now: Seconds of the same clock.
-            received: The bytes received so far.
-        """
+        """The reason to give the download up; None while it may continue."""
         if received != self._bytes:
             self._bytes, self._heard_at = received, now
         if not received and now - self.began_at > NOTHING_MAX_S:
@@ -95,12 +75,7 @@ class Patience:
         return None if took <= bound else f"the download took {took:.0f} s, longer than a replay would"
 
 
-def worth_looking(replay: int) -> bool:
-    """Whether a replay of this many offsets is long enough to look for a checkpoint."""
-    return replay >= SPARES_AT_LEAST
-
-
-def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
+def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], list[Refusal]]:
     """Divides checkpoints into usable ones, the shortest tail first, and refused ones."""
     usable: list[Manifest] = []
     refused: list[Refusal] = []
@@ -111,7 +86,7 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> Choice:
         else:
             refused.append(Refusal(manifest.checkpoint_id, why))
     usable.sort(key=lambda manifest: (tail_of(manifest, wanted), manifest.checkpoint_id))
-    return Choice(tuple(usable), tuple(refused))
+    return usable, refused
 
 
 def refusal(manifest: Manifest, wanted: Wanted) -> str | None:

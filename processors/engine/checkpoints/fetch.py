@@ -17,8 +17,9 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.storage.errors import StorageFailed
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
-from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, generation_of, id_of
+from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
+from holdfast.processors.engine.checkpoints.retention import manifests_of
 from holdfast.processors.engine.checkpoints.upload import Digest
 from holdfast.processors.engine.state.database import DatabaseFiles
 
@@ -32,10 +33,7 @@ MANIFESTS_LOOKED_AT = 8
 class Fetched:
     """The result of a search for a checkpoint.
 
-    Attributes:
-        manifest: The downloaded checkpoint; None if there is none.
-        path: The folder of the download, complete or not; None if nothing was downloaded.
-        refused: The refused checkpoints, with their reasons.
+    ``path`` is the folder of the download, complete or not; None if nothing was downloaded.
     """
 
     manifest: Manifest | None
@@ -67,13 +65,7 @@ class Damaged(Exception):
 
 @dataclass(slots=True)
 class Fetcher:
-    """Downloads checkpoints.
-
-    Args:
-        objects: The checkpoint store.
-        files: Writes the local files.
-        suspect: Collects the names of damaged objects.
-    """
+    """Downloads checkpoints; ``suspect`` collects the names of damaged objects."""
 
     objects: Objects
     files: DatabaseFiles
@@ -83,10 +75,11 @@ class Fetcher:
         """Downloads the best usable checkpoint to ``path``, in steps; failures of the store are in the result."""
         refused: list[Refusal] = []
         try:
-            found = yield from self._manifests(place, refused)
-            choice = choose(found, wanted)
-            refused += choice.refused
-            for manifest in choice.usable:
+            found: list[Manifest] = []
+            yield from self._manifests(place, found, refused)
+            usable, unfit = choose(found, wanted)
+            refused += unfit
+            for manifest in usable:
                 self.files.clear(path)
                 try:
                     yield from self._download(manifest, path, job)
@@ -106,17 +99,16 @@ class Fetcher:
         self.files.clear(path)
         return Fetched(None, path, tuple(refused))
 
-    def _manifests(self, place: Place, refused: list[Refusal]) -> Generator[None, None, list[Manifest]]:
-        names = [name for name in self.objects.sizes(place.manifests) if generation_of(name)]
+    def _manifests(self, place: Place, found: list[Manifest], refused: list[Refusal]) -> Iterator[None]:
+        """Adds the newest manifests to ``found``, and those that can't be read to ``refused``."""
+        names = manifests_of(self.objects, place)
         yield
-        found = []
         for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:
             try:
                 found.append(Manifest.decode(self.objects.read(name)))
             except (ManifestDamaged, FormatUnknown, StorageFailed) as failure:
                 refused.append(Refusal(id_of(name), _why(failure)))
             yield
-        return found
 
     def _download(self, manifest: Manifest, path: Path, job: Job) -> Iterator[None]:
         job.progress.update(bytes=0, bytes_total=manifest.size)
@@ -144,9 +136,6 @@ def obtain_checkpoint(
     """A task's newest checkpoint as a local folder, for a reader; one that is already there is not loaded again.
 
     Args:
-        objects: The checkpoint store.
-        files: Writes the local files.
-        place: The task's checkpoints.
         folder: A scratch folder; a complete checkpoint is a folder in it, named by its id.
         refuses: Returns the reason to refuse a checkpoint, or None.
 
@@ -154,12 +143,14 @@ def obtain_checkpoint(
         CheckpointUnavailable: There is none, or every checkpoint was refused or is damaged; with the reasons.
     """
     fetcher, job = Fetcher(objects, files, set()), Job()
+    found: list[Manifest] = []
     refused: list[Refusal] = []
     try:
-        found = _drained(fetcher._manifests(place, refused))
+        for _ in fetcher._manifests(place, found, refused):
+            pass
     except StorageFailed as failure:
         refused.append(Refusal("all", failure.message))
-        found = []
+        found.clear()
     for manifest in found:
         path = folder / manifest.checkpoint_id
         part = path.with_name(path.name + ".part")
@@ -189,15 +180,6 @@ def obtain_checkpoint(
         processor=place.processor,
         task=place.task,
     )
-
-
-def _drained(steps: Generator[None, None, list[Manifest]]) -> list[Manifest]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            found: list[Manifest] = ended.value
-            return found
 
 
 def _counted(chunks: Iterable[bytes], job: Job) -> Iterator[bytes]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,15 +20,19 @@ import structlog
 
 from holdfast.infra.clock import Clock
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import CheckpointSettings, Settings
+from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.engine.checkpoints.decision import Wanted
 from holdfast.processors.engine.checkpoints.fetch import Fetched, Fetcher
 from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.checkpoints.ports import Job, Storage
+from holdfast.processors.engine.checkpoints.threads import ThreadedWork, random_id
 from holdfast.processors.engine.checkpoints.upload import Taken, Uploaded, Uploader
-from holdfast.processors.engine.state.database import DatabaseFiles
+from holdfast.processors.engine.state.database import DatabaseFiles, Databases
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("checkpoints")
 
@@ -40,14 +43,6 @@ RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
 SLOW_AFTER_S = 10.0
 #: Scratch folders in the state folder of a slot.
 UPLOADS, DOWNLOADS = ".upload", ".download"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointOptions:
-    """The seconds between checkpoints, and the seconds that a stopping worker waits for its last uploads."""
-
-    every_s: float = 600.0
-    stop_wait_s: float = 5.0
 
 
 class CheckpointedTask(Protocol):
@@ -67,16 +62,7 @@ class CheckpointedTask(Protocol):
 
 
 class CheckpointKeeper:
-    """Takes, uploads and fetches the checkpoints of one worker. All methods run on the worker's thread.
-
-    Args:
-        storage: The checkpoint store, and the runner of uploads and downloads.
-        files: The files of local databases.
-        folder: The worker's state folder.
-        clock: The worker's time.
-        options: The interval, and the wait at the end.
-        code_version: The processor's code version.
-    """
+    """Takes, uploads and fetches the checkpoints of one worker. All methods run on the worker's thread."""
 
     def __init__(  # tidy: allow-wide because each is a part of the world that only the caller can name.
         self,
@@ -84,7 +70,7 @@ class CheckpointKeeper:
         files: DatabaseFiles,
         folder: StateFolder,
         clock: Clock,
-        options: CheckpointOptions,
+        settings: CheckpointSettings,
         code_version: str,
     ) -> None:
         self._storage = storage
@@ -92,7 +78,7 @@ class CheckpointKeeper:
         self._files = files
         self._folder = folder
         self._clock = clock
-        self._options = options
+        self._settings = settings
         self._code_version = code_version
         self._suspect: set[str] = set()
         holder = hashlib.sha256(f"{socket.gethostname()} {folder.path}".encode()).hexdigest()[:12]
@@ -101,7 +87,7 @@ class CheckpointKeeper:
         )
         self._fetcher = Fetcher(storage.objects, files, self._suspect)
         self._due: list[str] = []
-        self._due_at = clock.monotonic() + options.every_s
+        self._due_at = clock.monotonic() + settings.every_s
         self._retry_at = clock.monotonic()
         self._retry_s = RETRY_FIRST_S
         self._taken: list[Taken] = []
@@ -121,18 +107,14 @@ class CheckpointKeeper:
     # -- taking and uploading ----------------------------------------------------------------------------------------
 
     def tend(self, tasks: Sequence[CheckpointedTask]) -> None:
-        """Takes a checkpoint if one is due, and handles ended uploads; the worker calls this in each turn.
-
-        Raises:
-            StateCorrupt: A database is damaged.
-        """
+        """Takes a checkpoint if one is due, and handles ended uploads; the worker calls this in each turn."""
         self._work.turn()
         idle, now = self._is_idle(), self._clock.monotonic()
         self._watch(now, idle=idle and not self._due)
         if not idle:
             return
         if now >= self._due_at:
-            self._due_at = now + self._options.every_s
+            self._due_at = now + self._settings.every_s
             self.ask(tasks)
         if self._due and now >= self._retry_at:
             name = self._due.pop(0)
@@ -163,7 +145,7 @@ class CheckpointKeeper:
 
     def finish(self) -> None:
         """Uploads the last checkpoints, within ``stop_wait_s``; then gives up."""
-        until = self._clock.monotonic() + self._options.stop_wait_s
+        until = self._clock.monotonic() + self._settings.stop_wait_s
         while not self._is_idle() or self._taken:
             if self._job is None:
                 self._begin()
@@ -172,7 +154,7 @@ class CheckpointKeeper:
                 _log.warning(
                     "the worker ends without its last checkpoint; an older one, or the changelog, restores its state",
                     task=self._job_of,
-                    waited_s=self._options.stop_wait_s,
+                    waited_s=self._settings.stop_wait_s,
                 )
                 return
             self._work.turn()
@@ -246,7 +228,7 @@ class CheckpointKeeper:
     def _slow(self, now: float) -> str | None:
         """The reason why the store counts as slow, or None."""
         since = self._busy_since
-        if since is None or now - since <= max(SLOW_AFTER_S, self._options.every_s):
+        if since is None or now - since <= max(SLOW_AFTER_S, self._settings.every_s):
             return None
         return f"it is slow: checkpoints that were due {now - since:.0f} s ago are not stored yet"
 
@@ -313,23 +295,38 @@ class CheckpointKeeper:
         self._done[manifest.task] = manifest.meta
         self._uploads += 1
         self._bytes += uploaded.bytes_new
-        seconds = round(self._clock.monotonic() - self._job_since, 3)
-        self._last[manifest.task] = {
+        stored = {
             "checkpoint": manifest.checkpoint_id,
-            "at": manifest.created_at,
             "bytes": manifest.size,
             "bytes_new": uploaded.bytes_new,
-            "seconds": seconds,
+            "seconds": round(self._clock.monotonic() - self._job_since, 3),
         }
-        _log.info(
-            "checkpoint stored",
-            task=manifest.task,
-            checkpoint=manifest.checkpoint_id,
-            bytes=manifest.size,
-            bytes_new=uploaded.bytes_new,
-            files_shared=uploaded.files_shared,
-            seconds=seconds,
-        )
+        self._last[manifest.task] = {**stored, "at": manifest.created_at}
+        _log.info("checkpoint stored", task=manifest.task, files_shared=uploaded.files_shared, **stored)
 
     def _place(self, task: CheckpointedTask) -> Place:
         return Place(self._folder.group, task.name)
+
+
+def open_keeper(
+    databases: Databases,
+    settings: Settings,
+    storage: Storage | None,
+    folder: StateFolder,
+    clock: Clock,
+    topology: Topology,
+) -> CheckpointKeeper | None:
+    """A worker's keeper, with ``storage`` or the store of the settings; None where there is nothing to checkpoint.
+
+    That is: checkpoints are off, the processor has no changelogs, or its databases have no files.
+
+    Raises:
+        StorageUnusable: No driver is installed for the store of the settings.
+    """
+    chosen = settings.checkpoints
+    if not chosen.enabled or not topology.changelogs or not isinstance(databases, DatabaseFiles):
+        return None
+    if storage is None:
+        objects = FsspecObjects(settings.checkpoint_store, chosen.options)
+        storage = Storage(objects, ThreadedWork(), random_id)
+    return CheckpointKeeper(storage, databases, folder, clock, chosen, topology.code_version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -46,11 +46,15 @@ class Job:
         self.cancelled = True
 
 
+#: A job: each step reads or writes one piece, the return value is the job's result.
+Steps = Generator[None, None, Any]
+
+
 class Work(Protocol):
     """Runs jobs beside the worker's turns: on threads, or in simulated time one step in each turn."""
 
-    def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
-        """Starts a job. Each step reads or writes one piece; the generator's return value is the job's result."""
+    def start(self, work: Callable[[Job], Steps]) -> Job:
+        """Starts a job."""
 
     def turn(self) -> None:
         """Called in each turn of the worker."""

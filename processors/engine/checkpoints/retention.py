@@ -27,22 +27,13 @@ MARK_ABANDONED_S = 86_400.0
 
 
 def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterator[None]:
-    """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running.
-
-    Args:
-        objects: The checkpoint store.
-        place: The task's checkpoints.
-        time: Returns wall-clock seconds since 1970.
-
-    Raises:
-        StorageFailed: The store is unreachable, or refuses.
-    """
+    """Deletes a task's old checkpoints and unused files, in steps; nothing while an upload is running."""
     files = objects.sizes(place.files)
     yield
-    first = sorted(_manifests(objects, place))
+    first = sorted(manifests_of(objects, place))
     yield
     marks = yield from _marks_alive(objects, place, time)
-    second = _manifests(objects, place)
+    second = manifests_of(objects, place)
     if marks:
         return
     yield
@@ -55,7 +46,8 @@ def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterat
     objects.delete(sorted(set(files) - used))
 
 
-def _manifests(objects: Objects, place: Place) -> list[str]:
+def manifests_of(objects: Objects, place: Place) -> list[str]:
+    """The names of a task's manifests, in no order."""
     return [name for name in objects.sizes(place.manifests) if generation_of(name)]
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Callable
 
-from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.checkpoints.ports import Job, Steps, Work
 
 #: Jobs that run at the same time; further jobs wait.
 THREADS_MAX = 4
 
 
-class ThreadedWork:
+class ThreadedWork(Work):
     """Runs each job on a daemon thread, which ends with the process."""
 
     def __init__(self) -> None:
@@ -21,8 +20,7 @@ class ThreadedWork:
         self._changed = threading.Event()
         self._jobs: list[Job] = []
 
-    def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
-        """Starts a job on a thread of its own."""
+    def start(self, work: Callable[[Job], Steps]) -> Job:
         job = Job()
         self._jobs = [*(known for known in self._jobs if not known.done), job]
         threading.Thread(target=self._run, args=(work, job), name="checkpoint", daemon=True).start()
@@ -32,16 +30,14 @@ class ThreadedWork:
         """Does nothing: threads run by themselves."""
 
     def wait(self, seconds: float) -> None:
-        """Waits up to ``seconds`` for the end of a job."""
         self._changed.wait(max(seconds, 0.0))
         self._changed.clear()
 
     def close(self) -> None:
-        """Cancels all jobs; each thread ends after its current step."""
         for job in self._jobs:
             job.cancel()
 
-    def _run(self, work: Callable[[Job], Iterator[None]], job: Job) -> None:
+    def _run(self, work: Callable[[Job], Steps], job: Job) -> None:
         try:
             with self._room:
                 run_steps(work(job), job)
@@ -52,17 +48,17 @@ class ThreadedWork:
         self._changed.set()
 
 
-def run_steps(steps: Iterator[None], job: Job) -> None:
+def run_steps(steps: Steps, job: Job) -> None:
     """Runs a job until it ends or is cancelled."""
     while not job.done:
         step(steps, job)
 
 
-def step(steps: Iterator[None], job: Job) -> None:
+def step(steps: Steps, job: Job) -> None:
     """Runs one step of a job, and stores its end, result or failure in the job."""
     try:
         if job.cancelled:
-            _close(steps)
+            steps.close()
             job.done = True
         else:
             next(steps)
@@ -72,12 +68,6 @@ def step(steps: Iterator[None], job: Job) -> None:
     except Exception as failure:
         job.failure = failure
         job.done = True
-
-
-def _close(steps: Iterator[None]) -> None:
-    if isinstance(steps, Generator):
-        closing: Generator[Any, Any, Any] = steps
-        closing.close()
 
 
 def random_id() -> str:

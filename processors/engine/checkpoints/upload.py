@@ -31,7 +31,7 @@ from holdfast.processors.engine.checkpoints.manifest import (
     id_of,
 )
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
-from holdfast.processors.engine.checkpoints.retention import collect
+from holdfast.processors.engine.checkpoints.retention import collect, manifests_of
 from holdfast.processors.engine.state.database import DatabaseFiles, LocalFile
 from holdfast.processors.engine.state.task_store import TaskMeta
 
@@ -68,11 +68,7 @@ class Uploader:
     """Uploads the checkpoints of one worker.
 
     Args:
-        objects: The checkpoint store.
-        files: Reads the local files.
         holder: The worker's name in marks; no other live worker has it.
-        new_id: Returns unique names.
-        time: Returns wall-clock seconds since 1970.
         known: The SHA-256 of local files by their identity.
         suspect: Damaged objects; they are not shared, but written again.
     """
@@ -86,12 +82,7 @@ class Uploader:
     suspect: set[str]
 
     def run(self, taken: Taken, job: Job) -> Generator[None, None, Uploaded]:
-        """Uploads a checkpoint in steps, and deletes the local copy.
-
-        Raises:
-            StorageFailed: The store is unreachable, full, or refuses.
-            OSError: The local disk refuses.
-        """
+        """Uploads a checkpoint in steps, and deletes the local copy; raises StorageFailed, or OSError of the disk."""
         try:
             place, upload = taken.place, self.new_id()
             yield from self._mark(place, upload)
@@ -121,21 +112,18 @@ class Uploader:
             self.objects.delete(list(self.objects.sizes(place.file(upload, ""))))
 
     def _mark(self, place: Place, upload: str) -> Iterator[None]:
-        ours = [name for name in self.objects.sizes(place.uploads) if self._is_ours(name)]
+        start = place.mark(self.holder, "")
+        ours = [name for name in self.objects.sizes(place.uploads) if name.startswith(start)]
         if ours:  # of failed uploads, or of a killed process
             self.objects.delete(ours)
         yield
         self.objects.write(place.mark(self.holder, upload), [json.dumps({"since": self.time()}).encode()])
         yield
 
-    def _is_ours(self, mark: str) -> bool:
-        return mark.rpartition("/")[2].startswith(f"{self.holder}.")
-
     def _newest(self, place: Place) -> tuple[str, Manifest | None] | None:
-        names = [name for name in self.objects.sizes(place.manifests) if generation_of(name)]
-        if not names:
+        newest = max(manifests_of(self.objects, place), default=None)
+        if newest is None:
             return None
-        newest = max(names)
         try:
             return newest, Manifest.decode(self.objects.read(newest))
         except (ObjectMissing, ManifestDamaged, FormatUnknown):

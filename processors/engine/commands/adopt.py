@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from functools import partial
 
 from holdfast.infra.kafka.records import Partition
@@ -23,7 +23,7 @@ from holdfast.processors.engine.commands.checks import (
     settle,
     tasks_of,
 )
-from holdfast.processors.engine.commands.content import Difference, Replay, Scratch, bounds_of, replayed
+from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
 from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task
@@ -65,12 +65,10 @@ def _adopt(
     held: dict[str, Mapping[str, int]] = {}
     for task, bounds in tasks.items():
         place = Partition(asked.changelog, task.partition)
-        with ExitStack() as steps:
-            scratch = Scratch(worker, task.name)
-            steps.callback(scratch.close)
-            store = scratch.open(bounds[1] - bounds[0])
-            replay = Replay(worker.maintenance.cluster, place, bounds, store, asked.store)
-            steps.callback(replay.close)
+        with (
+            worker.assignment.scratch.opened(task.name, bounds[1] - bounds[0]) as store,
+            closing(Replay(worker.maintenance.cluster, place, bounds, store, asked.store)) as replay,
+        ):
             yield from replayed(ticket, replay, partial(check_running, task, ticket))
             if replay.last > asked.upto[task.partition]:
                 raise _goes_on(place, asked.upto[task.partition], replay.last)

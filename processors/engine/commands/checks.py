@@ -21,9 +21,7 @@ from holdfast.processors.engine.state.store import Writes
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
     """The running tasks that have all of these stores, in these partitions (None: all that the worker owns).
 
-    Raises:
-        CommandWrong: The processor has no store of that name, or no task has all of the stores.
-        CommandRefused: The worker does not own the partitions, or does not run them yet.
+    Raises CommandWrong if no task has all of the stores, CommandRefused if the worker does not run the partitions.
     """
     topology = worker.topology
     known = [spec.name for spec in topology.stores]
@@ -54,11 +52,7 @@ def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] |
 
 
 def check_settled(worker: Owner) -> None:
-    """Refuse while the worker joins its group or restores tasks.
-
-    Raises:
-        CommandRefused: Not all of its tasks run yet.
-    """
+    """Raise CommandRefused while the worker joins its group or restores tasks."""
     waiting = [task.name for task in worker.assignment.tasks if task.phase is not TaskPhase.RUNNING]
     if waiting or worker.assignment.busy or not worker.assignment.joined:
         raise CommandRefused(
@@ -69,11 +63,7 @@ def check_settled(worker: Owner) -> None:
 
 
 def check_paused(worker: Owner) -> None:
-    """Refuse a change of state or positions while functions process messages.
-
-    Raises:
-        CommandRefused: The worker is not paused.
-    """
+    """Raise CommandRefused unless the worker is paused: a change while functions process messages is refused."""
     if not worker.paused:
         raise CommandRefused(
             "The worker is not paused; positions and whole stores can be changed only while it is.",
@@ -84,9 +74,7 @@ def check_paused(worker: Owner) -> None:
 def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = None) -> dict[str, dict[str, int]]:
     """By task, topic to the next offset to read, checked against the offsets that the topics have.
 
-    Raises:
-        CommandWrong: The topic does not have an offset, or the processor does not read the topic.
-        CommandRefused: The worker does not own a partition, or is not paused.
+    Raises CommandWrong for an offset or a topic that is not read, CommandRefused for a partition of another worker.
     """
     if not positions and within is not None:
         return {}
@@ -125,11 +113,7 @@ def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = 
 
 
 def check_running(task: Task, ticket: Ticket) -> None:
-    """Refuse to continue after the task was revoked.
-
-    Raises:
-        CommandFailed: The task no longer runs on this worker.
-    """
+    """Raise CommandFailed after the task was revoked."""
     if task.phase is not TaskPhase.RUNNING:
         raise CommandFailed(
             f"Task {task.name} was revoked from this worker in mid-command.",
@@ -140,11 +124,7 @@ def check_running(task: Task, ticket: Ticket) -> None:
 
 
 def settle(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
-    """Commit all open work, so that a command's commit contains nothing else.
-
-    Raises:
-        CommandFailed: The task was revoked.
-    """
+    """Commit all open work, so that a command's commit contains nothing else; raises CommandFailed after a revoke."""
     check_running(task, ticket)
     while not worker.commit_all():
         yield
@@ -152,18 +132,9 @@ def settle(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, N
 
 
 def commit_apart(
-    worker: Owner,
-    task: Task,
-    ticket: Ticket,
-    writes: Mapping[str, Writes],
-    inputs: Mapping[str, int],
+    worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], inputs: Mapping[str, int]
 ) -> Generator[None, None, None]:
-    """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
-
-    Raises:
-        CommandFailed: The task was revoked.
-        OwnershipLost, KafkaFailed, StateFailed: As ``Committer.commit_apart`` raises them.
-    """
+    """Commit writes of one task, by store, and new positions; the task has no other uncommitted work."""
     while True:
         part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1)
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}

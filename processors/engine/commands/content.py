@@ -8,9 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, suppress
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import (
@@ -22,7 +20,6 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandWrong
-from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.tickets import Ticket
 from holdfast.processors.engine.state.keys import store_prefix
@@ -41,12 +38,7 @@ Read = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
 class Difference:
-    """The writes that turn one content into another, in batches.
-
-    Args:
-        current: Reads the content to change.
-        wanted: Reads the content to reach.
-    """
+    """The writes that turn the content ``current`` into ``wanted``, in batches."""
 
     def __init__(self, current: Read, wanted: Read) -> None:
         self._current, self._wanted = current, wanted
@@ -95,14 +87,9 @@ def _side_by_side(
 
 
 class Replay:
-    """A complete replay of one changelog partition into a scratch database.
+    """A complete replay of one changelog partition into an empty scratch database, as the entries of ``store``.
 
-    Args:
-        cluster: The cluster with the changelog.
-        place: The changelog partition.
-        bounds: Its first offset, and the high watermark at which the replay ends.
-        into: The empty database.
-        store: The store name of the entries in the database.
+    ``bounds`` are its first offset, and the high watermark at which the replay ends.
     """
 
     def __init__(
@@ -191,8 +178,7 @@ def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Gener
 def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict[int, tuple[int, int]]:
     """By partition, the first offset and the high watermark of a changelog that has no writer.
 
-    Raises:
-        CommandWrong: The changelog does not exist, has lost its first records, or ends before ``upto``.
+    Raises CommandWrong if it does not exist, has lost its first records, or ends before ``upto``.
     """
     topics = cluster.topics()
     if changelog not in topics.describe([changelog]):
@@ -225,29 +211,3 @@ def bounds_of(cluster: Cluster, changelog: str, upto: Mapping[int, int]) -> dict
             )
         bounds[number] = start, end
     return bounds
-
-
-class Scratch:
-    """A scratch database for one comparison; ``close`` deletes it.
-
-    Args:
-        worker: The worker with the scratch folder.
-        task: The name of the compared task.
-    """
-
-    def __init__(self, worker: Owner, task: str) -> None:
-        self._folder, self._task = worker.assignment.scratch, task
-        self._steps = ExitStack()
-
-    def open(self, records: int) -> TaskStore:
-        """Open the database empty, in bulk mode for this many writes."""
-        store = self._folder.open(self._task)
-        self._steps.callback(self._folder.delete, self._task)
-        self._steps.callback(store.close)
-        store.begin_bulk(records)
-        return store
-
-    def close(self) -> None:
-        """Delete the database; if that fails, the next use of its name deletes it."""
-        with suppress(HoldfastError, OSError):
-            self._steps.close()

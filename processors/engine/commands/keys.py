@@ -12,17 +12,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from holdfast.processors.engine.commands.checks import check_running, commit_apart, settle
-from holdfast.processors.engine.commands.sweep import Sweep
-from holdfast.processors.engine.runtime.commands import (
-    Clear,
-    CommandFailed,
-    Selected,
-    Selection,
-)
+from holdfast.processors.engine.commands.sweep import Sweep, Totals
+from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
@@ -33,35 +29,33 @@ from holdfast.processors.engine.state.store import Writes
 def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection) -> Work:
     """Count the selected keys; functions may write between two batches."""
     yield
-    told = _Told(tasks)
+    totals = Totals()
     for task in tasks:
-        sweep = Sweep(task, asked.stores, selection)
+        sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
             sweep.batch()
-            ticket.done = told.entries + sweep.entries
+            ticket.done = totals.entries
             yield
-        told.add(sweep)
-    return told.result()
+    return _told(totals, tasks)
 
 
 def export(worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection) -> Work:
     """Write the selected keys to a file, as of one moment: the inputs are paused."""
     worker.maintenance.hold()
     yield
-    told = _Told(tasks)
+    totals = Totals()
     file = ExportFile(_exports_of(worker), "+".join(asked.stores), worker.clock.time())
     try:
         for task in tasks:
             yield from settle(worker, task, ticket)
-            sweep = Sweep(task, asked.stores, selection)
+            sweep = Sweep(task, asked.stores, selection, totals)
             while not sweep.done:
                 check_running(task, ticket)
                 for store, entries in sweep.batch().items():
                     file.write(store, task.partition, entries)
-                ticket.done = told.entries + sweep.entries
+                ticket.done = totals.entries
                 yield
-            told.add(sweep)
         file.finish()
     except OSError as failure:
         raise CommandFailed(
@@ -72,7 +66,7 @@ def export(worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected
         ) from failure
     finally:
         file.close()
-    return {**told.result(), "path": str(file.path), "sha256": file.sha256}
+    return {**_told(totals, tasks), "path": str(file.path), "sha256": file.sha256}
 
 
 def clear(  # tidy: allow-wide because these are the parts of one command
@@ -90,9 +84,9 @@ def clear(  # tidy: allow-wide because these are the parts of one command
         exported = yield from export(worker, ticket, tasks, asked, selection)
         ticket.done, ticket.total = 0, exported["entries"]
     yield
-    told = _Told(tasks)
+    totals = Totals()
     for task in tasks:
-        sweep = Sweep(task, asked.stores, selection)
+        sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             yield from settle(worker, task, ticket)
             found = sweep.batch()
@@ -100,13 +94,9 @@ def clear(  # tidy: allow-wide because these are the parts of one command
                 store: Writes([key for key, _ in entries], [None] * len(entries)) for store, entries in found.items()
             }
             yield from commit_apart(worker, task, ticket, deletes, moves.get(task.name, {}) if sweep.done else {})
-            ticket.done = told.entries + sweep.entries
+            ticket.done = totals.entries
             yield
-        told.add(sweep)
-    result = told.result()
-    if exported:
-        result |= {"export": exported}
-    return result
+    return {**_told(totals, tasks), **({"export": exported} if exported else {})}
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
@@ -123,20 +113,8 @@ def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int
     return {"tasks": len(moves)}
 
 
-class _Told:
-    """The sums of a command's result over its tasks."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._partitions = sorted(task.partition for task in tasks)
-        self.keys = self.entries = self.bytes = 0
-
-    def add(self, sweep: Sweep) -> None:
-        self.keys += sweep.keys
-        self.entries += sweep.entries
-        self.bytes += sweep.bytes
-
-    def result(self) -> dict[str, Any]:
-        return {"keys": self.keys, "entries": self.entries, "bytes": self.bytes, "partitions": self._partitions}
+def _told(totals: Totals, tasks: Sequence[Task]) -> dict[str, Any]:
+    return {**asdict(totals), "partitions": sorted(task.partition for task in tasks)}
 
 
 def _exports_of(worker: Owner) -> Path:

@@ -11,13 +11,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from functools import partial
 
 import structlog
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.commands.content import Difference, Replay, Scratch, replayed
+from holdfast.processors.engine.commands.content import Difference, Replay, replayed
 from holdfast.processors.engine.runtime.commands import CommandFailed
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome
@@ -55,12 +55,10 @@ def _reseed_store(worker: Owner, ticket: Ticket, task: Task, store: str) -> Gene
     assert task.store is not None
     place = Partition(changelog.name, task.partition)
     end = worker.maintenance.cluster.topics().end_offsets(changelog.name, committed=False)[task.partition]
-    with ExitStack() as steps:
-        scratch = Scratch(worker, task.name)
-        steps.callback(scratch.close)
-        there = scratch.open(end)
-        replay = Replay(worker.maintenance.cluster, place, (0, end), there, store)
-        steps.callback(replay.close)
+    with (
+        worker.assignment.scratch.opened(task.name, end) as there,
+        closing(Replay(worker.maintenance.cluster, place, (0, end), there, store)) as replay,
+    ):
         try:
             yield from replayed(ticket, replay, partial(_check_waiting, worker, task, ticket))
         except CommandFailed as failure:

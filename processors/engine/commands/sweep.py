@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix
@@ -65,24 +66,26 @@ def _head(length: int) -> bytes:
     return key_prefix(bytes(length))[:_KEY_AT]
 
 
+@dataclass(slots=True)
+class Totals:
+    """Message keys, entries, and bytes of values, over all sweeps of a command so far."""
+
+    keys: int = 0
+    entries: int = 0
+    bytes: int = 0
+
+
 class Sweep:
-    """The selected entries of one task.
+    """The selected entries of one running task, counted in ``totals``; ``stores`` of other tasks are ignored."""
 
-    Args:
-        task: A running task.
-        stores: Names of stores; those of other tasks are ignored.
-        selection: The message keys.
-    """
-
-    def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection) -> None:
+    def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection, totals: Totals) -> None:
         assert task.store is not None
         self._store: TaskStore = task.store
         self._left = [name for name in stores if name in task.states]
         self._selection = selection
+        self._totals = totals
         self._after = b""
         self._last = b""
-        #: Message keys and entries so far, and bytes in their values.
-        self.keys = self.entries = self.bytes = 0
 
     @property
     def done(self) -> bool:
@@ -90,11 +93,7 @@ class Sweep:
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
-        """The next entries, by store.
-
-        Raises:
-            StateFailed: The disk refused a read.
-        """
+        """The next entries, by store."""
         found: dict[str, Entries] = {}
         entries = size = 0
         while self._left:
@@ -111,7 +110,7 @@ class Sweep:
 
     def _note(self, key: bytes, value: bytes) -> None:
         message_key = key[: _KEY_AT + int.from_bytes(key[_LENGTH_AT:_KEY_AT], "big")]
-        self.keys += message_key != self._last
+        self._totals.keys += message_key != self._last
         self._after, self._last = key, message_key
-        self.entries += 1
-        self.bytes += len(value) - HEAD_SIZE
+        self._totals.entries += 1
+        self._totals.bytes += len(value) - HEAD_SIZE

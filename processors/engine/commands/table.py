@@ -10,12 +10,7 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:
-    """Check a command and return its work.
-
-    Raises:
-        CommandWrong: The command names something that the processor does not have.
-        CommandRefused: The worker can't do it now.
-    """
+    """Check a command and return its work; raises CommandWrong or CommandRefused."""
     if isinstance(command, Position):
         return keys.position(worker, ticket, checks.moves_of(worker, command.positions))
     if isinstance(command, Until):

@@ -1,9 +1,4 @@
-"""The command ``until``: a worker that rebuilds a store reads its inputs up to given offsets, and commits.
-
-Invariants:
-    - A bounded worker processes no record at or past its bound, and none of a partition without a bound.
-    - Bounds live as long as the process: a restarted worker reads nothing until it gets bounds again.
-"""
+"""The command ``until``: a worker that rebuilds a store reads its inputs up to bounds (``reach``), and commits."""
 
 from __future__ import annotations
 
@@ -28,9 +23,6 @@ class Gap:
     """Finds partitions without records before their bound.
 
     Commit markers, aborted and compacted records leave gaps of offsets, which a group member never receives.
-
-    Args:
-        cluster: The cluster with the inputs.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -41,11 +33,7 @@ class Gap:
         self._moved_at: dict[Partition, tuple[int, float]] = {}
 
     def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """Those of ``waiting`` (position and bound by partition) without a record from position to bound.
-
-        Raises:
-            KafkaFailed: An input can't be read.
-        """
+        """Those of ``waiting`` (position and bound by partition) without a record from position to bound."""
         now = self._clock.monotonic()
         for place, (position, _) in waiting.items():
             if self._moved_at.get(place, (None, now))[0] != position:
@@ -139,7 +127,11 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
                 yield
                 for task in tasks.values():
                     check_running(task, ticket)
-                for place in _empty(gap, _waiting(bounds, tasks), ticket):
+                try:
+                    empty = gap.found(_waiting(bounds, tasks))
+                except KafkaFailed as failure:
+                    raise CommandFailed(failure.message, action=failure.action, done=ticket.done) from failure
+                for place in empty:
                     tasks[place].positions[place.topic] = bounds[place]
             for task in tasks.values():
                 yield from settle(worker, task, ticket)
@@ -152,13 +144,6 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
     for place in bounds:
         told.setdefault(place.topic, {})[str(place.number)] = tasks[place].committed[place.topic]
     return {"positions": told}
-
-
-def _empty(gap: Gap, waiting: Mapping[Partition, tuple[int, int]], ticket: Ticket) -> list[Partition]:
-    try:
-        return gap.found(waiting)
-    except KafkaFailed as failure:
-        raise CommandFailed(failure.message, action=failure.action, done=ticket.done) from failure
 
 
 def _waiting(bounds: Mapping[Partition, int], tasks: Mapping[Partition, Task]) -> dict[Partition, tuple[int, int]]:

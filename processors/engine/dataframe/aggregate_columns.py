@@ -26,14 +26,9 @@ _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotie
 
 
 def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema:
-    """The typed columns of an aggregation.
+    """The typed columns of an aggregation; a model makes the types of some columns more exact.
 
-    Args:
-        aggregation: The aggregation.
-        model: A model with fields for some of its columns; None for the known types.
-
-    Raises:
-        SchemaInvalid: The model has a field that is no column of the aggregation.
+    Raises SchemaInvalid if the model has a field that is no column of the aggregation.
     """
     declared = {} if model is None else {column.name: column for column in schema_of(model).columns}
     unknown = sorted(set(declared) - {column_name(name) for name in aggregation.columns})

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.changelog.format import FormatUnknown
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ FORMAT_VERSION = 1
 Field = str | Callable[[Any], Any] | None
 
 
-class AggregationInvalid(HoldfastError):
+class AggregationInvalid(BadConfiguration):
     """The declaration of an aggregation can't run."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class AggregationFailed(HoldfastError):
@@ -68,11 +66,7 @@ class Aggregator:
             )
 
     def read(self, value: Any, column: str) -> Any:
-        """The message's item for this column.
-
-        Raises:
-            AggregationFailed: The field is missing, or its value can't be aggregated.
-        """
+        """The message's item for this column; raises AggregationFailed if it is missing or can't be aggregated."""
         of = self.of
         if isinstance(of, str):
             if isinstance(value, Mapping) and of in value:
@@ -231,11 +225,7 @@ class Last(Aggregator):
 
 @dataclass(frozen=True, slots=True)
 class Collect(Aggregator):
-    """The newest values of a field, the oldest first.
-
-    Args:
-        limit: The number of values that are kept; each message stores the whole list.
-    """
+    """The newest ``limit`` values of a field, the oldest first; each message stores the whole list."""
 
     kind: ClassVar[str] = "collect"
     limit: int = 0
@@ -262,13 +252,9 @@ AGGREGATORS: Mapping[str, type[Aggregator]] = {made.kind: made for made in (Coun
 
 
 class Aggregation:
-    """The columns of one aggregation; a stateful function of one message.
+    """The columns of one aggregation, in the order of the output; a stateful function of one message.
 
-    Args:
-        columns: Aggregators by the column's name, in the order of the output.
-
-    Raises:
-        AggregationInvalid: There are no columns, or one is no aggregator.
+    Raises AggregationInvalid if there are no columns, or one is no aggregator.
     """
 
     def __init__(self, columns: Mapping[str, Aggregator]) -> None:
@@ -325,8 +311,7 @@ _NOTHING: Mapping[str, Any] = {}
 def stored_columns(stored: Any) -> Mapping[str, Any]:
     """The columns of a stored value, by aggregator and then by name; none for the stored value None.
 
-    Raises:
-        FormatUnknown: The value has another format version, or is no aggregate.
+    Raises FormatUnknown if the value has another format version, or is no aggregate.
     """
     if stored is None:
         return _NOTHING

@@ -25,6 +25,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol
@@ -78,8 +79,6 @@ class ColumnarAggregation:
     """One aggregation of one task.
 
     Args:
-        aggregation: The columns.
-        store: The aggregation's own store.
         output_bytes_max: The limit for key and value of an output, in bytes.
         state_bytes_max: The limit for changelog key and value of a state value, in bytes.
         rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
@@ -120,11 +119,7 @@ class ColumnarAggregation:
     def run(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
     ) -> list[bytes] | None:
-        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed.
-
-        Raises:
-            StateFailed: The store can't be read.
-        """
+        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed."""
         try:
             return self._run(keys, values, timestamps)
         except Unfit:
@@ -154,10 +149,6 @@ class ColumnarAggregation:
     def dirty_bytes(self) -> int:
         """An estimate of the memory that changed rows will take in the overlay."""
         return int(np.count_nonzero(self._dirty)) * (ROW_BYTES + self._state_bytes)
-
-    def rows_bytes(self) -> int:
-        """An estimate of the memory of all rows."""
-        return len(self._dirty) * (ROW_BYTES + COLUMN_BYTES * len(self._columns))
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -348,12 +339,8 @@ def _reader_of(aggregation: Aggregation) -> _Reader:
     fields = list(dict.fromkeys(made.of for made in aggregation.columns.values() if isinstance(made.of, str)))
     narrow = None
     if not any(made.kind != "count" and not isinstance(made.of, str) for made in aggregation.columns.values()):
-        names = {f"field_{number}": field for number, field in enumerate(fields)}
-        try:
-            row = msgspec.defstruct("Row", [(name, Any, _ABSENT) for name in names], rename=names, gc=False)
-        except (TypeError, ValueError):
-            row = None
-        narrow = None if row is None else msgspec.json.Decoder(row).decode
+        with suppress(Unfit):
+            narrow = msgspec.json.Decoder(_struct("Row", fields, Any, _ABSENT)).decode
     readers = [(field, attrgetter(f"field_{number}")) for number, field in enumerate(fields)]
 
     def read(values: Sequence[bytes]) -> list[Any]:

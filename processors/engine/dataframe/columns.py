@@ -32,11 +32,7 @@ class Unfit(Exception):
 
 
 def numbers_of(items: Sequence[Any]) -> Numbers:
-    """The items of messages as numbers.
-
-    Raises:
-        Unfit: An item is no number, is not finite, or is too large to be exact as a float.
-    """
+    """The items of messages as numbers; raises Unfit if one is no finite number, or not exact as a float."""
     kinds = set(map(type, items))
     if kinds == {float}:
         numbers = Numbers(np.array(items, np.float64))
@@ -113,7 +109,7 @@ class Column(Protocol):
 
 
 class CountColumn(Column):
-    """The column of ``Count``."""
+    """The number of messages of each row, exact as an integer."""
 
     form = b"%b"
 
@@ -154,7 +150,7 @@ class CountColumn(Column):
 
 
 class NumberColumn(Column):
-    """The column of ``Sum``, ``Min`` or ``Max``."""
+    """The total or the extreme of each row: the column of ``Sum``, ``Min`` and ``Max``."""
 
     form = b"%b"
 
@@ -214,7 +210,7 @@ class NumberColumn(Column):
 
 
 class MeanColumn(Column):
-    """The column of ``Mean``."""
+    """The total and the count of each row; the output is their quotient."""
 
     form = b'{"sum":%b,"count":%b}'
 
@@ -256,7 +252,7 @@ class MeanColumn(Column):
 
 
 class LastColumn(Column):
-    """The column of ``Last``."""
+    """The newest value of each row, as a Python object."""
 
     form = b"%b"
 
@@ -287,7 +283,7 @@ class LastColumn(Column):
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A stored mean."""
+    """The JSON of a mean in the state, which has to have exactly these fields."""
 
     sum: Any
     count: Any

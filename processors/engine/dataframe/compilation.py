@@ -59,15 +59,10 @@ def compile_steps(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = _ANY_TIME,
 ) -> Step:
-    """All steps of one stream as a function of one message.
+    """All steps of one stream as a function of one message; the task sets ``current`` before each message.
 
-    Args:
-        source: The stream's root.
-        stores: The task's stores by name.
-        current: The current message; the task sets it before each message.
-        emit: Called with each output, in order.
-        record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
-        times: The times that the output topics take.
+    ``record_bytes_max`` has the record limit of each output topic in bytes; no entry means no limit. ``times`` has the
+    times that these topics take.
     """
     return _children(source, _Surroundings(stores, current, emit, record_bytes_max, times))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.state.keys import store_prefix
@@ -23,10 +23,8 @@ DEFAULT_STORE = "default"
 AGGREGATE_STORE = "aggregate"
 
 
-class StepInvalid(HoldfastError):
+class StepInvalid(BadConfiguration):
     """The declaration of a step can't run."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 _NOT_RENAMED: Mapping[str, str] = {}
@@ -228,33 +226,22 @@ class StreamingDataFrame:
 
 
 def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> tuple[StoreSpec, ...]:
-    """The descriptions of an application's stores.
-
-    Args:
-        nodes: All steps.
-        users: By store, the topics whose streams use it.
+    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
 
     Raises:
         StepInvalid: Steps that share a store contradict each other.
         SchemaInvalid: A model can't become columns.
     """
     aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
-    return tuple(
-        StoreSpec(
-            store, tuple(topics), "aggregation", columns=aggregations[store].describe(), schema=schemas.get(store)
-        )
-        if store in aggregations
-        else StoreSpec(store, tuple(topics), schema=schemas.get(store))
-        for store, topics in users.items()
-    )
+    described = []
+    for store, topics in users.items():
+        made = aggregations.get(store)
+        kind, columns = ("key-value", ()) if made is None else ("aggregation", made.describe())
+        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store)))
+    return tuple(described)
 
 
 def _modelled(store: str | None, model: Any) -> Any:
-    """The model of a step.
-
-    Raises:
-        StepInvalid: The step has no store.
-    """
     if model is not None and store is None:
         raise StepInvalid(
             f"A step without state has the model {model!r}; only a stateful step has a store.",
@@ -264,12 +251,7 @@ def _modelled(store: str | None, model: Any) -> Any:
 
 
 def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
-    """The typed columns of each store with a model or an aggregation.
-
-    Raises:
-        StepInvalid: Steps that share a store have different models.
-        SchemaInvalid: A model can't become columns.
-    """
+    """The typed columns of each store with a model or an aggregation; raises as ``described_stores``."""
     modelled: dict[str, Node] = {}
     for node in nodes:
         if node.store is None or (node.model is None and node.aggregation is None):
@@ -294,11 +276,7 @@ def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
 
 
 def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:
-    """The aggregation of each store of an aggregation.
-
-    Raises:
-        StepInvalid: Another step uses the same store.
-    """
+    """The aggregation of each store of one; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:

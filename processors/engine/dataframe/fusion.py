@@ -57,10 +57,7 @@ _ANY_TIME = RecordTimes()
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
 #: ``Run.wants_headers``.
-RunFunction = Callable[
-    [Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]],
-    None,
-]
+RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +75,7 @@ def compile_run(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = _ANY_TIME,
 ) -> Run:
-    """All steps of one stream as a function of a run of messages.
-
-    Args:
-        source: The stream's root.
-        stores: The task's stores by name.
-        outboxes: The outboxes of the outputs.
-        record_bytes_max: The record limit of each output topic, in bytes; no entry means no limit.
-        times: The times that the output topics take.
-    """
+    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit."""
     writer = _Writer(stores, outboxes, record_bytes_max, times)
     try:
         function = writer.compile(source)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.json_values import is_plain, output_fault
 
@@ -17,10 +17,8 @@ Serializer = Callable[[Any], bytes]
 _encode_json = msgspec.json.Encoder().encode
 
 
-class SerializerUnknown(HoldfastError):
+class SerializerUnknown(BadConfiguration):
     """No (de)serializer has this name."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class ValueUnreadable(HoldfastError):
@@ -72,11 +70,7 @@ _SERIALIZERS: dict[str, Serializer] = {
 
 
 def deserializer(given: str | Deserializer) -> Deserializer:
-    """The deserializer with this name; a function is returned as it is.
-
-    Raises:
-        SerializerUnknown: There is no such name.
-    """
+    """The deserializer with this name, or SerializerUnknown; a function is returned as it is."""
     return given if callable(given) else _named(_DESERIALIZERS, given)
 
 

@@ -12,13 +12,7 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer, Ser
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configuration with which a missing topic is created.
-
-    Args:
-        num_partitions: The number of partitions.
-        replication_factor: Replicas of each partition; None takes the cluster's default.
-        extra_config: Topic-level configuration entries.
-    """
+    """The configuration of a topic that is created; ``replication_factor`` None takes the cluster's default."""
 
     num_partitions: int = 1
     replication_factor: int | None = None

@@ -1,7 +1,8 @@
-"""The tasks of one worker, from assigned to running and back; here a restore chooses its start.
+"""The tasks of one worker, from assigned to running and back.
 
-The start is a checkpoint from the object store, the local RocksDB, or the first changelog record. A partition is taken
-in this order; another order can miss the last batch of the former owner:
+A restore starts from a checkpoint of the object store (``checkpoints.decision``), from the local RocksDB, or at the
+first changelog record (``state.restore_start``). A partition is taken in this order; another order can miss the last
+batch of the former owner:
     1. The group assigns the partition.
     2. Read the committed offsets; the broker answers when no transaction holds pending ones.
     3. Read the high watermarks of the changelogs: the targets of the restore.
@@ -21,7 +22,7 @@ import structlog
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
+from holdfast.processors.engine.checkpoints.decision import SPARES_AT_LEAST, Patience, Refusal, Wanted
 from holdfast.processors.engine.checkpoints.fetch import Fetched
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.checkpoints.ports import Job
@@ -36,7 +37,6 @@ from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
-    RestorePlan,
     changelog_missing,
     changelog_too_narrow,
     check_inputs,
@@ -45,13 +45,12 @@ from holdfast.processors.engine.state.coherence import (
     check_sources_same,
     delete_retention_s,
     not_to_wipe,
-    plan_restore,
     source_missing,
-    without_emptied,
 )
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore, without_emptied
 from holdfast.processors.engine.state.scratch import ScratchFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
@@ -60,16 +59,7 @@ _log = structlog.get_logger("runtime.assignment")
 
 
 class Assignment:
-    """The tasks of one worker.
-
-    Args:
-        topology: The topology that the worker runs.
-        cluster: Describes the changelogs and makes the restore consumer.
-        folder: The folder with the tasks' databases.
-        databases: Opens databases.
-        options: The worker's options.
-        checkpoints: Takes checkpoints, and fetches them when a disk was lost; None without an object store.
-    """
+    """The tasks of one worker; ``checkpoints`` is None without an object store."""
 
     def __init__(
         self,
@@ -172,11 +162,7 @@ class Assignment:
             state.bound_cache(self._options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
-        """Open pending tasks, replay some records, and return the tasks that run now.
-
-        Raises:
-            StateIncoherent: The coherence guard refuses a task.
-        """
+        """Open pending tasks, replay some records, and return the tasks that run now; raises StateIncoherent."""
         self.rest_s = 0.0
         self._look_at_fetches()
         if self.pending:
@@ -293,11 +279,7 @@ class Assignment:
         return facts
 
     def _open(
-        self,
-        task: Task,
-        facts: Mapping[str, ChangelogFacts],
-        committed: Mapping[str, int | None],
-        looked_at: float,
+        self, task: Task, facts: Mapping[str, ChangelogFacts], committed: Mapping[str, int | None], looked_at: float
     ) -> None:
         """Open a task's store and begin its replay, or fetch a checkpoint first."""
         store = None
@@ -355,7 +337,7 @@ class Assignment:
     ) -> bool:
         """Whether a fetch of a checkpoint began; the task is opened again when the fetch ends."""
         replay = sum(known.end - decided.starts[name] for name, known in facts.items())
-        if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
+        if self.checkpoints is None or task.name in self._fetched or replay < SPARES_AT_LEAST:
             return False
         if self._options.start.from_changelog:
             return False
@@ -464,10 +446,9 @@ class Assignment:
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
 
     def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
-        """Tell a frozen worker from damaged state: after a freeze, the replay may hold records of a later owner.
+        """Raise MembershipLost if another worker has the partition: the group's offsets moved since the restore began.
 
-        Raises:
-            MembershipLost: The group's offsets moved since the restore began: another worker has the partition.
+        This tells a frozen worker from damaged state: after a freeze, the replay may hold records of a later owner.
         """
         inputs = [Partition(topic, restore.task.partition) for topic in restore.task.inputs]
         now = {partition.topic: offset for partition, offset in member.committed(inputs).items()}

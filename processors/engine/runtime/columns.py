@@ -33,13 +33,10 @@ HEADERS_ROOM = 4096
 
 
 class ColumnarStream:
-    """Processes one stream of one task by columns.
+    """Processes one stream of one task by columns; ``boxes`` are the outboxes of its outputs.
 
-    Args:
-        columns: The aggregation.
-        boxes: The outboxes of its outputs.
-        headers_room: The bytes that each output leaves for the headers of its message.
-        times: The times that the outputs' topics take.
+    ``headers_room`` are the bytes that each output leaves for the headers of its message; ``times`` are the times that
+    the outputs' topics take.
     """
 
     def __init__(
@@ -63,11 +60,7 @@ class ColumnarStream:
             self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
-        """Process a run; False when nothing was done, and the steps must process it.
-
-        Raises:
-            StateFailed: The state can't be read.
-        """
+        """Process a run; False when nothing was done, and the steps must process it."""
         if last - first < RUN_MIN:
             return False
         keys, timestamps, sent = batch.keys[first:last], batch.timestamps[first:last], batch.headers[first:last]

@@ -124,11 +124,7 @@ def verb_of(command: Command) -> str:
 
 
 def decode(page: str, body: bytes) -> Command:
-    """Decode the body of a POST to a command's route.
-
-    Raises:
-        CommandWrong: The body is not JSON, or does not have the command's fields.
-    """
+    """Decode the body of a POST to a command's route; raises CommandWrong."""
     kind = COMMANDS[page]
     try:
         return msgspec.json.decode(body, type=kind)
@@ -157,11 +153,7 @@ def bytes_of(key: Key) -> bytes:
 class Selection:
     """The message keys that a command selects: a sorted list, or all with a prefix.
 
-    Args:
-        asked: The command.
-
-    Raises:
-        CommandWrong: The command does not have exactly one of ``keys``, ``prefix`` and ``all``.
+    Raises CommandWrong unless the command has exactly one of ``keys``, ``prefix`` and ``all``.
     """
 
     def __init__(self, asked: Selected) -> None:

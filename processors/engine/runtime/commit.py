@@ -77,8 +77,7 @@ class Commit:
 def prepare(tasks: Sequence[Task]) -> Commit:
     """Freeze the commit of those tasks that have progressed.
 
-    Raises:
-        StateFailed: A read from the disk failed since the last commit; results may depend on it.
+    Raises StateFailed if a read from the disk failed since the last commit: results may depend on it.
     """
     for task in tasks:
         if task.store is not None and task.store.failure is not None:
@@ -86,15 +85,6 @@ def prepare(tasks: Sequence[Task]) -> Commit:
     return Commit(
         [TaskCommit(task, dict(task.positions), task.meta.transaction + 1) for task in tasks if task.progressed]
     )
-
-
-def flush_outputs(producer: TransactionProducer) -> None:
-    """Flush the outputs of at-least-once before step 1, so that no commit lacks its outputs.
-
-    Raises:
-        OutcomeUnknown, KafkaFailed: As the producer says.
-    """
-    producer.flush(FLUSH_TIMEOUT_S)
 
 
 def produce_changelogs(
@@ -120,22 +110,14 @@ def produce_changelogs(
 
 
 def commit_transaction(commit: Commit, producer: TransactionProducer, member: GroupMember) -> None:
-    """Steps 2 to 4: flush, send the offsets, commit the transaction.
-
-    Raises:
-        TransactionAborted, ProducerFenced, OutcomeUnknown, KafkaFailed: As the producer says.
-    """
+    """Steps 2 to 4: flush, send the offsets, commit the transaction."""
     producer.flush(FLUSH_TIMEOUT_S)
     producer.send_offsets(commit.offsets, member.group_metadata())
     producer.commit()
 
 
 def commit_offsets(commit: Commit, member: GroupMember) -> None:
-    """Commit offsets alone, for at-least-once without changelogs: no changelog can disagree with them.
-
-    Raises:
-        MembershipLost, OutcomeUnknown, KafkaFailed: As the member says.
-    """
+    """Commit offsets alone, for at-least-once without changelogs: no changelog can disagree with them."""
     for part in commit.tasks:
         for name, state in part.task.states.items():
             if name not in part.writes:
@@ -144,11 +126,7 @@ def commit_offsets(commit: Commit, member: GroupMember) -> None:
 
 
 def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str], complete_at: float) -> None:
-    """Step 5: write to RocksDB. ``complete_at`` is when the commit was about to be sent, in seconds since 1970.
-
-    Raises:
-        StateDiskFailed: The disk refused the write; the changelog has everything.
-    """
+    """Step 5: write to RocksDB. ``complete_at`` is when the commit was about to be sent, in seconds since 1970."""
     for part in commit.tasks:
         task = part.task
         if part.records_only:

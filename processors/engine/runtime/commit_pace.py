@@ -45,14 +45,9 @@ class Seen:
 
 
 def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
-    """Seconds from the first uncommitted record to its commit.
+    """Seconds from the first uncommitted record to its commit; ``last_s`` is the interval before this one.
 
     The interval grows to the longest at once and shrinks by halves, so that a load at the limit does not oscillate.
-
-    Args:
-        last_s: The interval before this one, in seconds.
-        seen: What happened since the last commit.
-        bounds: The application's shortest and longest interval.
     """
     if seen.behind:
         return bounds.longest_s
@@ -66,11 +61,9 @@ def is_due(
     """Whether a commit is due now.
 
     Args:
-        uncommitted: Messages since the last commit.
         commit_every: Commit after this many messages; 0 for no such limit.
         remaining_s: Seconds until the commit of the interval; not positive when it has passed.
         dirty_bytes: Size of the uncommitted state in bytes. It is asked last, because it costs a sum over all tasks.
-        overlay_bytes_max: Commit above this size, in bytes.
     """
     if not uncommitted:
         return False

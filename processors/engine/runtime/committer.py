@@ -27,6 +27,7 @@ from holdfast.infra.kafka.errors import (
     ProducerFenced,
     TransactionAborted,
 )
+from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.assignment import Assignment
@@ -44,10 +45,6 @@ ABORTS_MAX = 20
 FENCED_MAX = 3
 
 
-#: Seconds after which the broker aborts an open transaction.
-TRANSACTION_S = 15.0
-
-
 class Outcome(Enum):
     """The result of a commit."""
 
@@ -63,12 +60,7 @@ class OwnershipLost(Exception):
 class Committer:
     """Sends the outputs of a worker's tasks and commits their work.
 
-    Args:
-        topology: The topology that the worker runs.
-        cluster: Makes the producers.
-        options: The worker's options.
-        assignment: The worker's tasks.
-        transactional_id: The slot's transactional id, stable over restarts.
+    The transactional id is the slot's and stable over restarts.
     """
 
     def __init__(
@@ -159,8 +151,7 @@ class Committer:
     def send(self, task: Task) -> Outcome:
         """Send a task's outputs: NOTHING when they are queued, DROPPED when their transaction was aborted.
 
-        Raises:
-            OwnershipLost, KafkaFailed: As ``commit`` raises them.
+        Raises what ``commit`` raises.
         """
         boxes = [box for box in task.outboxes.values() if box.values]
         if self._options.start.shadow:
@@ -204,11 +195,7 @@ class Committer:
         """Commit a command's writes to one task, whose own work is committed: DONE, or DROPPED when nothing happened.
 
         A command may leave the offsets where they are, so offsets can't prove its commit. When the commit gets no
-        answer, the state is replayed.
-
-        Raises:
-            OwnershipLost: As ``commit`` raises it; its cause is OutcomeUnknown when the commit got no answer.
-            KafkaFailed, StateFailed: As ``commit`` raises them.
+        answer, the state is replayed: OwnershipLost, with OutcomeUnknown as its cause.
         """
         assert not self._open, "a command's commit would include work of other tasks"
         return self._carry_out(commits.Commit([part]), member, self._replay)
@@ -248,7 +235,7 @@ class Committer:
     def _send_commit(self, pending: commits.Commit, member: GroupMember) -> None:
         if not self._options.exactly_once:
             assert self._outputs is not None
-            commits.flush_outputs(self._outputs)
+            self._outputs.flush(commits.FLUSH_TIMEOUT_S)  # before step 1, so that no commit lacks its outputs
         if not self._transactional:
             commits.commit_offsets(pending, member)
             return
@@ -297,8 +284,7 @@ class Committer:
     def _fenced(self, why: ProducerFenced) -> None:
         """Raise OwnershipLost: another producer took over, or the broker ended a transaction open for too long.
 
-        Raises:
-            ProducerFenced: The worker was fenced more than ``FENCED_MAX`` times in a row.
+        After more than ``FENCED_MAX`` times in a row, raise ProducerFenced.
         """
         open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False
@@ -309,13 +295,10 @@ class Committer:
         raise OwnershipLost from why
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Ask Kafka whether a commit without an answer happened; return only when it did not.
+        """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.
 
         The new offsets alone don't prove that the commit was ours: a later owner may have read the same records with
         other results. So the overlay is never written; a replay writes what was committed.
-
-        Raises:
-            OwnershipLost: The commit happened, or another owner committed: join again and replay the changelog.
         """
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
         self._replace_producer()

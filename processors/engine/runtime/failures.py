@@ -35,16 +35,10 @@ class ProcessingFailed(HoldfastError):
 
 
 class FailurePolicy:
-    """Decides about failed messages, and counts them.
+    """Decides about failed messages, and counts them; without a dead-letter topic, the first one stops the worker.
 
-    Args:
-        dead_letter_topic: The topic of failed messages; None to stop at the first.
-        on_processing_error: The user's callback, called first.
-        processor: The processor's name, for the headers.
-        code_version: The processor's code version, for the headers.
-        record_bytes_max: Maximum bytes of a dead letter.
-        record_times: The times that the dead-letter topic takes. A message with another time is put aside with the
-            present time; the header ``holdfast.timestamp`` has its own.
+    A message whose time the dead-letter topic does not take is put aside with the present time; the header
+    ``holdfast.timestamp`` has its own.
     """
 
     def __init__(
@@ -66,11 +60,7 @@ class FailurePolicy:
         self.skipped = 0
 
     def __call__(self, failed: FailedMessage) -> Output | None:
-        """The dead letter of a failed message, or None to skip the message.
-
-        Raises:
-            ProcessingFailed: The callback does not skip it, and there is no dead-letter topic or it is too large.
-        """
+        """The dead letter of a failed message, or None to skip the message; raises ProcessingFailed otherwise."""
         if self._ask is not None and self._skips(self._ask, failed):
             self.skipped += 1
             return None

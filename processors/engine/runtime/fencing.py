@@ -1,8 +1,8 @@
 """Fencing by the heir: end the transaction that a dead owner left open, without waiting for the broker's timeout.
 
 A worker killed in mid-commit leaves a transaction open on its tasks' changelogs, and pending offsets. The next owner
-would wait until the broker ends them, 15 s after they began or later. The heir knows the owner's transactional id from
-the changelog that it followed, and fences it: the broker then ends the transaction.
+would wait until the broker ends them, ``TRANSACTION_S`` after they began or later. The heir knows the owner's
+transactional id from the changelog that it followed, and fences it: the broker then ends the transaction.
 
 Why this is safe: only the worker that the group gave the partition to does it, and only while a transaction is open on
 the changelog. A live owner ends its transaction before it gives a partition back; an owner that could not do so was
@@ -30,11 +30,7 @@ LOOK_EVERY_S = 0.05
 
 
 class FormerOwners:
-    """The transactional ids of the owners of the tasks that this worker follows.
-
-    Args:
-        cluster: The cluster with their transactions.
-    """
+    """The transactional ids of the owners of the tasks that this worker follows."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -58,15 +54,10 @@ class FormerOwners:
     def fence(self, taken: Mapping[str, int], changelogs: Mapping[str, Sequence[str]]) -> bool:
         """End the transactions that former owners left open on the changelogs of newly assigned tasks.
 
-        A failure is logged, and the broker ends the transaction after its timeout.
+        A failure is logged, and the broker ends the transaction after its timeout. ``taken`` has the partition of each
+        task, ``changelogs`` its changelog topics.
 
-        Args:
-            taken: The partition of each task.
-            changelogs: The changelog topics of each task.
-
-        Returns:
-            True when done. False: call again, because an open transaction may be a commit whose markers are not
-            written yet.
+        False: call again, because an open transaction may be a commit whose markers are not written yet.
         """
         others = {task: self._owners[task] for task in taken if self._owners.get(task, self.own) != self.own}
         now = self._cluster.clock.monotonic()

@@ -21,9 +21,7 @@ Shares = Mapping[str, AbstractSet[Partition]]
 def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]:
     """The heirs of every partition, in order: the first gets it when the owner leaves, the second after the first.
 
-    Args:
-        group: The members and their partitions now.
-        replicas: Heirs of each partition; fewer in a group with fewer members.
+    At most ``replicas`` for each partition; fewer in a group with fewer members.
     """
     after: dict[frozenset[str], Shares] = {}
     found: dict[Partition, tuple[str, ...]] = {}

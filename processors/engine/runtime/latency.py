@@ -9,19 +9,13 @@ COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 
 
 class LatencyHistogram:
-    """Counts durations by bucket; ``counts`` has one bucket more than ``bounds``, for longer durations."""
+    """Counts durations by bucket; ``counts`` has one bucket more than ``COMMIT_BOUNDS_S``, for longer durations."""
 
-    def __init__(self, bounds: tuple[float, ...] = COMMIT_BOUNDS_S) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+    def __init__(self) -> None:
+        self.counts = [0] * (len(COMMIT_BOUNDS_S) + 1)
         self.sum_s = 0.0
-
-    @property
-    def count(self) -> int:
-        """Durations observed, over all buckets."""
-        return sum(self.counts)
 
     def observe(self, seconds: float) -> None:
         """Count one duration, in seconds."""
-        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.counts[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1
         self.sum_s += seconds

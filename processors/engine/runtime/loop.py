@@ -1,7 +1,5 @@
 """The worker's loop: one thread that polls, processes, commits, restores and answers requests, in turns.
 
-A commit is due (``commit_pace.is_due``) at ``commit_every`` messages, at its interval, or at a full overlay.
-
     STARTING ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
                     any of them ──► WAITING (no broker) ──► back
                     any of them ──► FAILED
@@ -70,18 +68,7 @@ class Request:
 
 
 class Worker:
-    """Runs one topology in one slot until it is stopped.
-
-    Args:
-        topology: The topology to run.
-        frames: The streams by input topic.
-        cluster: Makes Kafka clients.
-        options: The worker's options.
-        failures: Decides about failed messages.
-        assignment: The tasks and their stores.
-        transactional_id: The slot's transactional id, stable over restarts.
-        commands: The work of each owner command.
-    """
+    """Runs one topology in one slot until it is stopped."""
 
     def __init__(  # tidy: allow-wide because only the face knows these parts, and it names them once
         self,

@@ -45,13 +45,7 @@ REMEMBERED = 32
 
 
 class Maintenance:
-    """The commands of one worker; call it on the worker's thread only.
-
-    Args:
-        worker: The worker that owns the tasks.
-        cluster: Describes the inputs.
-        commands: The work of each command.
-    """
+    """The commands of one worker; call it on the worker's thread only."""
 
     def __init__(self, worker: Owner, cluster: Cluster, commands: CommandTable) -> None:
         self._worker = worker
@@ -71,12 +65,7 @@ class Maintenance:
         return self._running is not None and not self.waits
 
     def begin(self, command: Command) -> Ticket:
-        """Accept a command; its ticket has its progress and result.
-
-        Raises:
-            CommandWrong: The command names something that the processor does not have.
-            CommandRefused: The worker can't do it now, or another command runs.
-        """
+        """Accept a command; its ticket has its progress and result. Raises CommandWrong or CommandRefused."""
         if self._running is not None and isinstance(command, Until) and self._running[0].verb == verb_of(command):
             self.interrupt("a new bound replaced it")
         if self._running is not None:
@@ -99,11 +88,6 @@ class Maintenance:
         # The start time makes ids differ after a restart: a query for an old command never finds a new one.
         return Ticket(f"{int(self._worker.started_at * 1000):x}-{next(self._numbers)}", verb)
 
-    def _reseed(self) -> None:
-        """Begin the re-seed of assigned tasks; it runs before any command."""
-        ticket = self._ticket("reseed")
-        self._take(ticket, self._commands.reseed(self._worker, ticket))
-
     def hold(self) -> None:
         """Pause all inputs until the command ends."""
         self.holds = True
@@ -125,13 +109,10 @@ class Maintenance:
         return next((ticket for ticket in self._tickets if ticket.id == ticket_id), None)
 
     def step(self) -> None:
-        """Run one step of the running command, if there is one.
-
-        Raises:
-            OwnershipLost, KafkaFailed, StateFailed: A commit raised it; the command and the session fail.
-        """
+        """Run one step of the running command, if there is one; the error of a commit also ends the session."""
         if self._running is None and self._worker.assignment.reseeds.waiting:
-            self._reseed()
+            ticket = self._ticket("reseed")
+            self._take(ticket, self._commands.reseed(self._worker, ticket))
         if self._running is None:
             return
         ticket, work = self._running

@@ -34,15 +34,12 @@ class Commits(Protocol):
 
     def hold(self) -> None:
         """Read no input until the command ends."""
-        ...
 
     def commit(self, part: TaskCommit) -> Outcome:
         """Commit a command's writes to one task by themselves: DONE, or DROPPED when nothing happened."""
-        ...
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
         """Read a task's paused inputs from these committed offsets."""
-        ...
 
 
 class Owner(Protocol):
@@ -61,24 +58,19 @@ class Owner(Protocol):
     @property
     def phase(self) -> Enum:
         """The worker's ``loop.Phase``."""
-        ...
 
     @property
     def maintenance(self) -> Commits:
         """Commits and input control for the running command."""
-        ...
 
     def commit_all(self) -> bool:
         """Commit all open work; False when it was dropped and will be read again."""
-        ...
 
     def seek(self, tasks: Sequence[Task]) -> None:
         """Read the inputs of tasks from their positions."""
-        ...
 
     def flow(self, change: Callable[[GroupMember, list[Partition]], None]) -> None:
         """Pause or resume the inputs of all running tasks."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.infra.clock import Clock
-from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition, TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition
+from holdfast.processors.engine.required_topics import TopicWorld
 
 OnPartitions = Callable[[list[Partition]], None]
 
@@ -18,57 +19,44 @@ class GroupMember(Protocol):
         self, topics: Sequence[str], on_assign: OnPartitions, on_revoke: OnPartitions, on_lost: OnPartitions
     ) -> None:
         """Join the group; callbacks run inside ``poll``."""
-        ...
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
         """At most ``records_max`` records, after at most ``timeout_s`` seconds; rebalance callbacks run here."""
-        ...
 
     @property
     def brokers_down_s(self) -> float:
         """Seconds since the last contact with any broker; 0 while one is reachable."""
-        ...
 
     def broker_answered(self) -> None:
         """Record that a broker answered another client."""
-        ...
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
         """The group's offsets, None where there is none; answered when no transaction has pending offsets."""
-        ...
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         """Stop fetching these partitions; the member keeps them."""
-        ...
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         """Fetch paused partitions again."""
-        ...
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read from this offset; an assigned partition is not read before its first seek."""
-        ...
 
     def high_watermark(self, partition: Partition) -> int | None:
         """The partition's end at the last fetch; None before the first."""
-        ...
 
     def group_metadata(self) -> GroupMetadata:
         """Member id and generation now; raises MembershipLost without a membership."""
-        ...
 
     @property
     def member_id(self) -> str | None:
         """The member's id in the group; None before it has joined."""
-        ...
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
         """Commit next offsets outside of transactions, and wait for the answer."""
-        ...
 
     def close(self) -> None:
         """Leave the group; the revoke callback runs."""
-        ...
 
 
 class ChangelogReplayer(Protocol):
@@ -76,23 +64,18 @@ class ChangelogReplayer(Protocol):
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions from these offsets."""
-        ...
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         """Stop reading these partitions."""
-        ...
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
         """Records without timestamps and headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
-        ...
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """The next offsets to read; control records count."""
-        ...
 
     def close(self) -> None:
         """Close the connection."""
-        ...
 
 
 class TransactionProducer(Protocol):
@@ -102,11 +85,9 @@ class TransactionProducer(Protocol):
 
     def init(self, timeout_s: float) -> None:
         """Fence an earlier holder of the transactional id, and end the transaction that it left open."""
-        ...
 
     def begin(self) -> None:
         """Open a transaction."""
-        ...
 
     def produce(
         self,
@@ -120,7 +101,6 @@ class TransactionProducer(Protocol):
         on_delivered: Callable[[int], None] | None = None,
     ) -> None:
         """Queue one record; in a transaction ``on_delivered`` gets its offset."""
-        ...
 
     def produce_all(
         self,
@@ -133,63 +113,37 @@ class TransactionProducer(Protocol):
         headers: Mapping[int, Headers] | None = None,
     ) -> None:
         """Queue records in order; ``headers`` has those of some records, by index."""
-        ...
 
     def poll(self) -> None:
         """Run the callbacks of delivered records; ``flush`` raises the error of a refused one."""
-        ...
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the broker has acknowledged all queued records."""
-        ...
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
         """Add the group's next offsets to the transaction."""
-        ...
 
     def commit(self) -> None:
         """Commit the open transaction, and wait for the answer."""
-        ...
 
     def abort(self) -> None:
         """End the open transaction without a commit; queued records are purged."""
-        ...
 
     def close(self) -> None:
         """Close the connection without waiting for queued records."""
-        ...
 
 
-class TopicView(Protocol):
-    """Facts about topics, and their creation; ``infra.kafka.topics.Topics`` implements it."""
-
-    def ping(self) -> int:
-        """The number of brokers."""
-        ...
-
-    def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """Facts by name; topics that do not exist are left out."""
-        ...
-
-    def create(self, spec: TopicSpec) -> bool:
-        """Create a topic; False when it exists already."""
-        ...
-
-    def alter(self, name: str, config: Mapping[str, str]) -> None:
-        """Set these config entries of a topic; others stay."""
-        ...
+class TopicView(TopicWorld, Protocol):
+    """Facts about topics and groups; ``infra.kafka.topics.Topics`` implements it."""
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
         """By partition, the last stable offsets (``committed``) or the high watermarks."""
-        ...
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """By partition, the first offset that the topic still has."""
-        ...
 
     def group_shares(self, group: str) -> GroupShares | None:
         """The members of a group and their partitions; None during a rebalance."""
-        ...
 
 
 class Cluster(Protocol):
@@ -198,30 +152,23 @@ class Cluster(Protocol):
     @property
     def bootstrap(self) -> str:
         """Bootstrap servers."""
-        ...
 
     @property
     def clock(self) -> Clock:
         """The clock of all timeouts; simulated in simulations."""
-        ...
 
     def topics(self, timeout_s: float = 20.0) -> TopicView:
         """The view of topics and groups; ``timeout_s`` limits each of its requests."""
-        ...
 
     def group_consumer(self, group: str) -> GroupMember:
         """A new member of a group, not subscribed yet."""
-        ...
 
     def changelog_consumer(self) -> ChangelogReplayer:
         """A new consumer that reads changelogs with read_committed."""
-        ...
 
     @property
     def record_bytes_max(self) -> int | None:
         """Maximum bytes of a record from the producer's settings; None when they do not set it."""
-        ...
 
     def producer(self, transactional_id: str | None, batch_bytes_max: int = ...) -> TransactionProducer:
         """A new producer; None as id: not transactional. Its batches have at most ``batch_bytes_max`` bytes."""
-        ...

@@ -14,11 +14,7 @@ from holdfast.infra.kafka.records import Batch, Partition
 
 
 class Reach:
-    """The bounds of a worker's inputs.
-
-    Args:
-        bounded: True: process nothing of a partition without a bound; False: process all records.
-    """
+    """The bounds of a worker's inputs; if ``bounded``, a partition without a bound is not processed at all."""
 
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded

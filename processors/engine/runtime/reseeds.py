@@ -30,11 +30,9 @@ def stores_to_reseed(
     """Those of the requested stores whose changelog does not match the local state.
 
     Args:
-        task: The task's name, for messages.
         meta: The offsets in the local store; None when it is new, so that there is nothing to re-seed from.
         changelogs: Facts of the changelogs of the requested stores, by store.
         committed: The group's committed offset of each input topic.
-        holds_data: Whether the local database has data of a store.
 
     Raises:
         StateIncoherent: The local state is not at the committed offsets, or the changelog can't be repaired.
@@ -84,11 +82,7 @@ def stores_to_reseed(
 
 
 class Reseeds:
-    """The tasks of one worker whose changelogs are being rewritten.
-
-    Args:
-        asked: The stores that the start of the worker names.
-    """
+    """The tasks of one worker whose changelogs are being rewritten; ``asked`` are the stores that its start names."""
 
     def __init__(self, asked: frozenset[str]) -> None:
         self._asked = asked
@@ -113,11 +107,7 @@ class Reseeds:
         changelogs: Mapping[str, ChangelogFacts],
         committed: Mapping[str, int | None],
     ) -> dict[str, ChangelogFacts]:
-        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store.
-
-        Raises:
-            StateIncoherent: The local state is not at the committed offsets, or a changelog can't be repaired.
-        """
+        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store."""
         self.forget(task)
         asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
         if store is None or not asked:

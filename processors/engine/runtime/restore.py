@@ -30,9 +30,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
 from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 _log = structlog.get_logger("runtime.restore")
@@ -141,14 +142,9 @@ class TaskRestore:
 
 
 class Restorer:
-    """Restores any number of tasks at once, with one consumer.
+    """Restores any number of tasks at once, with one consumer; a step reads at most ``records_max`` records."""
 
-    Args:
-        cluster: Makes the consumer.
-        records_max: Records of one step at most, if fewer than ``RECORDS_PER_STEP``.
-    """
-
-    def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
+    def __init__(self, cluster: Cluster, records_max: int = RECORDS_PER_STEP) -> None:
         self._records_max = records_max
         self._cluster = cluster
         self._clock = cluster.clock
@@ -215,11 +211,7 @@ class Restorer:
             restore.progress_at = self._clock.monotonic()
 
     def step(self, timeout_s: float) -> list[TaskRestore]:
-        """Replay some records; return the restores that are complete now.
-
-        Raises:
-            StateIncoherent: No progress for ``NO_PROGRESS_S``: a hanging transaction, or a truncated changelog.
-        """
+        """Replay some records; return the complete restores. StateIncoherent after ``NO_PROGRESS_S`` without one."""
         now = self._clock.monotonic()
         if now - self._stepped_at > ABSENT_S:
             self.excuse()  # the worker was frozen or busy, so it did not poll
@@ -228,9 +220,8 @@ class Restorer:
             self._assign()
         if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
             reading = any(not restore.done for restore in self._tasks.values())
-            most = min(RECORDS_PER_STEP, self._records_max or RECORDS_PER_STEP)
             with _uncollected():
-                batches, ends = self._consumer.poll(most, timeout_s if reading else min(timeout_s, 0.01))
+                batches, ends = self._consumer.poll(self._records_max, timeout_s if reading else min(timeout_s, 0.01))
                 self._apply(batches)
             self._advance(ends)
             self._note_in_time(idle=not batches)
@@ -345,7 +336,7 @@ class Restorer:
                 if self._consumer is not None:
                     self._consumer.drop(list(restore.replays))
                 if restore.bulk and store is not None:
-                    store.flush_soon()
+                    store.flush(wait=False)
             restore.flushing = True
             if restore.bulk and store is not None:
                 if store.flushing:  # beside the loop, so that other tasks are replayed meanwhile

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.infra.errors import HoldfastError
@@ -40,9 +41,7 @@ class Parted:
 def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
     """The first store of a running task whose changelog has another topic id than its state; None without one.
 
-    Args:
-        tasks: The worker's tasks.
-        seen: The topic ids of the changelogs by name; None for a missing topic.
+    ``seen`` has the topic ids of the changelogs by name; None for a missing topic.
     """
     for task in tasks:
         if task.phase is TaskPhase.RUNNING:
@@ -53,12 +52,7 @@ def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | No
 
 
 class SameChangelogs:
-    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds.
-
-    Args:
-        topology: The topology with the changelogs.
-        cluster: The cluster with the changelogs.
-    """
+    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds."""
 
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
         self._topology = topology
@@ -69,17 +63,13 @@ class SameChangelogs:
         self._suspected: Parted | None = None
 
     def check(self, tasks: Iterable[Task]) -> None:
-        """Compare the last answer of Kafka, or ask again when it is time; returns at once.
-
-        Raises:
-            StateIncoherent: A changelog was deleted or recreated.
-        """
+        """Compare Kafka's last answer, or ask again; returns at once. Raises StateIncoherent for another topic."""
         now = self._cluster.clock.monotonic()
         if self._look is None:
             if self._names and now >= self._next_at:
                 self._look = _Look(self._cluster, self._names)
             return
-        if not self._look.done:
+        if self._look.thread.is_alive():
             return
         seen, self._look = self._look.seen, None
         found = None if seen is None else parted(tasks, seen)
@@ -103,17 +93,12 @@ class _Look:
     def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
         self._topics = cluster.topics()
         self._names = names
-        self.done = False
         #: None when Kafka did not answer.
         self.seen: Mapping[str, str | None] | None = None
         self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
-        try:
+        with suppress(HoldfastError):  # the loop reports unreachable brokers
             facts = self._topics.describe(self._names)
             self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}
-        except HoldfastError:
-            self.seen = None  # the loop reports unreachable brokers
-        finally:
-            self.done = True

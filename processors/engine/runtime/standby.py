@@ -31,14 +31,14 @@ from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
-    RestorePlan,
+    changelog_missing,
     check_restore_age,
     delete_retention_s,
-    plan_restore,
 )
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 
@@ -84,22 +84,12 @@ class _Standby:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Changelog:
-    facts: TopicFacts
-    starts: Mapping[int, int]
+#: The facts of a changelog, and its first offset by partition.
+_Changelog = tuple[TopicFacts, Mapping[int, int]]
 
 
 class Standbys:
-    """The standbys of one worker; none where ``options.standby_replicas`` is 0.
-
-    Args:
-        topology: The topology that the worker runs.
-        cluster: Describes the group and reads the changelogs.
-        folder: The folder with the tasks' databases.
-        databases: Opens databases.
-        options: The worker's options.
-    """
+    """The standbys of one worker; none where ``options.standby_replicas`` is 0."""
 
     def __init__(
         self, topology: Topology, cluster: Cluster, folder: StateFolder, databases: Databases, options: RuntimeOptions
@@ -122,10 +112,7 @@ class Standbys:
     def step(self, member: GroupMember, taken: Container[str], *, idle: bool) -> None:
         """Replay for a short time; called between polls.
 
-        Args:
-            member: This process in the group.
-            taken: The names of the tasks that this process runs itself.
-            idle: Whether the last poll brought no input.
+        ``taken`` names the tasks that this process runs itself. ``idle`` says that the last poll brought no input.
         """
         self.busy = False
         if not self._options.standby_replicas or member.brokers_down_s > 0:
@@ -255,12 +242,11 @@ class Standbys:
         for store in standby.stores:
             spec = self._topology.changelog_of(store)
             assert spec is not None
-            known = self._changelog(spec.name)
+            seen, starts = self._changelog(spec.name)
             if spec.name not in ends:
                 ends[spec.name] = self._view().end_offsets(spec.name, committed=False)
-            retention_s = delete_retention_s(known.facts)
-            start, end = known.starts.get(standby.partition, 0), ends[spec.name].get(standby.partition, 0)
-            facts[store] = ChangelogFacts(spec.name, known.facts.topic_id, start, end, retention_s)
+            start, end = starts.get(standby.partition, 0), ends[spec.name].get(standby.partition, 0)
+            facts[store] = ChangelogFacts(spec.name, seen.topic_id, start, end, delete_retention_s(seen))
         return facts
 
     def _changelog(self, name: str) -> _Changelog:
@@ -268,13 +254,8 @@ class Standbys:
         if known is None:
             described = self._view().describe([name])
             if name not in described:
-                raise StateIncoherent(
-                    f"Changelog {name} does not exist.",
-                    action="Run `holdfast status` and repair the changelog: the tasks' owners need it, too.",
-                    cause="changelog-missing",
-                    topic=name,
-                )
-            known = self._changelogs[name] = _Changelog(described[name], self._view().start_offsets(name))
+                raise changelog_missing(name, self._topology)
+            known = self._changelogs[name] = described[name], self._view().start_offsets(name)
         return known
 
     def _replay(self) -> None:
@@ -372,11 +353,7 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """Where a standby resumes; it starts from the beginning when its changelog is another topic now.
-
-    Raises:
-        StateIncoherent: The changelog has lost its first records, so nothing can be replayed from the beginning.
-    """
+    """Where a standby resumes; it starts from the beginning when its changelog is another topic now."""
     if any(store.holds_data(name) for name in facts if name not in task.meta.stores):
         return RestorePlan({}, wipe="it holds data without offsets: its first write was interrupted")
     if task.meta == TaskMeta():

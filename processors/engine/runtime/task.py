@@ -121,14 +121,7 @@ class _Readable:
 
 
 class Task:
-    """The stores, positions and pending outputs of one partition of a subtopology.
-
-    Args:
-        name: ``<subtopology>-<partition>``.
-        subtopology: The subtopology's name.
-        partition: The partition number.
-        inputs: The input topics.
-    """
+    """The stores, positions and pending outputs of a task; its name is ``<subtopology>-<partition>``."""
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
         self.name = name
@@ -159,11 +152,7 @@ class Task:
         return self.phase is TaskPhase.RUNNING
 
     def move(self, to: TaskPhase) -> None:
-        """Change the phase.
-
-        Raises:
-            RuntimeError: The module's drawing has no arrow between the two phases.
-        """
+        """Change the phase; RuntimeError if the module's drawing has no arrow between the two phases."""
         if to not in _MOVES[self.phase]:
             raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
         self.phase = to
@@ -178,12 +167,8 @@ class Task:
     ) -> None:
         """Take the task's RocksDB (None for a task without stores) and start restoring.
 
-        Args:
-            store: The RocksDB.
-            store_names: The stores in it.
-            changelogs: By store, the changelog's topic, where it has one.
-            record_bytes_max: By topic that is written to, the largest record in bytes.
-            times: The times that these topics take.
+        ``changelogs`` has the topic of each store with a changelog, ``record_bytes_max`` the largest record by topic,
+        ``times`` the times that the topics take.
         """
         self._times = times or self._times
         self._record_bytes_max = record_bytes_max
@@ -200,10 +185,7 @@ class Task:
     ) -> None:
         """Compile the steps and become RUNNING; the state is restored.
 
-        Args:
-            frames: The streams by input topic.
-            committed: By input topic, the next offset that the state holds.
-            began: By input topic, the first offset to read: the committed one, or the chosen one where there is none.
+        ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
         """
         for topic in self.inputs:
             frame = frames[topic]
@@ -219,10 +201,8 @@ class Task:
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
 
-        Records before ``positions`` are not new; they are skipped.
-
-        Raises:
-            Exception: ``on_failure`` raised; the records before the failed one are processed.
+        Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
+        failed one are processed.
         """
         topic = batch.partition.topic
         stream = self._streams[topic]

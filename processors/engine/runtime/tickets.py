@@ -7,7 +7,7 @@ WAITING ──its turn──► RUNNING ──► DONE
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -36,19 +36,6 @@ class Ticket:
     result: Mapping[str, Any] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
 
-    @property
-    def ended(self) -> bool:
-        """Whether the command is done or failed."""
-        return self.phase in (TicketPhase.DONE, TicketPhase.FAILED)
-
     def told(self) -> dict[str, Any]:
         """The ticket as JSON-ready data, as the route ``/maintenance`` shows it."""
-        return {
-            "id": self.id,
-            "verb": self.verb,
-            "phase": self.phase.value,
-            "done": self.done,
-            "total": self.total,
-            "result": dict(self.result),
-            "error": self.error,
-        }
+        return {**asdict(self), "phase": self.phase.value}

@@ -135,12 +135,7 @@ def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
 
 
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
-    """The typed columns of a table, from Spark's description of its schema.
-
-    Args:
-        described: ``StructType.jsonValue()``.
-        left_out: Names of the columns that every table has.
-    """
+    """The typed columns of a table from ``StructType.jsonValue()``, without the columns that every table has."""
     return Record(
         tuple(
             Member(field["name"], _from_spark(field["type"]), False, (field["name"],))

@@ -158,16 +158,14 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
     if issubclass(annotation, Decimal):
         return _number(given)
     if dataclasses.is_dataclass(annotation):
-        hints = typing.get_type_hints(annotation, include_extras=True)
         needed = {
             field.name
             for field in dataclasses.fields(annotation)
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         }
-        return _plain(hints, needed, within)
+        return _plain(annotation, needed, within)
     if hasattr(annotation, "__required_keys__"):  # a TypedDict of typing or of typing_extensions
-        hints = typing.get_type_hints(annotation, include_extras=True)
-        return _plain(hints, set(getattr(annotation, "__required_keys__", ())), within)
+        return _plain(annotation, set(getattr(annotation, "__required_keys__", ())), within)
     kind = subclass_column(annotation)
     if kind is None:
         raise _no_column(where, annotation.__qualname__)
@@ -182,9 +180,9 @@ def _no_column(where: str, annotation: str) -> SchemaInvalid:
     )
 
 
-def _plain(hints: Mapping[str, Any], needed: set[str], seen: tuple[Any, ...]) -> Record:
+def _plain(annotation: type, needed: set[str], seen: tuple[Any, ...]) -> Record:
     members = []
-    for name, hint in hints.items():
+    for name, hint in typing.get_type_hints(annotation, include_extras=True).items():
         inner = typing.get_args(hint)[0] if typing.get_origin(hint) in (typing.Required, typing.NotRequired) else hint
         kind, nullable = _kind(inner, seen, name)
         members.append(Member(name, kind, name in needed and not nullable, (name,)))

@@ -10,16 +10,7 @@ from typing import Any
 
 import pydantic
 
-from holdfast.processors.engine.schema.types import (
-    DAY,
-    FLOATING,
-    INSTANT,
-    LOCAL_TIME,
-    TEXT,
-    TRUTH,
-    WHOLE,
-    Scalar,
-)
+from holdfast.processors.engine.schema.types import DAY, FLOATING, INSTANT, LOCAL_TIME, TEXT, TRUTH, WHOLE, Scalar
 
 #: A ``datetime`` without a zone counts as UTC; ``NaiveDatetime`` stays without a zone. SQL has no type for ``time``,
 #: ``UUID`` and ``Any``: their columns are text.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 
 #: Columns that every table has; a typed column of the same name gets an underscore at its end.
 RESERVED = frozenset(
@@ -21,10 +21,8 @@ RESERVED = frozenset(
 ANY_STATE_KEY = "*"
 
 
-class SchemaInvalid(HoldfastError):
+class SchemaInvalid(BadConfiguration):
     """A model can't become columns."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +79,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of an object.
-
-    Attributes:
-        name: The name in the table.
-        type: Its type.
-        required: Whether a value without it is invalid.
-        sources: Its names in JSON, the newest first.
-    """
+    """A field of an object; ``sources`` are its names in JSON, the newest first."""
 
     name: str
     type: ColumnType
@@ -166,11 +157,7 @@ INFERRED = StoreSchema((), inferred=True)
 
 
 def checked(schema: StoreSchema) -> StoreSchema:
-    """The schema itself, if its column names differ; SQL ignores case.
-
-    Raises:
-        SchemaInvalid: Two columns have the same name.
-    """
+    """The schema itself; raises SchemaInvalid if two columns have the same name, ignoring case as SQL does."""
     for where, names in _names(schema):
         seen: dict[str, str] = {}
         for name in names:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from holdfast.processors.engine.runtime.commands import (
     Offsets,
     key_of,
 )
+from holdfast.processors.engine.serving.last_words import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
 #: Seconds between two reads of a running command's ticket.
@@ -33,18 +35,20 @@ COMMAND_TIMEOUT_S = 3600.0
 _BODY_REST_BYTES = 65_536
 
 
+#: Called with the ticket of a running command at each look.
+Tell = Callable[[Mapping[str, Any]], None]
+
+
+def _no_one(ticket: Mapping[str, Any]) -> None:
+    """Tells no one about a ticket."""
+
+
 class ProcessorSilent(HoldfastError):
     """A worker did not answer, or did not do what a request asked for."""
 
 
 class ProcessorClient:
-    """Talks to one worker from another process.
-
-    Args:
-        processor: The processor's name.
-        slot: The worker's slot.
-        paths: The home's paths, with the endpoint file.
-    """
+    """Talks to one worker from another process, by the endpoint file of its slot."""
 
     def __init__(self, processor: str, slot: str, paths: Paths) -> None:
         self.processor = processor
@@ -59,26 +63,6 @@ class ProcessorClient:
         except (ValueError, KeyError, TypeError):
             return None
         return status if status is not None and status.processor == self.processor else None
-
-    def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether the worker answers ``/health`` and its loop is alive."""
-        answer = self._get("/health", timeout_s)
-        return answer is not None and answer.is_success
-
-    def ready(self, timeout_s: float = 2.0) -> tuple[bool, str]:
-        """Whether the worker is ready (``/ready``), and if not, the reason."""
-        answer = self._get("/ready", timeout_s)
-        if answer is None:
-            return False, "it doesn't answer"
-        try:
-            return answer.is_success, str(answer.json().get("reason", ""))
-        except (ValueError, AttributeError):
-            return False, f"it answered {answer.status_code}"
-
-    def metrics(self, timeout_s: float = 2.0) -> str | None:
-        """The worker's ``/metrics`` in Prometheus' text format; None when the worker does not answer."""
-        answer = self._get("/metrics", timeout_s)
-        return answer.text if answer is not None and answer.is_success else None
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
         """The last heartbeat of the process with this pid; None when it has no endpoint file.
@@ -96,7 +80,7 @@ class ProcessorClient:
     def last_failure(self) -> ProcessorStatus | None:
         """The status that the worker left when it last stopped with an error; None when it never did."""
         try:
-            return ProcessorStatus.decode(json.loads(self._file.with_suffix(".failed.json").read_text()))
+            return ProcessorStatus.decode(json.loads(failure_file(self._file).read_text()))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -138,11 +122,9 @@ class ProcessorClient:
     # -- commands about state and positions ------------------------------------------------------------------------
 
     def count(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
-        """Count the selected message keys, entries, and bytes of values.
+        """Count the selected message keys, entries and bytes, of a store or of stores that are used together.
 
         Args:
-            store: The store, or stores that are used together.
-            timeout_s: How long to wait, in seconds.
             which: ``partitions`` (numbers; default: all that the worker owns), and one of ``keys`` (a list of text or
                 bytes), ``prefix`` (text or bytes) and ``all=True``.
 
@@ -169,8 +151,6 @@ class ProcessorClient:
         """Delete the selected keys in the store and in the changelog.
 
         Args:
-            store: The store, or stores that are used together.
-            timeout_s: How long to wait, in seconds.
             which: As for ``count``, and ``export=True`` to write the keys to files first, and ``positions`` (topic to
                 partition to offset): a paused worker then reads the inputs from there. They are committed together
                 with the last deletes of their task.
@@ -187,21 +167,11 @@ class ProcessorClient:
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
-    def until(
-        self,
-        positions: Offsets,
-        timeout_s: float = COMMAND_TIMEOUT_S,
-        tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
-    ) -> dict[str, Any]:
+    def until(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: Tell = _no_one) -> dict[str, Any]:
         """Let a worker that rebuilds a store read its inputs up to these offsets, and no further.
 
-        Args:
-            positions: Topic to partition to the first offset that is not processed.
-            timeout_s: How long to wait, in seconds.
-            tell: Called with the ticket at each look: ``done`` of ``total``, in offsets.
-
-        Returns:
-            ``positions``: topic to partition to the committed offset, equal to the requested one.
+        ``tell`` gets the ticket at each look: ``done`` of ``total``, in offsets. The result has under ``positions`` the
+        committed offsets, which equal the requested ones.
         """
         return self._command("/inputs/until", {"positions": positions}, timeout_s, tell)
 
@@ -212,17 +182,13 @@ class ProcessorClient:
         upto: Mapping[int, int],
         positions: Offsets | None = None,
         timeout_s: float = COMMAND_TIMEOUT_S,
-        tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
+        tell: Tell = _no_one,
     ) -> dict[str, Any]:
-        """Make a store of a paused worker equal to another changelog, byte for byte.
+        """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
 
         Args:
-            store: The store.
-            changelog: The other changelog, which has no writer.
             upto: By partition, the next offset at its end. Only these partitions are changed.
             positions: Offsets to read the inputs from, committed together with their task's last change.
-            timeout_s: How long to wait, in seconds.
-            tell: Called with the ticket at each look: ``done`` of ``total``.
 
         Returns:
             ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state.
@@ -249,16 +215,10 @@ class ProcessorClient:
             results.append(self._command(page, part, deadline - time.monotonic()))
         return _together(results)
 
-    def _command(
-        self,
-        page: str,
-        asked: Mapping[str, Any],
-        timeout_s: float,
-        tell: Callable[[Mapping[str, Any]], None] = lambda ticket: None,
-    ) -> dict[str, Any]:
+    def _command(self, page: str, asked: Mapping[str, Any], timeout_s: float, tell: Tell = _no_one) -> dict[str, Any]:
         """Begin a command and wait for its result."""
         deadline = time.monotonic() + timeout_s
-        begun = self._request(page, min(150.0, timeout_s), msgspec.json.encode(asked))
+        begun = self._send("POST", page, min(150.0, timeout_s), msgspec.json.encode(asked))
         if begun.status_code in (400, 409):
             raise _refusal(begun)
         if not begun.is_success:
@@ -283,18 +243,12 @@ class ProcessorClient:
         raise self._silent(page, f"the command is not done after {timeout_s:.0f} s, and continues")
 
     def _get(self, page: str, timeout_s: float) -> httpx.Response | None:
-        endpoint = self._endpoint()
-        if endpoint is None:
-            return None
-        try:
-            return httpx.get(
-                f"{endpoint['url']}{page}", headers=_authorization(endpoint), timeout=timeout_s, trust_env=False
-            )
-        except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError):
-            return None
+        with suppress(ProcessorSilent):
+            return self._send("GET", page, timeout_s)
+        return None
 
     def _post(self, path: str, timeout_s: float) -> dict[str, Any]:
-        answer = self._request(path, timeout_s)
+        answer = self._send("POST", path, timeout_s)
         if not answer.is_success:
             raise self._silent(path, f"it answered {answer.status_code}: {answer.text[:200]}")
         try:
@@ -303,18 +257,13 @@ class ProcessorClient:
             raise self._silent(path, f"its answer can't be read: {failure!r}") from failure
         return document
 
-    def _request(self, path: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
+    def _send(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
         endpoint = self._endpoint()
         if endpoint is None:
             raise self._silent(path, "it has no endpoint file")
         try:
-            return httpx.post(
-                f"{endpoint['url']}{path}",
-                content=body,
-                headers=_authorization(endpoint),
-                timeout=timeout_s,
-                trust_env=False,
-            )
+            url, headers = f"{endpoint['url']}{path}", {"Authorization": f"Bearer {endpoint['token']}"}
+            return httpx.request(method, url, content=body, headers=headers, timeout=timeout_s, trust_env=False)
         except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as failure:
             raise self._silent(path, f"it did not answer: {failure!r}") from failure
 
@@ -332,10 +281,6 @@ class ProcessorClient:
             return endpoint
         except (OSError, ValueError):
             return None
-
-
-def _authorization(endpoint: dict[str, Any]) -> dict[str, str]:
-    return {"Authorization": f"Bearer {endpoint['token']}"}
 
 
 def _refusal(answer: httpx.Response) -> HoldfastError:

@@ -22,11 +22,7 @@ OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
 class Guard:
-    """Checks the host name and the token of each request.
-
-    Args:
-        serving: The address of the server, and its token; without one, a random token is drawn.
-    """
+    """Checks the host name and the token of each request; without a token in the settings, a random one is drawn."""
 
     def __init__(self, serving: ServingSettings) -> None:
         self.token = serving.token or secrets.token_urlsafe(24)

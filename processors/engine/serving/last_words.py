@@ -18,37 +18,27 @@ def failure_file(endpoint: Path) -> Path:
     return endpoint.with_suffix(".failed.json")
 
 
-def leave_last_words(endpoint: Path, processor: str, slot: str, error: Mapping[str, Any], started_at: float) -> None:
-    """Write the error that ends this process to the failure file, unless this process already wrote one.
-
-    Args:
-        endpoint: The worker's endpoint file.
-        processor: The processor's name.
-        slot: The worker's slot.
-        error: The error, as ``HoldfastError.as_dict`` returns it.
-        started_at: When this process started, seconds since 1970.
-    """
+def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
+    """Write a worker's last status to its failure file; an error is logged, because the process ends anyway."""
     file = failure_file(endpoint)
-    if _pid_of(file) == os.getpid() and file.stat().st_mtime >= started_at:
-        return
-    nothing: dict[str, Any] = {"records": {}, "commits": {}, "tasks": []}
-    document = {
-        "processor": processor,
-        "slot": slot,
-        "pid": os.getpid(),
-        "phase": "failed",
-        "guarantee": "",
-        "code_version": "",
-        "started_at": started_at,
-        "heartbeat_at": started_at,
-        "error": dict(error),
-        **nothing,
-    }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(document))
     except OSError as why:
         _log.error("the failure file can't be written", path=str(file), error=str(why))
+
+
+def leave_last_words(endpoint: Path, processor: str, slot: str, error: dict[str, Any], started_at: float) -> None:
+    """Write the error that ends this process to the failure file, unless this process already wrote one.
+
+    ``error`` is as ``HoldfastError.as_dict`` returns it; ``started_at`` is in seconds since 1970.
+    """
+    file = failure_file(endpoint)
+    if _pid_of(file) == os.getpid() and file.stat().st_mtime >= started_at:
+        return
+    document = {"processor": processor, "slot": slot, "pid": os.getpid(), "phase": "failed", "error": error}
+    unknown: dict[str, Any] = {"guarantee": "", "code_version": "", "records": {}, "commits": {}, "tasks": []}
+    write_failure(endpoint, {**document, **unknown, "started_at": started_at, "heartbeat_at": started_at})
 
 
 def _pid_of(file: Path) -> int | None:

@@ -24,6 +24,9 @@ from holdfast.processors.engine.runtime.standby import StandbyPhase
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _IDENTITY = ("processor", "slot")
+_PARTITION = ("topic", "partition")
+#: The value of a metric, or its values by the values of its labels; None where it is unknown.
+_Value = float | Mapping[Any, float | None]
 
 
 class WorkerMetrics:
@@ -34,12 +37,7 @@ class WorkerMetrics:
         self._processed = 0
 
     def page(self, status: Mapping[str, Any], heartbeat_age_s: float) -> bytes:
-        """The metrics of one status document.
-
-        Args:
-            status: The status, as ``describe_worker`` returns it.
-            heartbeat_age_s: Seconds since the loop's last heartbeat.
-        """
+        """The metrics of one status document, as ``describe_worker`` returns it."""
         with self._lock:
             self._processed = max(self._processed, status["records"]["processed"])
             processed = self._processed
@@ -68,22 +66,14 @@ class _Snapshot(Collector):
 
     def _worker(self) -> Iterator[Metric]:
         status = self._status
-        facts = GaugeMetricFamily(
-            "holdfast_worker_info", "What runs; always 1.", labels=[*_IDENTITY, "code_version", "guarantee"]
-        )
-        facts.add_metric([*self._identity, status["code_version"], status["guarantee"]], 1)
-        yield facts
-        phases = GaugeMetricFamily(
-            "holdfast_phase", "1 for the phase that the worker is in, 0 for all others.", labels=[*_IDENTITY, "phase"]
-        )
-        for phase in Phase:
-            phases.add_metric([*self._identity, phase.value], float(status["phase"] == phase.value))
-        yield phases
+        what = {(status["code_version"], status["guarantee"]): 1.0}
+        yield self._gauge("holdfast_worker_info", "What runs; always 1.", what, "code_version", "guarantee")
+        phases = {(phase.value,): float(status["phase"] == phase.value) for phase in Phase}
+        yield self._gauge("holdfast_phase", "1 for the phase that the worker is in, 0 for all others.", phases, "phase")
         yield self._gauge("holdfast_paused", "1 while the worker is paused on request.", float(status["paused"]))
         yield self._gauge("holdfast_start_time_seconds", "When it started, since 1970.", status["started_at"])
-        yield self._gauge(
-            "holdfast_heartbeat_age_seconds", "Since the loop's last sign of life.", self._heartbeat_age_s
-        )
+        age_s = self._heartbeat_age_s
+        yield self._gauge("holdfast_heartbeat_age_seconds", "Since the loop's last sign of life.", age_s)
 
     def _records(self) -> Iterator[Metric]:
         records = self._status["records"]
@@ -107,92 +97,70 @@ class _Snapshot(Collector):
 
     def _tasks(self) -> Iterator[Metric]:
         tasks = self._status["tasks"]
-        lag = GaugeMetricFamily(
-            "holdfast_lag_records",
-            "Input records that are still to process.",
-            labels=[*_IDENTITY, "topic", "partition"],
-        )
-        for task in tasks:
-            for topic, at in task["inputs"].items():
-                if at["lag"] is not None and task["phase"] == "running":
-                    lag.add_metric([*self._identity, topic, str(task["partition"])], at["lag"])
-        yield lag
-        yield self._per_task(
-            "holdfast_store_size_bytes",
-            "The task's store on disk.",
-            {task["task"]: task["store_bytes"] for task in tasks},
-        )
-        restores = {task["task"]: task["restore"] or {} for task in tasks}
+        lags = {
+            (topic, str(task["partition"])): at["lag"]
+            for task in tasks
+            for topic, at in task["inputs"].items()
+            if task["phase"] == "running"
+        }
+        yield self._gauge("holdfast_lag_records", "Input records that are still to process.", lags, *_PARTITION)
+        sizes = {(task["task"],): task["store_bytes"] for task in tasks}
+        yield self._gauge("holdfast_store_size_bytes", "The task's store on disk.", sizes, "task")
         for name, said, field in (
             ("holdfast_restore_records", "Changelog records replayed by the restore under way.", "records"),
             ("holdfast_restore_remaining_offsets", "Changelog offsets that it has still to go.", "remaining"),
             ("holdfast_restore_records_per_second", "How fast it replays.", "records_per_s"),
         ):
-            yield self._per_task(name, said, {task: restore.get(field) for task, restore in restores.items()})
+            restores = {(task["task"],): (task["restore"] or {}).get(field) for task in tasks}
+            yield self._gauge(name, said, restores, "task")
         for name, said, field in (
             ("holdfast_state_reads", "Reads of state by the processor's functions.", "reads"),
             ("holdfast_state_misses", "Those of them that went to the database; the others were cache hits.", "misses"),
         ):
-            counter = CounterMetricFamily(name, said, labels=[*_IDENTITY, "task", "store"])
-            for task in tasks:
-                for store, counts in task["state"].items():
-                    counter.add_metric([*self._identity, task["task"], store], counts[field])
-            yield counter
+            counts = {(task["task"], store): seen[field] for task in tasks for store, seen in task["state"].items()}
+            yield self._counter(name, said, counts, "task", "store")
 
     def _checkpoints(self) -> Iterator[Metric]:
         told = self._status.get("checkpoints")
         if told is None:
             return
-        yield self._gauge(
-            "holdfast_checkpoint_store_ok", "0 after a checkpoint that was not stored, or not in time.", told["ok"]
-        )
+        failed = "0 after a checkpoint that was not stored, or not in time."
+        yield self._gauge("holdfast_checkpoint_store_ok", failed, told["ok"])
         yield self._counter("holdfast_checkpoints_stored", "Checkpoints stored.", told["uploads"])
         yield self._counter("holdfast_checkpoint_failures", "Checkpoints that could not be stored.", told["failures"])
-        yield self._counter(
-            "holdfast_checkpoint_stored_bytes", "Bytes of the files that were new in them.", told["uploaded_bytes"]
-        )
-        yield self._per_task(
-            "holdfast_checkpoint_time_seconds",
-            "When the task's last stored checkpoint was taken, since 1970.",
-            {task: last["at"] for task, last in told["tasks"].items()},
-        )
+        new = "Bytes of the files that were new in them."
+        yield self._counter("holdfast_checkpoint_stored_bytes", new, told["uploaded_bytes"])
+        times = {(task,): last["at"] for task, last in told["tasks"].items()}
+        when = "When the task's last stored checkpoint was taken, since 1970."
+        yield self._gauge("holdfast_checkpoint_time_seconds", when, times, "task")
 
     def _standbys(self) -> Iterator[Metric]:
         standbys = self._status.get("standbys", ())
-        phases = GaugeMetricFamily(
-            "holdfast_standby_phase",
-            "1 for the phase that the standby is in, 0 for all others.",
-            labels=[*_IDENTITY, "task", "phase"],
-        )
-        positions = GaugeMetricFamily(
-            "holdfast_standby_position_offsets",
-            "The next changelog offset that the standby replays.",
-            labels=[*_IDENTITY, "task", "store"],
-        )
-        for standby in standbys:
-            for phase in StandbyPhase:
-                at = float(standby["phase"] == phase.value)
-                phases.add_metric([*self._identity, standby["task"], phase.value], at)
-            for store, seen in standby["stores"].items():
-                positions.add_metric([*self._identity, standby["task"], store], seen["position"])
-        yield phases
-        yield positions
-        lags = {standby["task"]: standby["lag"] for standby in standbys}
-        yield self._per_task("holdfast_standby_lag_offsets", "Changelog offsets that the standby lacks.", lags)
+        phases = {
+            (standby["task"], phase.value): float(standby["phase"] == phase.value)
+            for standby in standbys
+            for phase in StandbyPhase
+        }
+        positions = {
+            (standby["task"], store): seen["position"]
+            for standby in standbys
+            for store, seen in standby["stores"].items()
+        }
+        lags = {(standby["task"],): standby["lag"] for standby in standbys}
+        one = "1 for the phase that the standby is in, 0 for all others."
+        yield self._gauge("holdfast_standby_phase", one, phases, "task", "phase")
+        next_offset = "The next changelog offset that the standby replays."
+        yield self._gauge("holdfast_standby_position_offsets", next_offset, positions, "task", "store")
+        yield self._gauge("holdfast_standby_lag_offsets", "Changelog offsets that the standby lacks.", lags, "task")
 
-    def _gauge(self, name: str, said: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, said, labels=_IDENTITY)
-        family.add_metric(self._identity, value)
-        return family
+    def _gauge(self, name: str, said: str, value: _Value, *labels: str) -> Metric:
+        return self._filled(GaugeMetricFamily(name, said, labels=[*_IDENTITY, *labels]), value)
 
-    def _counter(self, name: str, said: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, said, labels=_IDENTITY)
-        family.add_metric(self._identity, value)
-        return family
+    def _counter(self, name: str, said: str, value: _Value, *labels: str) -> Metric:
+        return self._filled(CounterMetricFamily(name, said, labels=[*_IDENTITY, *labels]), value)
 
-    def _per_task(self, name: str, said: str, values: Mapping[str, float | None]) -> Metric:
-        family = GaugeMetricFamily(name, said, labels=[*_IDENTITY, "task"])
-        for task, value in values.items():
-            if value is not None:
-                family.add_metric([*self._identity, task], value)
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, value: _Value) -> Metric:
+        for of, number in (value if isinstance(value, Mapping) else {(): value}).items():
+            if number is not None:
+                family.add_metric([*self._identity, *of], number)
         return family

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import structlog
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.serving.guard import Guard
 
@@ -41,10 +41,8 @@ _DRAIN_S = 1.0
 _LOG_FIRST, _LOG_EVERY = 5, 1000
 
 
-class ServingImpossible(HoldfastError):
+class ServingImpossible(BadConfiguration):
     """The server can't listen on its address or port; fields: ``host``, ``port``."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +90,6 @@ class RequestServer(ThreadingHTTPServer):
     """Listens, and serves each request on a thread of its own.
 
     Args:
-        serving: The address and port.
-        guard: Decides which requests are admitted.
-        serve: Answers admitted requests.
         pages: The existing routes; other paths are never logged, because they may contain anything.
         bodies: By route that takes a body, its maximum bytes.
 
@@ -211,8 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    def do_HEAD(self) -> None:
-        self._serve()
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         if "Transfer-Encoding" in self.headers:

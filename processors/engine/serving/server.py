@@ -19,6 +19,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,8 +38,9 @@ from holdfast.processors.engine.runtime.commands import (
     verb_of,
 )
 from holdfast.processors.engine.runtime.loop import Phase, Request, Worker
-from holdfast.processors.engine.serving.checkpoint import take_checkpoint
 from holdfast.processors.engine.serving.guard import Guard
+from holdfast.processors.engine.serving.last_words import write_failure
+from holdfast.processors.engine.serving.local_checkpoints import take_checkpoint
 from holdfast.processors.engine.serving.requests import Answer, RequestServer
 from holdfast.processors.engine.serving.status import describe_worker
 
@@ -67,59 +69,17 @@ def _refusal(code: int, failure: HoldfastError) -> Answer:
     return Answer(code, {"error": failure.message, "action": failure.action, "fields": failure.as_dict()["fields"]})
 
 
-class _Call:
-    """Work for the loop's thread, with a result that a server thread waits for."""
-
-    def __init__(self, work: Callable[[], dict[str, Any]]) -> None:
-        self._work = work
-        self._done = threading.Event()
-        self._given_up = False
-        self._value: dict[str, Any] = {}
-        self._failure: Exception | None = None
-
-    def run(self) -> None:
-        """Do the work on the loop's thread, unless the waiting thread has given up."""
-        if self._given_up:
-            return
-        try:
-            self._value = self._work()
-        except Exception as failure:
-            self._failure = failure
-        finally:
-            self._done.set()
-
-    def result(self, wait_s: float) -> dict[str, Any] | None:
-        """The result of the work; None when the loop did not run it in time.
-
-        Raises:
-            Exception: The work raised it.
-        """
-        if not self._done.wait(wait_s):
-            return None
-        if self._failure is not None:
-            raise self._failure
-        return self._value
-
-    def give_up(self) -> None:
-        """Stop waiting: the loop skips the work if it has not begun."""
-        self._given_up = True
-
-    @property
-    def done(self) -> bool:
-        """Whether the loop has run the work."""
-        return self._done.is_set()
+def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | None:
+    """The result of work, or its error; None when the loop did not run it in time."""
+    wait([asked], wait_s)
+    return asked.result() if asked.done() else None
 
 
 class ControlServer:
     """Serves the HTTP routes of one worker.
 
     Args:
-        worker: The worker.
-        processor: The processor's name.
-        slot: The worker's slot.
         endpoint: The file with pid, URL and token of this server, mode 0600.
-        checkpoints: The folder of local checkpoints.
-        serving: The address, the port and the token.
         stuck_after_s: Seconds without a heartbeat after which the worker is unhealthy.
 
     Raises:
@@ -144,7 +104,7 @@ class ControlServer:
         self._stuck_after_s = stuck_after_s
         self._error: Mapping[str, Any] | None = None
         self._lock = threading.Lock()
-        self._asked: _Call | None = None
+        self._asked: Future[dict[str, Any]] | None = None
         self._beat = (worker.heartbeat_at, time.monotonic())
         self._closed = threading.Event()
         self._metrics: WorkerMetrics | None = None
@@ -185,11 +145,7 @@ class ControlServer:
         """Write the last status with the error to the failure file, which outlives this process."""
         self._error = error
         self._last = {**describe_worker(self._worker, self._processor, self._slot, error), "tasks": []}
-        failure = self._endpoint.with_suffix(".failed.json")
-        try:
-            failure.write_text(json.dumps(self._last))
-        except OSError as why:
-            _log.error("the failure file can't be written", path=str(failure), error=str(why))
+        write_failure(self._endpoint, self._last)
 
     def close(self) -> None:
         """Stop serving; delete the endpoint file if it has this process's pid."""
@@ -205,16 +161,29 @@ class ControlServer:
     def status(self) -> dict[str, Any]:
         """The status now, or the last known one when the loop does not answer in time."""
         with self._lock:  # a stuck loop gets one request in its queue, not one for each client
-            if self._asked is None or self._asked.done:
-                self._asked = _Call(
-                    lambda: describe_worker(self._worker, self._processor, self._slot, self._error),
+            if self._asked is None or self._asked.done():
+                self._asked = self._ask(
+                    lambda: describe_worker(self._worker, self._processor, self._slot, self._error), only_reads=True
                 )
-                self._worker.requests.append(Request(self._asked.run, only_reads=True))
             asked = self._asked
-        answer = asked.result(STATUS_WAIT_S)
+        answer = _result(asked, STATUS_WAIT_S)
         if answer is not None:
             self._last = answer
         return {**self._last, "heartbeat_at": self._worker.heartbeat_at}
+
+    def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
+        """Queue work for the loop's thread; the loop skips it if it is cancelled before it begins."""
+        asked: Future[dict[str, Any]] = Future()
+
+        def run() -> None:
+            if asked.set_running_or_notify_cancel():
+                try:
+                    asked.set_result(work())
+                except Exception as failure:
+                    asked.set_exception(failure)
+
+        self._worker.requests.append(Request(run, only_reads))
+        return asked
 
     def silent_s(self) -> float:
         """Seconds since the loop's last heartbeat, by the monotonic clock; accurate to about a second."""
@@ -265,11 +234,10 @@ class ControlServer:
         return Answer(200, metrics.page(self.status(), self.silent_s()), CONTENT_TYPE)
 
     def _maintenance(self) -> Answer:
-        call = _Call(lambda: {"commands": self._worker.maintenance.all_told()})
-        self._worker.requests.append(Request(call.run, only_reads=True))
-        answer = call.result(STATUS_WAIT_S)
+        asked = self._ask(lambda: {"commands": self._worker.maintenance.all_told()}, only_reads=True)
+        answer = _result(asked, STATUS_WAIT_S)
         if answer is None:
-            call.give_up()
+            asked.cancel()
             return Answer(503, {"error": f"the worker did not answer within {STATUS_WAIT_S:g} s"})
         return Answer(200, answer)
 
@@ -287,10 +255,9 @@ class ControlServer:
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
         """Run the work on the loop's thread, and log it."""
         began = time.monotonic()
-        call = _Call(work)
-        self._worker.requests.append(Request(call.run, only_reads=False))
+        asked = self._ask(work, only_reads=False)
         try:
-            answer = call.result(CONTROL_WAIT_S)
+            answer = _result(asked, CONTROL_WAIT_S)
         except (CommandWrong, CommandRefused) as failure:
             _log.warning("control", verb=verb, error=failure.message)
             return _refusal(400 if isinstance(failure, CommandWrong) else 409, failure)
@@ -298,7 +265,7 @@ class ControlServer:
             _log.error("control", verb=verb, error=str(failure))
             return Answer(500, {"error": str(failure)})
         if answer is None:
-            call.give_up()
+            asked.cancel()
             _log.error("control", verb=verb, error="the loop did not answer", waited_s=CONTROL_WAIT_S)
             return Answer(503, {"error": f"the worker did not answer within {CONTROL_WAIT_S:g} s"})
         _log.info("control", verb=verb, seconds=round(time.monotonic() - began, 3))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
@@ -40,7 +43,7 @@ class TaskStatus:
     phase: str
     inputs: Mapping[str, InputPosition]
     stores: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    restore: Mapping[str, float] | None = None
+    restore: Mapping[str, Any] | None = None
     store_bytes: int | None = None
     state: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] | None = None
@@ -102,18 +105,8 @@ class ProcessorStatus:
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
-        """Decode the ``/status`` document; unknown fields of a newer worker are ignored."""
-        tasks = tuple(
-            TaskStatus(
-                **{
-                    **_known(TaskStatus, task),
-                    "inputs": {topic: InputPosition(**at) for topic, at in task["inputs"].items()},
-                }
-            )
-            for task in document["tasks"]
-        )
-        standbys = tuple(StandbyStatus(**_known(StandbyStatus, each)) for each in document.get("standbys", ()))
-        return ProcessorStatus(**{**_known(ProcessorStatus, document), "tasks": tasks, "standbys": standbys})
+        """Decode the ``/status`` document, without unknown fields of a newer worker; ValueError if it is none."""
+        return msgspec.convert(document, ProcessorStatus)
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -145,7 +138,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
             "last_at": committer.last_at,
             "last_ms": None if committer.last_s is None else round(committer.last_s * 1000, 3),
             "latency": {
-                "bounds_s": list(committer.latency.bounds),
+                "bounds_s": list(COMMIT_BOUNDS_S),
                 "counts": list(committer.latency.counts),
                 "sum_s": round(committer.latency.sum_s, 6),
             },
@@ -174,10 +167,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "partition": task.partition,
         "phase": task.phase.value,
         "inputs": inputs,
-        "stores": {
-            name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset}
-            for name, at in dict(task.meta.stores).items()
-        },
+        "stores": store_offsets(task),
         "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
         "checkpoint": worker.assignment.checkpoint_of(task.name),
         "restored": task.restored,
@@ -185,6 +175,12 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         **_sizes_of(task),
         "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }
+
+
+def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
+    """By store, its changelog, the changelog's topic id, and the next offset to replay."""
+    stores = dict(task.meta.stores)
+    return {name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset} for name, at in stores.items()}
 
 
 def _sizes_of(task: Task) -> dict[str, int | None]:
@@ -203,8 +199,3 @@ def _sizes_of(task: Task) -> dict[str, int | None]:
 def _lag_of(phase: str, lags: list[int | None]) -> int | None:
     known = [lag for lag in lags if lag is not None]
     return sum(known) if phase == "running" and len(known) == len(lags) else None
-
-
-def _known(kind: type[ProcessorStatus | TaskStatus | StandbyStatus], document: Mapping[str, Any]) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
-    return {name: value for name, value in document.items() if name in names}

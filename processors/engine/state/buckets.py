@@ -76,21 +76,10 @@ class BucketPrints:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def __repr__(self) -> str:
-        return f"BucketPrints({self.whole.hex})"
-
 
 def bucket_of(key: bytes) -> int:
     """The number of a key's bucket."""
     return int(xxh64_intdigest(key, SEED)) & (BUCKETS - 1)
-
-
-def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
-    """The fingerprints of the buckets of a set of pairs."""
-    found, rest = BucketPrints(), iter(pairs)
-    while batch := list(islice(rest, BATCH_PAIRS)):
-        found.add_pairs(*zip(*batch, strict=True))
-    return found
 
 
 def in_buckets(pairs: Iterable[tuple[bytes, bytes]], wanted: frozenset[int]) -> dict[bytes, list[bytes]]:

@@ -1,4 +1,4 @@
-"""Reads a RocksDB checkpoint that another process owns.
+"""Reads a RocksDB checkpoint that another process owns; every function may raise CheckpointDamaged.
 
 Invariants:
     - The folder is not changed and may be read-only; any number of readers may read it at the same time.
@@ -26,41 +26,25 @@ class CheckpointDamaged(StateFailed):
 
 
 def iterate_checkpoint(path: Path, store: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields changelog keys and values of one store, in key order.
-
-    Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file is damaged; the pairs before are right.
-    """
+    """Yields changelog keys and values of one store, in key order; the pairs before an error are right."""
     with _opened(path) as reader:
         yield from reader.items(store)
 
 
 def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yields the keys and values of one store as parallel lists of up to ``rows_max``, which is faster than pairs.
-
-    Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file is damaged; the pages before are right.
-    """
+    """Yields keys and values as parallel lists of up to ``rows_max``, which is faster than pairs."""
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)
 
 
 def checkpoint_meta(path: Path) -> TaskMeta | None:
-    """The offsets inside a checkpoint; None for a new, empty state.
-
-    Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file is damaged.
-    """
+    """The offsets inside a checkpoint; None for a new, empty state."""
     with _opened(path) as reader:
         return reader.meta()
 
 
 def fingerprint_checkpoint(path: Path, store: str) -> Fingerprint:
-    """The fingerprint of one store in a checkpoint.
-
-    Raises:
-        CheckpointDamaged: The folder is no checkpoint, or a file is damaged.
-    """
+    """The fingerprint of one store in a checkpoint."""
     return fingerprint_of(iterate_checkpoint(path, store))
 
 

@@ -1,4 +1,4 @@
-"""The coherence guard: whether local state may be used, the offset from which it is replayed, and its input offsets.
+"""The coherence guard: whether local state may be used, and its input offsets; ``restore_start`` has its replay.
 
 Pure functions of facts. The facts must be read in this order, or the last batch of a former owner can be missed: first
 the group's committed offsets, after pending transactions have ended; then the changelogs' high watermarks.
@@ -9,34 +9,26 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.changelog.format import UNFINISHED
 from holdfast.processors.engine.state.errors import StateIncoherent
-from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
+from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
-#: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
-RETENTION_PART_SAFE = 0.75
 #: Kafka's default of delete.retention.ms, used if a changelog's configuration can't be read.
 DELETE_RETENTION_MS_DEFAULT = 86_400_000
-#: A clock may be set back by this many seconds without doubt about the age of the state.
-CLOCK_STEP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogFacts:
     """One partition of a changelog.
 
-    Attributes:
-        topic: The changelog.
-        topic_id: Its id; a recreated topic has another one.
-        start: The first offset.
-        end: The high watermark.
-        delete_retention_s: Seconds that tombstones stay.
+    A recreated topic has another ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Tombstones
+    stay for ``delete_retention_s`` seconds.
     """
 
     topic: str
@@ -46,62 +38,9 @@ class ChangelogFacts:
     delete_retention_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RestorePlan:
-    """The first offset to replay of each store's changelog; ``wipe`` is the reason to delete local state first."""
-
-    starts: Mapping[str, int]
-    wipe: str | None = None
-
-
 def delete_retention_s(facts: TopicFacts) -> float:
     """The seconds that tombstones stay in a topic."""
     return int(facts.config.get("delete.retention.ms", DELETE_RETENTION_MS_DEFAULT)) / 1000
-
-
-def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:
-    """The replay of one task: the first offset of each store.
-
-    Args:
-        task: The task's name, for errors.
-        meta: The offsets in local state; None for new state.
-        changelogs: Facts by store name.
-        now: Wall-clock seconds since 1970.
-
-    Raises:
-        StateIncoherent: A changelog was recreated or truncated since the state was written.
-    """
-    starts: dict[str, int] = {}
-    for store, facts in changelogs.items():
-        at = meta.stores.get(store) if meta is not None else None
-        if at is None:
-            if facts.start > 0:
-                raise _truncated(task, store, facts, 0)
-            starts[store] = facts.start
-            continue
-        if at.topic_id != facts.topic_id:
-            raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
-        if at.offset > facts.end or at.offset < facts.start:
-            raise _truncated(task, store, facts, at.offset)
-        assert meta is not None
-        doubt = doubt_of_age(now - meta.complete_at, facts, at.offset, restoring=meta.restoring)
-        if doubt is not None:
-            for name, known in changelogs.items():
-                if known.start > 0:
-                    raise _truncated(task, name, known, 0)
-            return RestorePlan({name: known.start for name, known in changelogs.items()}, wipe=doubt)
-        starts[store] = at.offset
-    return RestorePlan(starts)
-
-
-def without_emptied(
-    meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
-) -> TaskMeta | None:
-    """The offsets without those of ``stores`` that start empty because their changelog was deleted and is empty."""
-    if meta is None:
-        return None
-    emptied = {name for name in stores if name in changelogs and changelogs[name].end == 0}
-    return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
 
 
 def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
@@ -116,29 +55,12 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
-def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
-    """The reason not to replay from ``offset`` state that is ``age_s`` seconds old; None if the replay is safe."""
-    # One missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
-    # reached the end so late that it missed deletes on its way.
-    if facts.end - offset <= 1 and not restoring:
-        return None
-    if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
-        return (
-            f"the local state is {age_s:.0f} s old, and deletes older than {facts.delete_retention_s:.0f} s "
-            f"may be gone from {facts.topic}"
-        )
-    if age_s < -CLOCK_STEP_S:
-        return f"the local state is {-age_s:.0f} s in the future: the clock went back, so its age is unknown"
-    return None
-
-
 def check_inputs(
     task: str, state_inputs: Mapping[str, Mapping[str, int]], committed: Mapping[str, int | None]
 ) -> dict[str, int]:
     """The next input offset of each topic, if the state holds exactly the input before the committed offsets.
 
     Args:
-        task: The task's name, for errors.
         state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
         committed: The group's committed offset of each input topic; None without one.
 
@@ -200,10 +122,7 @@ def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, Changelo
 def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, str]) -> None:
     """Raises StateIncoherent if a source topic was recreated since the state was built.
 
-    Args:
-        task: The task's name, for errors.
-        known: By source topic, the topic id that the state belongs to.
-        seen: By source topic, its id now.
+    By topic, ``known`` has the id that the state belongs to, ``seen`` the id now.
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
@@ -222,12 +141,7 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
     """Raises StateIncoherent if the source no longer has the committed offset.
 
-    Args:
-        topic: The source topic.
-        partition: Its partition.
-        committed: The group's committed offset; None without one.
-        start: The first offset of the partition.
-        end: The high watermark, read after ``committed``.
+    ``committed`` is None without one. ``end`` is the high watermark, read after ``committed``.
     """
     if committed is not None and committed > end:
         raise StateIncoherent(
@@ -265,7 +179,7 @@ def source_missing(topic: str) -> TopicUnusable:
 
 def changelog_missing(topic: str, topology: Topology) -> StateIncoherent:
     """The error for a missing changelog."""
-    store = next((spec.store for spec in topology.changelogs if spec.topic.name == topic), None)
+    store = topology.store_of(topic)
     return StateIncoherent(
         f"Changelog {topic} is not there.",
         action=_from_local(store or "STORE"),
@@ -310,7 +224,8 @@ def _unfinished(task: str, store: str) -> StateIncoherent:
     )
 
 
-def _truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
+def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
+    """The error for a changelog that lacks offsets from which a store would be replayed."""
     return StateIncoherent(
         f"Task {task}: changelog {facts.topic} has offsets {facts.start} to {facts.end}, but store {store} would be "
         f"replayed from {held}: the changelog was truncated.",

@@ -11,23 +11,19 @@ HoldfastError
 
 from __future__ import annotations
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_DISK_FAILURE, HoldfastError
+from holdfast.infra.errors import EXIT_DISK_FAILURE, BadConfiguration, HoldfastError
 
 
 class StateFailed(HoldfastError):
     """Local state can't be used."""
 
 
-class StateFolderTaken(StateFailed):
+class StateFolderTaken(StateFailed, BadConfiguration):
     """Another live process holds the slot's state folder."""
 
-    exit_code = EXIT_BAD_CONFIGURATION
 
-
-class StateFolderForeign(StateFailed):
+class StateFolderForeign(StateFailed, BadConfiguration):
     """The state folder belongs to another application, or has another format."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class StateDiskFailed(StateFailed):
@@ -44,13 +40,9 @@ class StateCorrupt(StateFailed):
     exit_code = EXIT_DISK_FAILURE
 
 
-class InputsParted(StateFailed):
+class InputsParted(StateFailed, BadConfiguration):
     """The group gave a worker only some of the inputs that feed a store; it would count a key's messages in part."""
 
-    exit_code = EXIT_BAD_CONFIGURATION
 
-
-class StateIncoherent(StateFailed):
+class StateIncoherent(StateFailed, BadConfiguration):
     """State, changelog and input offsets do not belong together; processing would corrupt results."""
-
-    exit_code = EXIT_BAD_CONFIGURATION

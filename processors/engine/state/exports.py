@@ -25,11 +25,6 @@ _encode = msgspec.json.Encoder().encode
 class ExportFile:
     """A file ``<moment>-<name>.jsonl`` that is being written; its suffix is ``.part`` until it is complete.
 
-    Args:
-        folder: The folder; created if absent.
-        name: The middle part of the file's name.
-        now: Seconds since 1970.
-
     Raises (as all methods do):
         OSError: The disk refused.
     """
@@ -55,11 +50,7 @@ class ExportFile:
         return self._hash.hexdigest()
 
     def write(self, store: str, partition: int, entries: Sequence[tuple[bytes, bytes]]) -> None:
-        """Appends entries, given as changelog keys and stored values.
-
-        Raises:
-            FormatUnknown: An entry has a format that this version can't read.
-        """
+        """Appends entries, given as changelog keys and stored values; raises FormatUnknown."""
         lines = b"".join(_encode(_line(store, partition, key, value)) + b"\n" for key, value in entries)
         self._file.write(lines)
         self._hash.update(lines)

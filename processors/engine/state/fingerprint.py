@@ -29,11 +29,6 @@ class Fingerprint:
     xor: int = 0
     total: int = 0
 
-    def add(self, key: bytes, value: bytes) -> Fingerprint:
-        """The fingerprint of the set with one more pair."""
-        hashed = pair_hash(key, value)
-        return Fingerprint(self.count + 1, self.xor ^ hashed, (self.total + hashed) & _MASK)
-
     def __add__(self, other: Fingerprint) -> Fingerprint:
         """The fingerprint of the union of two disjoint sets."""
         return Fingerprint(self.count + other.count, self.xor ^ other.xor, (self.total + other.total) & _MASK)
@@ -42,11 +37,6 @@ class Fingerprint:
     def hex(self) -> str:
         """The text form: count, xor and sum."""
         return f"{self.count}-{self.xor:016x}-{self.total:016x}"
-
-
-def pair_hash(key: bytes, value: bytes) -> int:
-    """The hash of one pair, unsigned 64 bits."""
-    return int(xxh64_intdigest(value, xxh64_intdigest(key, SEED)))
 
 
 def fingerprint_of(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:

@@ -38,8 +38,6 @@ class StateFolder:
     """One slot's folder, locked until ``release``.
 
     Args:
-        state_dir: The root of all state.
-        group: The application's consumer group.
         slot: The slot; None takes the first free one.
 
     Raises:

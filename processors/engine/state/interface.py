@@ -26,11 +26,7 @@ class State(Protocol):
         """Whether ``key`` has a value."""
 
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
-        """The bytes of a value that was set with ``set_bytes``, or ``default`` if the key has no value.
-
-        Raises:
-            TypeError: The value was set with ``set``.
-        """
+        """The bytes of a value of ``set_bytes``, or ``default`` without one; TypeError for a value of ``set``."""
 
     def set_bytes(self, key: str, value: bytes) -> None:
         """Sets ``key`` to raw bytes."""

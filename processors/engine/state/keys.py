@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 def store_prefix(store: str) -> bytes:
-    """The prefix of all keys of one store.
-
-    Raises:
-        ValueError: The name is empty or longer than 255 bytes.
-    """
+    """The prefix of all keys of one store; raises ValueError unless the name has 1 to 255 bytes."""
     name = store.encode()
     if not 1 <= len(name) <= 255:
         raise ValueError(f"a store name has 1 to 255 bytes, not {len(name)}")

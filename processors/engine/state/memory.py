@@ -12,11 +12,7 @@ Export = Callable[[Path, Iterable[tuple[bytes, bytes]]], None]
 
 
 class MemoryDatabase(Database):
-    """One database in memory.
-
-    Args:
-        export: Writes a checkpoint to the disk.
-    """
+    """One database in memory; ``export`` writes a checkpoint to the disk."""
 
     def __init__(self, export: Export) -> None:
         self._export = export
@@ -94,11 +90,7 @@ class MemoryDatabase(Database):
 
 
 class MemoryDatabases(Databases):
-    """The databases of a process with state in memory. A closed database is gone; opened again, it is empty.
-
-    Args:
-        export: Writes a checkpoint to the disk.
-    """
+    """The databases of a process with state in memory. A closed database is gone; opened again, it is empty."""
 
     def __init__(self, export: Export) -> None:
         self._export = export

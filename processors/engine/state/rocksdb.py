@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
@@ -31,11 +32,9 @@ EXPORT_BYTES = 8 << 20
 def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) -> Rdict:
     """A database, opened for a replay of ``bulk_records``, or for normal use if None."""
     options = database_options(memory, bulk_records)
-    try:
+    with _named_errors():
         # Without the explicit column family, a reopened database takes its options from the disk, with an 8 MB cache.
         rdict = Rdict(str(path), options, column_families={"default": options})
-    except Exception as failure:
-        raise _named(failure) from failure
     if bulk_records is not None:
         # A replay needs no write-ahead log: after a crash it starts again from the offsets of its last flush. Data and
         # offsets are in one column family, so one flush writes both.
@@ -53,7 +52,6 @@ class RocksDatabase(Database):
 
     Args:
         rdict: The open database; None to create it at the first write, with ``memory``.
-        path: Its folder.
         memory: The shared memory; None for a read-only database.
     """
 
@@ -93,10 +91,8 @@ class RocksDatabase(Database):
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        try:
+        with _named_errors():
             self._rdict.write(batch)
-        except Exception as failure:
-            raise _named(failure) from failure
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         self.write(zip(keys, values, strict=True))
@@ -117,56 +113,44 @@ class RocksDatabase(Database):
     @property
     def flushing(self) -> bool:
         """Whether a flush is running. A failed flush counts as ended; the next ``flush`` with ``wait`` raises."""
-        if self._made is None:
+        if self._number("background-errors"):
             return False
-        if self._rdict.property_int_value("rocksdb.background-errors"):
-            return False
-        pending = self._rdict.property_int_value("rocksdb.mem-table-flush-pending")
-        return bool(pending or self._rdict.property_int_value("rocksdb.num-running-flushes"))
+        return bool(self._number("mem-table-flush-pending") or self._number("num-running-flushes"))
 
     def flush(self, *, wait: bool = True) -> None:
         if self._made is None:
             return
-        try:
+        with _named_errors():
             self._rdict.flush(wait)
-        except Exception as failure:
-            raise _named(failure) from failure
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         if self._made is None:
             return
-        try:
+        with _named_errors():
             yield from _items(self._rdict, first)
-        except Exception as failure:
-            raise _named(failure) from failure
 
     def checkpoint(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with _named_errors():
             self._rdict.flush()
             checkpoint = Checkpoint(self._rdict)
             checkpoint.create_checkpoint(str(path))
             del checkpoint
-        except Exception as failure:
-            raise _named(failure) from failure
 
     def compact(self) -> None:
-        try:
+        with _named_errors():
             self._rdict.flush()
             self._rdict.compact_range(None, None)
-        except Exception as failure:
-            raise _named(failure) from failure
 
     def estimates(self) -> tuple[int, int]:
-        if self._made is None:
-            return 0, 0
-        keys = int(self._rdict.property_int_value("rocksdb.estimate-num-keys") or 0)
-        return keys, int(self._rdict.property_int_value("rocksdb.estimate-live-data-size") or 0)
+        return self._number("estimate-num-keys"), self._number("estimate-live-data-size")
 
     def size_bytes(self) -> int:
-        if self._made is None:
-            return 0
-        return int(self._made.property_int_value("rocksdb.total-sst-files-size") or 0)
+        return self._number("total-sst-files-size")
+
+    def _number(self, fact: str) -> int:
+        """A property of RocksDB; 0 before the database is created."""
+        return 0 if self._made is None else int(self._made.property_int_value(f"rocksdb.{fact}") or 0)
 
     def close(self) -> None:
         if self._made is not None:
@@ -174,11 +158,7 @@ class RocksDatabase(Database):
 
 
 class RocksDatabases(Databases, DatabaseFiles):
-    """RocksDB folders on the disks of this machine.
-
-    Args:
-        memory: The memory that these databases share; None for the default sizes.
-    """
+    """RocksDB folders on the disks of this machine."""
 
     def __init__(self, memory: RocksMemory | None = None) -> None:
         self._memory = memory or RocksMemory()
@@ -243,11 +223,7 @@ def export(path: Path, items: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 class StateReader:
-    """A RocksDB folder opened read-only: a checkpoint, or the state of a stopped worker.
-
-    Raises:
-        StateFailed: The folder is no RocksDB.
-    """
+    """A RocksDB folder opened read-only: a checkpoint, or the state of a stopped worker."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -272,11 +248,7 @@ class StateReader:
         return items_of(self._database, store)
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Keys and values of one store as parallel lists of up to ``rows_max``, for one pass: the cache is not filled.
-
-        Raises:
-            DatabaseCorrupt: A file is damaged.
-        """
+        """Keys and values as parallel lists of up to ``rows_max``, for one pass: the cache is not filled."""
         prefix = store_prefix(store)
         size = len(prefix)
         keys: list[bytes] = []
@@ -284,7 +256,7 @@ class StateReader:
         reading = ReadOptions()
         reading.fill_cache(False)
         reading.set_readahead_size(CHUNK_BYTES)
-        try:
+        with _named_errors():
             for key, value in _items(self._rdict, prefix, reading):
                 if not key.startswith(prefix):
                     break
@@ -293,8 +265,6 @@ class StateReader:
                 if len(keys) == rows_max:
                     yield keys, values
                     keys, values = [], []
-        except Exception as failure:
-            raise _named(failure) from failure
         if keys:
             yield keys, values
 
@@ -329,3 +299,12 @@ def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> It
 def _named(failure: Exception) -> Exception:
     """The error as DatabaseCorrupt if it is one: rocksdict raises one class for all errors."""
     return DatabaseCorrupt(str(failure)[:300]) if "Corruption" in str(failure) else failure
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """Raise errors as ``_named`` returns them; single reads do it themselves, for their speed."""
+    try:
+        yield
+    except Exception as failure:
+        raise _named(failure) from failure

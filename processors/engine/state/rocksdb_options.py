@@ -26,11 +26,9 @@ OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 
 
 class RocksMemory:
-    """The memory that all databases of a process share.
+    """The memory that all databases of a process share, in bytes.
 
-    Args:
-        block_cache: Bytes of cached blocks.
-        write_buffers: Bytes of unflushed writes, all databases together; above it RocksDB flushes early.
+    Above ``write_buffers`` of unflushed writes, all databases together, RocksDB flushes early.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.task_store import TaskStore
 
 
 class ScratchFolder:
-    """The folder of temporary databases in a slot's state folder.
-
-    Args:
-        databases: The worker's databases.
-        folder: The slot's state folder.
-    """
+    """The folder of temporary databases in a slot's state folder."""
 
     def __init__(self, databases: Databases, folder: Path) -> None:
         self._databases, self._folder = databases, folder / ".scratch"
 
-    def open(self, task: str) -> TaskStore:
-        """An empty database for a task; a leftover of a killed process is deleted."""
-        self.delete(task)
-        return TaskStore(self._databases, self._folder / task)
+    @contextmanager
+    def opened(self, task: str, records: int) -> Iterator[TaskStore]:
+        """An empty database for a task, in bulk mode for this many writes; deleted at the end.
 
-    def delete(self, task: str) -> None:
-        """Deletes a task's temporary database; it must be closed."""
+        If the deletion fails, or the process dies, the next use of the name deletes it.
+        """
+        self._delete(task)
+        store = TaskStore(self._databases, self._folder / task)
+        try:
+            store.begin_bulk(records)
+            yield store
+        finally:
+            store.close()
+            with suppress(HoldfastError, OSError):
+                self._delete(task)
+
+    def _delete(self, task: str) -> None:
         if self._databases.exists(self._folder / task):
             self._databases.delete(self._folder / task)

@@ -26,7 +26,7 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from holdfast.processors.engine.changelog.format import (
     CODEC_JSON,
@@ -42,7 +42,6 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.rows import Rows
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.task_store import TaskStore
@@ -60,6 +59,25 @@ ENTRY_BYTES = 180
 
 
 _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
+
+
+class Rows(Protocol):
+    """Columnar state, held outside of the store's overlay between commits by ``ColumnarAggregation``."""
+
+    #: The memory limit of rows with committed values, in bytes.
+    rows_bytes_max: int
+
+    def write_back(self) -> None:
+        """Writes all uncommitted rows into the overlay."""
+
+    def committed(self) -> None:
+        """Called after a commit: the overlay is in the database."""
+
+    def drop(self) -> None:
+        """Forgets all uncommitted rows."""
+
+    def dirty_bytes(self) -> int:
+        """An estimate of the memory that the uncommitted rows will take in the overlay."""
 
 
 class _Missing(Enum):
@@ -100,12 +118,7 @@ class _Cell:
 class StoreState:
     """One store of one task. The runtime points it at the key of each message before the function runs.
 
-    Args:
-        name: The store's name.
-        backend: The task's database with the committed values.
-        topic: The changelog; empty without one.
-        record_bytes_max: The changelog's limit for key and value of a record, in bytes.
-        cache_bytes: The size of the cache of committed values.
+    ``topic`` is empty without a changelog. ``record_bytes_max`` limits key and value of its records together.
     """
 
     __slots__ = (
@@ -299,11 +312,6 @@ class StoreState:
         """An estimate of the memory of uncommitted writes, in bytes."""
         outside = 0 if self._rows is None else self._rows.dirty_bytes()
         return outside + self._bytes + sum(len(cell.dirty) for cell in self._all()) * ENTRY_BYTES
-
-    def cached_bytes(self) -> int:
-        """An estimate of the memory of cached committed values, in bytes."""
-        outside = 0 if self._rows is None else self._rows.rows_bytes()
-        return outside + int(sum(len(cell.young) + len(cell.old) for cell in self._all()) * self._entry_bytes())
 
     def committed(self) -> None:
         """Moves the overlay into the cache, after the database has it."""

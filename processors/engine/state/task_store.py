@@ -12,16 +12,17 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import structlog
 
-from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown
+from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, decode_json, encode_json
 from holdfast.processors.engine.state.database import Change, Database, DatabaseCorrupt, Databases
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFailed
 from holdfast.processors.engine.state.keys import store_prefix
@@ -37,21 +38,16 @@ RESEEDING = "re-seeding"
 BATCH_OPERATIONS_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOffset:
-    """The position of a store in its changelog.
+class StoreOffset(NamedTuple):
+    """The position of a store in its changelog; JSON has it as a list.
 
-    Attributes:
-        topic: The changelog.
-        topic_id: Its topic id.
-        offset: The next offset to replay.
-        inputs: The input offsets of the last meta record before ``offset``.
+    ``offset`` is the next one to replay; ``inputs`` are the input offsets of the last meta record before it.
     """
 
     topic: str
     topic_id: str
     offset: int
-    inputs: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +56,9 @@ class TaskMeta:
 
     Attributes:
         inputs: The next input offset of each topic; the data holds the effects of all messages before it.
-        stores: The position of each store in its changelog.
-        transaction: The number of the last transaction.
         restoring: Whether a replay is incomplete; the data is then the state at no input offset.
         complete_at: When the data last held the whole changelog, in wall-clock seconds since 1970. A replay keeps this
             time until it reaches its target, because compaction may already have removed deletes written since then.
-        sources: The topic ids of the inputs.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -74,22 +67,11 @@ class TaskMeta:
     restoring: bool = False
     complete_at: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
+    version: int = META_VERSION
 
     def encode(self) -> bytes:
         """The offsets as JSON."""
-        return json.dumps(
-            {
-                "version": META_VERSION,
-                "inputs": dict(self.inputs),
-                "stores": {
-                    name: [at.topic, at.topic_id, at.offset, dict(at.inputs)] for name, at in self.stores.items()
-                },
-                "transaction": self.transaction,
-                "restoring": self.restoring,
-                "complete_at": self.complete_at,
-                "sources": dict(self.sources),
-            }
-        ).encode()
+        return encode_json(self)
 
     @staticmethod
     def decode(raw: bytes) -> TaskMeta:
@@ -97,25 +79,18 @@ class TaskMeta:
 
         Raises:
             FormatUnknown: The bytes have another format version.
-            DatabaseCorrupt: The bytes are no JSON.
+            DatabaseCorrupt: The bytes are no JSON, or lack a field.
         """
         try:
-            fields = json.loads(raw)
-        except ValueError as failure:
-            raise DatabaseCorrupt(f"the offsets are no JSON: {raw[:60]!r}") from failure
-        if fields.get("version") != META_VERSION:
-            raise FormatUnknown(
-                f"A state folder has format version {fields.get('version')}, expected {META_VERSION}.",
-                action="Run the Holdfast version that wrote it, or delete the folder to restore from the changelog.",
-                version=fields.get("version"),
-            )
-        return TaskMeta(
-            inputs=fields["inputs"],
-            stores={name: StoreOffset(*at) for name, at in fields["stores"].items()},
-            transaction=fields["transaction"],
-            restoring=fields["restoring"],
-            complete_at=fields.get("complete_at", 0.0),
-            sources=fields.get("sources", {}),
+            fields = decode_json(raw)
+            if (version := fields.get("version")) == META_VERSION:
+                return msgspec.convert(fields, TaskMeta)
+        except (ValueError, AttributeError) as failure:
+            raise DatabaseCorrupt(f"the offsets can't be decoded ({failure}): {raw[:60]!r}") from failure
+        raise FormatUnknown(
+            f"A state folder has format version {version}, expected {META_VERSION}.",
+            action="Run the Holdfast version that wrote it, or delete the folder to restore from the changelog.",
+            version=version,
         )
 
 
@@ -123,8 +98,6 @@ class TaskStore:
     """The open database of one task.
 
     Args:
-        databases: The worker's databases.
-        path: The task's database.
         bulk_records: Opens in bulk mode for a replay of this many records; None opens normally.
 
     Raises (from every method that touches the disk):
@@ -138,11 +111,12 @@ class TaskStore:
         self.failure: StateFailed | None = None
         self._databases = databases
         self._compaction: threading.Thread | None = None
-        self._bulk = bulk_records is not None
+        #: Whether the database is in bulk mode.
+        self.in_bulk = bulk_records is not None
         try:
             self._database = databases.open(path, bulk_records)
         except DatabaseCorrupt as damage:
-            self._bulk = False
+            self.in_bulk = False
             self._move_aside(str(damage))
             self._database = self._open_new()
         except Exception as failure:
@@ -150,20 +124,14 @@ class TaskStore:
 
     def meta(self) -> TaskMeta | None:
         """The offsets of the last batch; None for new state."""
-        try:
+        with self._watched("read"):
             raw = self._database.get(META_KEY)
             return None if raw is None else TaskMeta.decode(raw)
-        except FormatUnknown:
-            raise
-        except Exception as failure:
-            raise self._broken("read", failure) from failure
 
     def holds_data(self, store: str) -> bool:
         """Whether a store has any key."""
-        try:
+        with self._watched("read"):
             return next(items_of(self._database, store), None) is not None
-        except Exception as failure:
-            raise self._broken("read", failure) from failure
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of full keys (store prefix included); None for an absent key."""
@@ -184,57 +152,35 @@ class TaskStore:
         if self.failure is not None:
             raise self.failure
         pieces = [*changes, (META_KEY, meta.encode())]
-        try:
+        with self._watched("written"):
             for first in range(0, len(pieces), BATCH_OPERATIONS_MAX):
                 self._database.write(pieces[first : first + BATCH_OPERATIONS_MAX])
-        except Exception as failure:
-            raise self._broken("written", failure) from failure
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Writes full keys and values (None deletes) only; a later ``write`` adds the offsets that cover them."""
         if self.failure is not None:
             raise self.failure
-        try:
+        with self._watched("written"):
             for first in range(0, len(keys), BATCH_OPERATIONS_MAX):
                 last = first + BATCH_OPERATIONS_MAX
                 self._database.load(keys[first:last], values[first:last])
-        except Exception as failure:
-            raise self._broken("written", failure) from failure
-
-    @property
-    def in_bulk(self) -> bool:
-        """Whether the database is in bulk mode."""
-        return self._bulk
 
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for about ``records`` calls of ``load``; reads may be slow until ``end_bulk``."""
-        self._bulk = True
-        try:
+        self.in_bulk = True
+        with self._watched("opened"):
             self._database.begin_bulk(records)
-        except Exception as failure:
-            raise self._broken("opened", failure) from failure
 
     def end_bulk(self) -> None:
-        """Flushes and ends bulk mode. To avoid the wait, call ``flush_soon`` first, until ``flushing`` is false."""
-        try:
+        """Flushes and ends bulk mode; to avoid the wait, ``flush(wait=False)`` first, until ``flushing`` is false."""
+        with self._watched("flushed"):
             self._database.end_bulk()
-        except Exception as failure:
-            raise self._broken("flushed", failure) from failure
-        self._bulk = False
+        self.in_bulk = False
 
-    def flush(self) -> None:
-        """Flushes, and waits for the end of the flush."""
-        try:
-            self._database.flush()
-        except Exception as failure:
-            raise self._broken("flushed", failure) from failure
-
-    def flush_soon(self) -> None:
-        """Starts a flush in the background; ``flushing`` is true until it ends."""
-        try:
-            self._database.flush(wait=False)
-        except Exception as failure:
-            raise self._broken("flushed", failure) from failure
+    def flush(self, *, wait: bool = True) -> None:
+        """Flushes; without ``wait`` in the background, and ``flushing`` is true until it ends."""
+        with self._watched("flushed"):
+            self._database.flush(wait=wait)
 
     @property
     def flushing(self) -> bool:
@@ -243,10 +189,8 @@ class TaskStore:
 
     def items(self, store: str, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Changelog keys and values of one store, in key order, from the changelog key ``first``."""
-        try:
+        with self._watched("read"):
             yield from items_of(self._database, store, first)
-        except Exception as failure:
-            raise self._broken("read", failure) from failure
 
     def checkpoint(self, path: Path) -> None:
         """Makes a consistent copy at ``path`` (hard links where the file system allows)."""
@@ -260,8 +204,7 @@ class TaskStore:
     def compact(self, on_wait: Callable[[], None]) -> None:
         """Rewrites the database without deleted and overwritten values.
 
-        Args:
-            on_wait: Called about twice a second until the end. It may close the store; ``close`` waits for the end.
+        ``on_wait`` is called about twice a second until the end. It may close the store; ``close`` waits for the end.
         """
         failures: list[Exception] = []
 
@@ -293,7 +236,7 @@ class TaskStore:
         if self._compaction is not None:
             self._compaction.join()
         try:
-            if self._bulk and self.failure is None:
+            if self.in_bulk and self.failure is None:
                 self._database.flush()
         except Exception as failure:
             _log.error("state was not flushed: it is replayed", path=str(self.path), error=str(failure)[:200])
@@ -311,7 +254,7 @@ class TaskStore:
             self._databases.delete(self.path)
         except Exception as failure:
             raise _disk_failed(self.path, "emptied", failure) from failure
-        self._bulk = False
+        self.in_bulk = False
         self._database = self._open_new()
 
     def _open_new(self) -> Database:
@@ -335,6 +278,16 @@ class TaskStore:
             error=why[:200],
             next="check the disk; delete the folder after the inquiry",
         )
+
+    @contextmanager
+    def _watched(self, done: str) -> Iterator[None]:
+        """Turn an error of the database into ``_broken``; ``get`` and ``get_many`` do it themselves, to be fast."""
+        try:
+            yield
+        except FormatUnknown:
+            raise
+        except Exception as failure:
+            raise self._broken(done, failure) from failure
 
     def _broken(self, done: str, failure: Exception) -> StateFailed:
         """Keeps the failure, so that no commit follows it even if user code caught the exception."""

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,8 @@ import structlog
 
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 log = structlog.get_logger(__name__)
 
@@ -162,13 +164,16 @@ def deploy(
         timeout_s: Timeout after the start, seconds.
         who: The user or run to record.
         progress: Called at each check.
-        settle_s: How long the running processor is watched, seconds; see ``settle``.
+        settle_s: Longest watch of the running processor, seconds (``settle``).
         hold: Whether the record stays "deploying" after a failure, because the caller continues, as with a rollback.
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
         holdfast.infra.deploy.programs.SupervisorUnavailable: The supervisor did not start or answer.
     """
+    ready = partial(
+        wait_ready, rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress
+    )
     began, started_at = time.monotonic(), world.clock()
     world.deployer.start()
     before = world.registry.deployment(rollout.processor)
@@ -178,12 +183,9 @@ def deploy(
         for slot in () if before is None else set(before.slots) - set(rollout.slots):
             world.deployer.remove(world.paths.program(rollout.processor, slot))
         started = tuple(slot for slot in rollout.slots if _bring_up(slot, rollout, world))
-        statuses = wait_ready(rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress)
-        statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
+        statuses = settle(rollout, world, ready(), settle_s=settle_s, progress=progress)
         if any(status.phase != "running" for status in statuses.values()):  # a rebalance, which may end well or not
-            statuses = wait_ready(
-                rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress
-            )
+            statuses = ready()
         outcome = "done"
     except HoldfastError as failed:
         outcome = f"failed: {failed.message}"
@@ -230,12 +232,7 @@ def wait_ready(
 ) -> dict[str, ProcessorStatus]:
     """Wait until every instance runs and every input partition is processed; returns their statuses by slot.
 
-    Args:
-        rollout: How the processor has to run.
-        world: The ports to ask through.
-        timeout_s: Timeout, seconds.
-        code_version: The version that every instance must report; None accepts any.
-        progress: Called at each check.
+    Every instance must report ``code_version``; None accepts any.
 
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
@@ -271,14 +268,8 @@ def settle(
 ) -> dict[str, ProcessorStatus]:
     """Watch a running processor until every input partition progresses, so that a faulty version fails here.
 
-    A partition progresses when its committed offset grew since the start of the watch, or its lag is 0.
-
-    Args:
-        rollout: How the processor has to run.
-        world: The ports to ask through.
-        ready: Its statuses by slot when all instances ran.
-        settle_s: Longest watch, seconds; partitions without progress by then count as good.
-        progress: Called at each check.
+    A partition progresses when its committed offset grew since the start of the watch, or its lag is 0. Partitions
+    without progress within ``settle_s`` count as good. ``ready`` has the statuses when all instances ran.
 
     Raises:
         DeploymentFailed: An instance ended or failed meanwhile.
@@ -322,11 +313,7 @@ def look(
 ) -> tuple[ProgramStatus | None, ProcessorStatus | None]:
     """The program of an instance, and the status of its present process, or the last status of its failed one.
 
-    Args:
-        slot: The slot of the instance.
-        processor: Its processor.
-        world: The ports to ask through.
-        patience_s: How long to ask a live process again that does not answer, seconds.
+    A live process that does not answer is asked again for ``patience_s`` seconds.
     """
     deadline = time.monotonic() + patience_s
     while True:

@@ -16,7 +16,8 @@ from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.ports import ProcessorStatus, ProcessorStatusSource, World
+from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 #: Number of instances that are asked at the same time.
 SIDE_BY_SIDE = 32

@@ -24,10 +24,10 @@ from datetime import datetime
 from pathlib import Path
 
 from holdfast.infra.database.records import Release
+from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
-from holdfast.processors.lifecycle.ports import Releases
 
 #: Number of releases kept for each processor.
 KEPT = 5
@@ -86,26 +86,14 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Makes releases on this machine.
+    """Makes releases on this machine, and records them in ``book``."""
 
-    Args:
-        book: Where releases are recorded.
-        paths: The paths below the home folder.
-    """
-
-    def __init__(self, book: Releases, paths: Paths) -> None:
+    def __init__(self, book: ReleaseBook, paths: Paths) -> None:
         self._book = book
         self._paths = paths
 
     def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
-        """Copy and record a release; an existing copy is not changed.
-
-        Args:
-            processor: The processor's name.
-            expected: The id of the planned release.
-            code: Its files.
-            shape: Its topics and stores.
-            now: The present time.
+        """Copy and record the release that was planned as ``expected``; an existing copy is not changed.
 
         Raises:
             ReleaseFailed: The files differ from the planned ones, or cannot be copied.

@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.infra.database.records import Release
-from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.lifecycle.deploy.deployment import (
     DeploymentFailed,
     DeploymentResult,
@@ -43,26 +42,10 @@ class RollbackFailed(ApplyFailed):
     """A version failed, and the former one failed too or does not exist."""
 
 
-class Described(Protocol):
-    """Describes topics."""
-
-    def describe(self, names: list[str]) -> dict[str, TopicFacts]:
-        """Topic name -> facts, for existing topics only."""
-        ...
-
-
 def rollout_of_release(
-    release: Release, topics: Described, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
+    release: Release, topics: Topics, slots: tuple[str, ...], environment: Mapping[str, str], project: Path
 ) -> Rollout:
-    """The rollout of a release.
-
-    Args:
-        release: The release.
-        topics: Where its inputs are described.
-        slots: Its slots.
-        environment: Settings as variables.
-        project: The working folder of the processor's programs.
-    """
+    """The rollout of a release; ``environment`` has settings, ``project`` is the working folder of its programs."""
     names = list(from_document(release.shape).inputs)
     facts = topics.describe(names)
     return Rollout(
@@ -143,7 +126,7 @@ class DeployedProcessors:
             self._releases.prune(processor, [stage.release_id])
         how = "paused, " if stage.paused else ""
         started = f"slot {', '.join(done.started)} started" if done.started else "it already ran"
-        restored = sum(int(getattr(task, "restored", 0)) for each in done.statuses.values() for task in each.tasks)
+        restored = sum(task.restored for each in done.statuses.values() for task in each.tasks)
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
     def _go_back(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction, Standing, standing
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
@@ -187,7 +187,7 @@ def judge_compaction(  # tidy: allow-wide because each is a limit of its own
         return (
             CompactionProblem(
                 "absent",
-                f"Topic {facts.topic} is not there.",
+                f"Topic {facts.topic} is missing.",
                 "Materialise its asset to create it, or run the command.",
                 f"holdfast apply provision {name}",
             ),
@@ -251,52 +251,54 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
     """The problems of a held last stable offset; behind it nothing is compacted or read."""
     where = (
         f"Partition {part.partition}: the last stable offset stayed at {part.last_stable}, below the end at "
-        f"{part.high_watermark}, for {part.stood_still_s:.0f} s: "
+        f"{part.high_watermark}, for {part.stood_still_s:.0f} s, and nothing behind it is compacted or read."
     )
     if not part.open:
         yield CompactionProblem(
             "hanging",
-            f"{where}a transaction is open, and nothing behind it is compacted or read.",
+            f"{where} A transaction is open.",
             "Find it with `kafka-transactions.sh find-hanging`. Abort it, unless a program holds it on purpose.",
             partition=part.partition,
             numbers={"stood_still_s": part.stood_still_s},
         )
     for each in part.open:
         meaning = standing(each, facts.max_timeout_s)
-        numbers = {"open_for_s": each.open_for_s, "since_offset": each.start_offset}
         abort = (
             f"kafka-transactions.sh abort --topic {facts.topic} --partition {part.partition} "
             f"--start-offset {each.start_offset}"
         )
-        if meaning == "open":
-            limit = "" if each.timeout_s is None else f" of {each.timeout_s:.0f} s"
-            yield CompactionProblem(
-                "open",
-                f"{where}a transaction is {each.sentence}; nothing behind it is compacted or read.",
-                f"Check the program of that producer. Its coordinator ends the transaction after its timeout{limit}.",
-                partition=part.partition,
-                numbers=numbers,
-            )
-        elif meaning == "hanging":
-            yield CompactionProblem(
-                "hanging",
-                f"{where}a transaction hangs, {each.sentence}; "
-                "no coordinator knows it, so it stays until it is aborted.",
+        sentence, action = transaction_in_words(each, meaning)
+        yield CompactionProblem(
+            "open" if meaning == "open" else "hanging",
+            f"{where} {sentence}",
+            action,
+            "" if meaning == "open" else abort,
+            part.partition,
+            {"open_for_s": each.open_for_s, "since_offset": each.start_offset},
+        )
+
+
+def transaction_in_words(transaction: OpenTransaction, meaning: Standing) -> tuple[str, str]:
+    """A transaction that holds the last stable offset: what is known of it, and the action without its command."""
+    match meaning:
+        case "hanging":
+            return (
+                f"A transaction hangs, {transaction.sentence}; no coordinator knows it, so it stays until it is "
+                "aborted.",
                 "Abort it; its records were never committed.",
-                abort,
-                part.partition,
-                numbers,
             )
-        else:
-            yield CompactionProblem(
-                "hanging",
-                f"{where}a transaction is {each.sentence}; "
-                "no coordinator reports it, but it may still end by its timeout.",
+        case "open":
+            limit = "" if transaction.timeout_s is None else f" of {transaction.timeout_s:.0f} s"
+            return (
+                f"A transaction is {transaction.sentence}.",
+                f"Check the program of that producer. Its coordinator ends the transaction after its timeout{limit}.",
+            )
+        case "unexplained":
+            return (
+                f"A transaction is {transaction.sentence}; no coordinator reports it, but it may still end by its "
+                "timeout.",
                 "Wait until it is older than `transaction.max.timeout.ms`, or grant this client `Describe` on "
                 "transactional ids to see its producer. Abort it if it has none.",
-                abort,
-                part.partition,
-                numbers,
             )
 
 
@@ -364,7 +366,7 @@ def _open_segment(config: Mapping[str, str], part: PartitionSpan) -> CompactionP
         f"Partition {part.partition}: all {part.size_bytes} bytes are in one segment that is still open "
         f"(`segment.bytes` {bytes_max:.0f}, `segment.ms` {ms_max:.0f}), and Kafka never compacts an open segment.",
         "Set `segment.bytes` or `segment.ms` lower in `changelog_config` of the application, then run "
-        "`holdfast apply provision`.",
+        "`holdfast apply provision PROCESSOR`.",
         partition=part.partition,
         numbers={"size_bytes": part.size_bytes, "oldest_s": part.oldest_s},
     )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.sampling import RECORDS_MAX, Window, sample
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.serving.status import TaskStatus
 from holdfast.processors.lifecycle.health.compaction import (
     ASSUMED_RECORDS_PER_S,
     PATIENCE_S,
@@ -34,50 +35,6 @@ RESTORED_FEW = 10_000
 #: Seconds that a working log cleaner may take to compact a segment that is ready for compaction.
 CLEANER_S = 3600.0
 _NEVER_MS = 2**62
-
-
-class WorkingTask(Protocol):
-    """What a worker's status reports about one task; ``processors.engine.serving.status`` has these fields."""
-
-    @property
-    def partition(self) -> int:
-        """The input partition of the task, which is also its changelog partition."""
-        ...
-
-    @property
-    def stores(self) -> Mapping[str, Mapping[str, Any]]:
-        """Store -> its changelog and offset."""
-        ...
-
-    @property
-    def restore(self) -> Mapping[str, float] | None:
-        """The progress of its restore; None when it does not restore."""
-        ...
-
-    @property
-    def store_bytes(self) -> int | None:
-        """Bytes on disk; None when unknown."""
-        ...
-
-    @property
-    def live_bytes(self) -> int | None:
-        """Estimated bytes of live entries; None when unknown."""
-        ...
-
-    @property
-    def keys(self) -> int | None:
-        """Estimated number of keys; None when unknown."""
-        ...
-
-    @property
-    def restored(self) -> int:
-        """Changelog records that its last restore replayed."""
-        ...
-
-    @property
-    def restored_s(self) -> float:
-        """Seconds that its last restore took."""
-        ...
 
 
 def read_compaction(
@@ -119,17 +76,12 @@ def look_closer(
     topics: Topics,
     *,
     client_config: Mapping[str, str | int | float | bool] | None = None,
-    workers: Sequence[Sequence[WorkingTask]] = (),
+    workers: Sequence[Sequence[TaskStatus]] = (),
     now: Callable[[], float] = time.time,
 ) -> CompactionFacts:
     """Add the facts that need more requests: sizes, producers of transactions, samples of records, workers.
 
-    Args:
-        facts: From ``read_compaction``.
-        topics: The cluster.
-        client_config: Security settings.
-        workers: For each running worker the tasks in its status.
-        now: The wall clock, seconds since 1970.
+    ``workers`` has for each running worker the tasks in its status; ``now`` is the wall clock, seconds since 1970.
     """
     if facts.config is None:
         return facts
@@ -278,7 +230,7 @@ def overdue_records(windows: Sequence[Window], bound_ms: int | None) -> tuple[in
     return len(old), overdue
 
 
-def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[WorkingTask]]) -> CompactionFacts:
+def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[TaskStatus]]) -> CompactionFacts:
     tasks = [task for tasks in workers for task in tasks if any(_is_of(at, facts.topic) for at in task.stores.values())]
     keys = {task.partition: task.keys for task in tasks if len(task.stores) == 1}
     parts = tuple(replace(part, keys=keys.get(part.partition)) for part in facts.partitions)
@@ -289,7 +241,7 @@ def _with_workers(facts: CompactionFacts, workers: Sequence[Sequence[WorkingTask
     return replace(facts, partitions=parts, space=space, rate=restore_rate(workers))
 
 
-def restore_rate(workers: Sequence[Sequence[WorkingTask]]) -> RestoreRate:
+def restore_rate(workers: Sequence[Sequence[TaskStatus]]) -> RestoreRate:
     """Records per second of one worker, from the restores that workers report; assumed when they report none."""
     rates = []
     for tasks in workers:

@@ -18,7 +18,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -27,14 +27,16 @@ from holdfast.infra.database.records import Action
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.audits.stores import size_of
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
-from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s, plan_restore
+from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
+from holdfast.processors.engine.state.restore_start import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 
@@ -152,26 +154,14 @@ def judge(rehearsal: Rehearsal, target_s: float, before_s: float | None = None) 
 
 def as_document(rehearsal: Rehearsal) -> dict[str, Any]:
     """The rehearsal as a JSON object, for the registry and `--json`."""
+    stores = [{**asdict(each), "restored": each.restored.hex, "owned": each.owned.hex} for each in rehearsal.stores]
     return {
-        "processor": rehearsal.processor,
-        "task": rehearsal.task,
-        "partition": rehearsal.partition,
-        "records": rehearsal.records,
+        **asdict(rehearsal),
         "seconds": round(rehearsal.seconds, 3),
         "records_per_s": round(rehearsal.records_per_s, 1),
-        "tasks": rehearsal.tasks,
         "all_s": round(rehearsal.all_s, 3),
         "equal": rehearsal.equal,
-        "stores": [
-            {
-                "store": each.store,
-                "changelog": each.changelog,
-                "offset": each.offset,
-                "restored": each.restored.hex,
-                "owned": each.owned.hex,
-            }
-            for each in rehearsal.stores
-        ],
+        "stores": stores,
     }
 
 
@@ -197,13 +187,7 @@ def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
 
 
 class Rehearsals:
-    """Rehearses restores on this machine.
-
-    Args:
-        world: The registry, the workers' statuses and paths.
-        cluster: Kafka.
-        databases: Opens the scratch folders.
-    """
+    """Rehearses restores on this machine."""
 
     def __init__(self, world: World, cluster: KafkaCluster, databases: Databases) -> None:
         self._world = world
@@ -218,10 +202,8 @@ class Rehearsals:
             for slot in () if deployment is None else deployment.slots:
                 status = self._world.statuses(name, slot).status()
                 for task in () if status is None else status.tasks:
-                    runs = task.phase == "running" and bool(getattr(task, "stores", {}))
-                    if runs and partition in (None, task.partition):
-                        told = str(getattr(task, "task", task.partition))
-                        found.append(Candidate(name, slot, told, task.partition))
+                    if task.phase == "running" and task.stores and partition in (None, task.partition):
+                        found.append(Candidate(name, slot, task.task, task.partition))
         return found
 
     def rehearse(self, chosen: Candidate, who: str) -> Rehearsal:
@@ -243,7 +225,7 @@ class Rehearsals:
                 task=chosen.task,
             )
         owned = {name: fingerprint_checkpoint(Path(copied["path"]), name) for name in copied["stores"]}
-        with self._scratch(chosen, _size_of(Path(copied["path"]))) as folder:
+        with self._scratch(chosen, size_of(Path(copied["path"]))) as folder:
             restored, records, seconds = self._restore(chosen, copied, folder)
         stores = tuple(
             StoreRehearsal(name, at["changelog"], at["offset"], restored[name], owned[name])
@@ -371,7 +353,3 @@ def cut_at(batch: Batch, end: int) -> Batch:
         return batch
     count = bisect_left(batch.offsets, end)
     return replace(batch, keys=batch.keys[:count], values=batch.values[:count], offsets=batch.offsets[:count])
-
-
-def _size_of(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

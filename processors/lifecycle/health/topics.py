@@ -22,6 +22,7 @@ from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import drift
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
+from holdfast.processors.lifecycle.health.compaction import transaction_in_words
 
 CONFIG_MATCHES = "config_matches_spec"
 NO_HANGING_TRANSACTION = "no_hanging_transaction"
@@ -228,7 +229,8 @@ def judge(
         for changelog in topology.changelogs:
             name = changelog.topic.name
             yield judge_config(topology.processor, changelog, expected[name][1], look.topics.get(name), known.get(name))
-            yield _transactions(topology.processor, changelog, look, known.get(name), transactions, held_s)
+            held = _held_partitions(name, look, known.get(name), transactions, held_s)
+            yield judge_transactions(topology.processor, changelog, held)
     readers: dict[str, list[Topology]] = {}
     for topology in watched:
         for spec in topology.inputs:
@@ -252,7 +254,7 @@ def judge_config(
         f"`holdfast apply stop {processor}` if it runs."
     )
     if seen is None:
-        sentence = f"Changelog {topic} is not there; no restore is possible."
+        sentence = f"Changelog {topic} is missing; no restore is possible."
         return Finding(CONFIG_MATCHES, topic, "missing", processor, store, sentence, fill, {"drifted_entries": 0})
     if known is not None and known.topic_id != seen.topic_id:
         sentence = (
@@ -271,31 +273,20 @@ def judge_config(
     return Finding(CONFIG_MATCHES, topic, text, processor, store, f"Changelog {topic}: {text}.{loses}", action, numbers)
 
 
-def _transactions(
-    processor: str,
-    changelog: ChangelogSpec,
+def _held_partitions(
+    topic: str,
     look: Look,
     known: Known | None,
     transactions: Mapping[Partition, Sequence[OpenTransaction]],
     held_s: float,
-) -> Finding:
-    """The finding on partitions whose last stable offset stands still, with their open transactions."""
-    topic = changelog.topic.name
-    held = {} if known is None else known.held
-    standing_s = {number: look.now - since for number, (_, since) in held.items()}
-    ends = look.ends.get(topic, {})
-    places = [
-        HeldPartition(
-            Partition(topic, number),
-            at,
-            ends.get(number, at),
-            standing_s[number],
-            tuple(transactions.get(Partition(topic, number), ())),
-        )
-        for number, (at, _) in sorted(held.items())
-        if standing_s[number] >= held_s
-    ]
-    return judge_transactions(processor, changelog, places)
+) -> list[HeldPartition]:
+    """The partitions whose last stable offset stands still for ``held_s`` or longer, with their open transactions."""
+    found = []
+    for number, (at, since) in sorted(known.held.items()) if known is not None else ():
+        if look.now - since >= held_s:
+            place, end = Partition(topic, number), look.ends.get(topic, {}).get(number, at)
+            found.append(HeldPartition(place, at, end, look.now - since, tuple(transactions.get(place, ()))))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,32 +332,16 @@ def _of_transaction(transaction: OpenTransaction | None, processor: str) -> tupl
     abort = f"`holdfast apply compact {processor}`"
     if transaction is None:
         return "A transaction is open.", f"Find its producer. If it hangs, abort it with {abort}."
-    match standing(transaction):
-        case "hanging":
-            return (
-                f"A transaction hangs, {transaction.sentence}; "
-                "no coordinator knows it, so it stays until it is aborted.",
-                f"Its records were never committed; abort it with {abort}.",
-            )
-        case "open":
-            limit = "" if transaction.timeout_s is None else f" of {transaction.timeout_s:.0f} s"
-            return (
-                f"A transaction is {transaction.sentence}.",
-                f"Check the program of that producer. Its coordinator ends the transaction after its timeout{limit}.",
-            )
-        case _:
-            return (
-                f"A transaction is {transaction.sentence}; "
-                "no coordinator reports it, but it may still end by its timeout.",
-                f"Once it is older than `transaction.max.timeout.ms`, abort it with {abort}.",
-            )
+    meaning = standing(transaction)
+    sentence, action = transaction_in_words(transaction, meaning)
+    return sentence, action if meaning == "open" else f"{action} To abort it: {abort}."
 
 
 def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known | None) -> Finding:
     """Whether the committed offsets of every reader are within the offsets that a source topic still has."""
     seen = look.topics.get(topic)
     if seen is None:
-        sentence = f"Source topic {topic} is not there."
+        sentence = f"Source topic {topic} is missing."
         action = f"Have it created again with its records, or create it empty: `holdfast apply provision {readers[0]}`."
         return Finding(OFFSETS_WITHIN_LOG, topic, "missing", sentence=sentence, action=action)
     starts, ends = look.starts.get(topic, {}), look.ends.get(topic, {})
@@ -405,7 +380,8 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
     numbers = {"records_gone": lost}
     if not sentences:
         return Finding(OFFSETS_WITHIN_LOG, topic, "ok", numbers=numbers)
-    action = f"{' '.join(actions)} Or restore the state from the warehouse: `holdfast apply restore`."
+    from_warehouse = "Or restore the state from the warehouse: `holdfast apply restore PROCESSOR --at latest`."
+    action = f"{' '.join(actions)} {from_warehouse}"
     text = " ".join(sentences)
     return Finding(OFFSETS_WITHIN_LOG, topic, text, sentence=text, action=action, numbers=numbers)
 

@@ -3,7 +3,6 @@
     <archive>/<kind>/<name>/<moment>/manifest.json     the original, the time, the files; written last
                                      deletion.json     the deletion of the original: begin, leftovers, end
     <archive>/lock                                     held (flock) by the process that changes anything
-    <archive>/confirmed.json                           the steps of the last confirmed plan
 
 Invariants:
     - A copy is complete or absent: it is written to a folder ``<moment>.part``, which is renamed after every file is
@@ -19,23 +18,21 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.orphans.owned import Kind
+from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, Deletion, Kind, Manifest
 
-VERSION = 1
 MANIFEST, DELETION = "manifest.json", "deletion.json"
 _PART = ".part"
 #: Characters of a resource's name in its folder's name; file systems allow 255.
 _NAME_CHARACTERS = 180
-
 
 Document = TypeVar("Document")
 
@@ -46,68 +43,6 @@ class ArchiveFailed(HoldfastError):
 
 class ArchiveBusy(HoldfastError):
     """Another process archives or deletes orphans now. Fields: path."""
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The original of a copy, and the copy's files.
-
-    Args:
-        kind: The kind of the original.
-        name: The name of the original.
-        processor: The processor that it belonged to.
-        why: Why it had no owner.
-        archived_at: When the copy was complete.
-        who: The user who confirmed the plan.
-        facts: The facts of the original before the copy; equal facts later mean that it has not changed.
-        about: Other details: a topic's configuration and records, a table's rows.
-        files: File of the copy -> bytes.
-        version: The version of this format.
-    """
-
-    kind: Kind
-    name: str
-    processor: str
-    why: str
-    archived_at: datetime
-    who: str
-    facts: dict[str, Any]
-    about: dict[str, Any]
-    files: dict[str, int]
-    version: int = VERSION
-
-
-class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of an original's deletion; ``leftovers`` is what an interrupted deletion may leave."""
-
-    begun_at: datetime
-    who: str
-    leftovers: dict[str, Any] = {}
-    ended_at: datetime | None = None
-    version: int = VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """One complete copy, with the deletion of its original if that was begun."""
-
-    folder: Path
-    manifest: Manifest
-    deletion: Deletion | None = None
-
-    @property
-    def id(self) -> str:
-        """The folder's name, a moment: unique among the copies of one resource."""
-        return self.folder.name
-
-    @property
-    def half_deleted(self) -> bool:
-        """Whether the deletion of the original was begun, and its end is not recorded."""
-        return self.deletion is not None and self.deletion.ended_at is None
-
-    @property
-    def original_deleted(self) -> bool:
-        """Whether the original was deleted; a resource with its name now is another one."""
-        return self.deletion is not None and self.deletion.ended_at is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +84,8 @@ class Archive:
             part.mkdir()
         return part
 
-    def sweep(self) -> None:
-        """Delete the folders of interrupted copies; the caller must hold the archive.
-
-        Raises:
-            ArchiveFailed: A folder can't be deleted.
-        """
-        with told(self.root):
-            for left in self.root.glob(f"*/*/*{_PART}"):
-                shutil.rmtree(left)
-
-    def finish(self, part: Path, manifest: Manifest) -> Archived:
-        """Write the manifest of a copy, sync everything to the disk, and rename the folder, which makes the copy valid.
+    def finish(self, part: Path, manifest: Manifest) -> Path:
+        """Write the manifest of a copy, sync all to the disk, and rename the folder, which makes the copy valid.
 
         Raises:
             ArchiveFailed: The disk refused.
@@ -174,41 +99,53 @@ class Archive:
             part.rename(folder)
             for above in (folder.parent, folder.parent.parent, self.root):
                 sync(above)
-        return Archived(folder, manifest)
+        return folder
 
-    def note_deletion(self, copy: Archived, deletion: Deletion) -> Archived:
-        """Record the progress of the original's deletion; the copy with that record.
+    def note_deletion(self, copy: Archived, deletion: Deletion) -> None:
+        """Record the progress of the original's deletion.
 
         Raises:
             ArchiveFailed: The record can't be written.
         """
         with told(copy.folder):
             write(copy.folder / DELETION, deletion)
-        return Archived(copy.folder, copy.manifest, deletion)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Hold the archive's lock for the block, so that no other process changes orphans.
 
+        The folders of interrupted copies are deleted before the block, and after an error in it.
+
         Raises:
             ArchiveBusy: Another process holds the lock.
-            ArchiveFailed: The folder can't be created.
+            ArchiveFailed: The folder can't be created or cleaned.
         """
+        lock = self.root / "lock"
         with told(self.root):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # copies have the contents of topics
-            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ArchiveBusy(
-                    f"Another process archives or deletes orphans: it holds {self.root / 'lock'}.",
-                    action="Wait until it has ended, then run `holdfast orphans plan`.",
-                    path=str(self.root / "lock"),
+                    f"Another process archives or deletes orphans: it holds {lock}.",
+                    action="Wait until it has ended, then repeat the command.",
+                    path=str(lock),
                 ) from None
-            yield
+            self._sweep()
+            try:
+                yield
+            except HoldfastError:
+                self._sweep()
+                raise
         finally:
             os.close(descriptor)
+
+    def _sweep(self) -> None:
+        with told(self.root):
+            for left in self.root.glob(f"*/*/*{_PART}"):
+                shutil.rmtree(left)
 
 
 def copied_files(folder: Path) -> dict[str, int]:
@@ -220,15 +157,19 @@ def copied_files(folder: Path) -> dict[str, int]:
     }
 
 
-def write(file: Path, document: msgspec.Struct | Mapping[str, Any]) -> None:
+def write(file: Path, document: msgspec.Struct) -> None:
     """Create or replace a small JSON file atomically, synced to the disk."""
     part = file.with_name(f"{file.name}.tmp")
-    with part.open("wb") as opened:
-        opened.write(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-        opened.flush()
-        os.fsync(opened.fileno())
+    write_synced(part, [msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"])
     part.replace(file)
     sync(file.parent)
+
+
+def write_synced(file: Path, chunks: Iterable[bytes]) -> None:
+    """Write a file and sync its content to the disk."""
+    with file.open("wb") as opened:
+        opened.writelines(chunks)
+    sync(file)
 
 
 def read(file: Path, type_: type[Document]) -> Document:
@@ -252,9 +193,9 @@ def read(file: Path, type_: type[Document]) -> Document:
     return found
 
 
-def sync(folder: Path) -> None:
-    """Sync a folder's entries to the disk, so that they survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Sync a file's content or a folder's entries to the disk, so that they survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -273,8 +214,8 @@ def told(place: Path) -> Iterator[None]:
     except OSError as failure:
         raise ArchiveFailed(
             f"The archive {place} can't be written: {failure.strerror or failure}.",
-            action="Free disk space and check the rights of this user, or set `HOLDFAST_ARCHIVE`. Then run "
-            "`holdfast orphans plan`.",
+            action="Free disk space and check the rights of this user, or set `HOLDFAST_ARCHIVE`, then repeat the "
+            "command.",
             path=str(place),
         ) from failure
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.topics import Topics
@@ -19,27 +21,20 @@ from holdfast.processors.lifecycle.orphans.owned import (
     Defined,
     Found,
     Known,
-    Orphan,
     Owner,
     StateEntry,
     find_orphans,
 )
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.lifecycle.plans.shape import from_document
-from holdfast.processors.lifecycle.ports import Memory
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 from holdfast.processors.snapshots.names import CATALOG
 
 
 def orphans_of(
-    defined: Defined, settings: Settings, registry: Memory, topics: Topics
+    defined: Defined, settings: Settings, registry: Registry, topics: Topics
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be read.
-
-    Args:
-        defined: The processors that the settings define.
-        settings: The installation.
-        registry: Deployments, releases and open applies.
-        topics: Kafka.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -65,7 +60,7 @@ def orphans_of(
     return find_orphans(known, found), tuple(unseen)
 
 
-def _owners(topologies: dict[str, Topology], registry: Memory, inputs: dict[str, TopicFacts]) -> Iterator[Owner]:
+def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[str, TopicFacts]) -> Iterator[Owner]:
     deployed = {each.processor: each for each in registry.deployments()}
     for name in sorted({*topologies, *(name for name, each in deployed.items() if each.desired != "stopped")}):
         topology, release = topologies.get(name), registry.releases.working(name)
@@ -91,7 +86,7 @@ def _owners(topologies: dict[str, Topology], registry: Memory, inputs: dict[str,
         yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None, vague)
 
 
-def _names(settings: Settings, registry: Memory, roots: Iterable[Path]) -> frozenset[str]:
+def _names(settings: Settings, registry: Registry, roots: Iterable[Path]) -> frozenset[str]:
     """All former and present names of processors, from the registry, folders below the home, and archives."""
     places = [*roots, *(settings.paths.home / name for name in ("checkpoints", "releases", "exports"))]
     folders = {path.name for place in places for path in _folders(place)}
@@ -144,11 +139,8 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _size(path: Path) -> int:
-    files = [path] if path.is_file() else path.rglob("*")
     total = 0
-    for file in files:
-        try:
+    for file in [path] if path.is_file() else path.rglob("*"):
+        with contextlib.suppress(OSError):  # deleted meanwhile
             total += file.stat().st_size if file.is_file() else 0
-        except OSError:  # deleted meanwhile
-            continue
     return total

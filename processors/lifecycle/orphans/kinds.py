@@ -1,4 +1,4 @@
-"""Reads, copies and deletes each kind of orphan, for the steps of ``orphans.plan``.
+"""Reads, copies and deletes each kind of orphan, for the stages of the verb ``clean``.
 
 Invariants:
     - ``look`` and ``copy`` change nothing of the original.
@@ -9,26 +9,25 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.lifecycle.orphans.archive import sync, told
-from holdfast.processors.lifecycle.orphans.owned import Kind, Orphan
+from holdfast.processors.lifecycle.orphans.archive import sync, told, write_synced
+from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
+from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Look, Orphan
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 
 #: A file with a group's committed offsets, as ``kafka-consumer-groups.sh --reset-offsets --from-file`` reads it.
@@ -40,59 +39,51 @@ _TRASH = ".deleted-"
 _IMMUTABLE = ".sst"
 
 
-class OrphanChanged(HoldfastError):
+class OrphanChanged(ApplyFailed):
     """An orphan changed since the plan was made, and was not touched. Fields: kind, name."""
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The present facts of an orphan; the fields are those of ``orphans.plan.Subject``."""
-
-    facts: dict[str, Any] | None
-    blocked: str = ""
-    amount: str = ""
+    exit_code = EXIT_REFUSED
 
 
-class Thing(Protocol):
+class Thing(ABC):
     """How one kind of orphan is read, copied and deleted."""
 
+    @abstractmethod
     def look(self, orphan: Orphan) -> Look:
         """Its present facts; ``facts`` is None when it is gone."""
-        ...
 
+    @abstractmethod
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """Copy it into an empty folder; the details for the manifest's ``about``.
 
         Raises:
             OrphanChanged: It changed during the copy.
         """
-        ...
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """What an interrupted deletion may leave, as JSON values."""
-        ...
+        """What an interrupted deletion may leave, as JSON values; empty where a deletion is atomic."""
+        return {}
 
+    @abstractmethod
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
         """Delete it, if its facts are still ``facts``.
 
         Raises:
             OrphanChanged: Its facts differ.
         """
-        ...
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the leftovers of an interrupted deletion."""
-        ...
+        """Delete the leftovers of an interrupted deletion; ``orphan`` when the name is still that of an orphan."""
+        return None
 
 
-class TopicThing:
-    """Topics: facts are the id and the end offsets."""
+class TopicThing(Thing):
+    """Topics: facts are the id and the end offsets. Records and configuration are copied."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     def look(self, orphan: Orphan) -> Look:
-        """Id and end offsets; blocked while a transaction is open."""
         described = self._topics.describe([orphan.name]).get(orphan.name)
         if described is None:
             return Look(None)
@@ -105,7 +96,6 @@ class TopicThing:
         return Look(facts, "", f"at most {count_of(sum(ends.values()) - sum(starts.values()), 'record')}")
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Its records, in a file for each partition, and its configuration."""
         described = self._topics.describe([orphan.name])[orphan.name]
         ends = {int(number): end for number, end in facts["ends"].items()}
         self._topics.settled_end_offsets(orphan.name, SETTLE_S, upto=ends)
@@ -125,29 +115,22 @@ class TopicThing:
             "sha256": hashes,
         }
 
-    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Empty: Kafka deletes a topic as a whole."""
-        return {}
-
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete the topic, if its id and ends are those of its copy."""
         _check_same(orphan, facts, self.look(orphan))
         self._topics.delete(orphan.name)
 
-    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Nothing to do: a deletion leaves nothing."""
 
-
-class GroupThing:
-    """Consumer groups: facts are the committed offsets."""
+class GroupThing(Thing):
+    """Consumer groups: facts are the committed offsets; they are copied in the CSV format of Kafka's own tool."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     def look(self, orphan: Orphan) -> Look:
-        """Committed offsets; blocked while the group has members."""
         members = self._topics.members(orphan.name)
         offsets = self._topics.committed_offsets(orphan.name)
+        if not members and not offsets and orphan.name not in self._topics.listed()[1]:
+            return Look(None)
         facts: dict[str, Any] = {"offsets": {}}
         for place, offset in sorted(offsets.items()):
             facts["offsets"].setdefault(place.topic, {})[str(place.number)] = offset
@@ -155,31 +138,22 @@ class GroupThing:
         return Look(facts, blocked, count_of(len(offsets), "offset"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Its offsets, in the CSV format of Kafka's own tool."""
-        places = _offsets_in(facts)
-        with told(folder), (folder / OFFSETS).open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(
-                (place.topic, place.number, offset) for place, offset in sorted(places.items())
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        return {"offsets": len(places)}
-
-    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Empty: Kafka deletes a group as a whole."""
-        return {}
+        lines = [
+            f"{topic},{number},{offset}\n".encode()
+            for topic, parts in sorted(facts["offsets"].items())
+            for number, offset in sorted(parts.items(), key=lambda part: int(part[0]))
+        ]
+        with told(folder):
+            write_synced(folder / OFFSETS, lines)
+        return {"offsets": len(lines)}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete the group, if its offsets are those of its copy; Kafka refuses while it has members."""
         _check_same(orphan, facts, self.look(orphan))
-        self._topics.delete_group(orphan.name)
-
-    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Nothing to do: a deletion leaves nothing."""
+        self._topics.delete_group(orphan.name)  # Kafka refuses while it has members
 
 
-class FolderThing:
-    """Folders and files on this machine.
+class FolderThing(Thing):
+    """Folders and files on this machine: facts are number, bytes, and a digest of names, sizes and times.
 
     Args:
         place: The orphan's name -> its path.
@@ -196,7 +170,6 @@ class FolderThing:
         self._place, self._hold, self._blocked = place, hold, blocked
 
     def look(self, orphan: Orphan) -> Look:
-        """Number, bytes and digest of its files; the digest covers names, sizes and times."""
         path = self._place(orphan.name)
         if not path.exists():
             return Look(None)
@@ -204,7 +177,6 @@ class FolderThing:
         return Look(facts, self._blocked(orphan), count_of(facts["files"], "file"))
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """Its files, with their times; data files of RocksDB as hard links where possible."""
         path = self._place(orphan.name)
         with told(folder), self._hold(orphan):
             if path.is_dir():
@@ -238,45 +210,13 @@ class FolderThing:
         _remove(trash)
 
 
-class CheckpointThing:
-    """Checkpoints: a processor's folder on this machine (``NAME``), or a task's in the store (``NAME/TASK``)."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._folder = FolderThing(lambda name: settings.paths.checkpoint_folders / name)
-        self._objects = ObjectThing(lambda: FsspecObjects(settings.checkpoint_store, settings.checkpoints.options))
-
-    def look(self, orphan: Orphan) -> Look:
-        """The facts of the folder or of the objects."""
-        return self._of(orphan.name).look(orphan)
-
-    def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        """The files of the folder, or the objects under their names."""
-        return self._of(orphan.name).copy(orphan, facts, folder)
-
-    def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The renamed path, or the names of the objects."""
-        return self._of(orphan.name).leftovers(orphan, facts)
-
-    def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete the folder or the objects, if they have not changed."""
-        self._of(orphan.name).delete(orphan, facts, leftovers)
-
-    def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
-        """Delete the renamed folder, or the objects that are left."""
-        self._of(name).finish(name, leftovers, orphan=orphan)
-
-    def _of(self, name: str) -> FolderThing | ObjectThing:
-        return self._objects if "/" in name else self._folder
-
-
-class ObjectThing:
+class ObjectThing(Thing):
     """Objects of the checkpoint store; names are never reused, so names and sizes identify them."""
 
-    def __init__(self, objects: Callable[[], FsspecObjects]) -> None:
-        self._open = objects
+    def __init__(self, settings: Settings) -> None:
+        self._open = partial(FsspecObjects, settings.checkpoint_store, settings.checkpoints.options)
 
     def look(self, orphan: Orphan) -> Look:
-        """Number, bytes and digest of its objects; the digest covers names and sizes."""
         sizes = self._sizes(orphan.name)
         if not sizes:
             return Look(None)
@@ -291,19 +231,14 @@ class ObjectThing:
             file = folder / name
             with told(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("wb") as opened:
-                    opened.writelines(objects.chunks(name))
-                    opened.flush()
-                    os.fsync(opened.fileno())
+                write_synced(file, objects.chunks(name))
         _check_same(orphan, facts, self.look(orphan))
         return {"store": objects.shown}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The names of the objects."""
         return {"objects": sorted(self._sizes(orphan.name))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
-        """Delete the objects, if their names and sizes are those of the copy."""
         _check_same(orphan, facts, self.look(orphan))
         self._open().delete(leftovers["objects"])
 
@@ -322,14 +257,13 @@ class ObjectThing:
         }
 
 
-class TableThing:
+class TableThing(Thing):
     """Tables of the catalog. Their data is not copied: it stays in place until the table is deleted."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def look(self, orphan: Orphan) -> Look:
-        """The table's id, metadata file and snapshot."""
         found = table_facts(self._settings, _in_catalog(orphan.name))
         if found is None:
             return Look(None)
@@ -342,7 +276,6 @@ class TableThing:
         return {} if found is None else {"rows": found.rows, "size_bytes": found.size_bytes, **facts}
 
     def leftovers(self, orphan: Orphan, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The table's id and all its files."""
         return {"uuid": facts["uuid"], "files": list(table_files(self._settings, _in_catalog(orphan.name)))}
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
@@ -359,15 +292,24 @@ class TableThing:
             delete_files(self._settings, _in_catalog(name), leftovers["files"])
 
 
-def things(settings: Settings, topics: Topics) -> dict[Kind, Thing]:
-    """Kind -> the code that handles it."""
-    return {
-        "topic": TopicThing(topics),
-        "group": GroupThing(topics),
-        "state": FolderThing(hold=_slot_held, blocked=_slot_in_use),
-        "checkpoint": CheckpointThing(settings),
-        "table": TableThing(settings),
-    }
+def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing:
+    """The code that handles an orphan of this kind and name."""
+    match kind:
+        case "topic":
+            return TopicThing(topics)
+        case "group":
+            return GroupThing(topics)
+        case "state":
+            return FolderThing(hold=_slot_held, blocked=_slot_in_use)
+        case "table":
+            return TableThing(settings)
+        case "checkpoint":  # a task's in the store (NAME/TASK), or a processor's folder on this machine
+            in_store = "/" in name
+            return (
+                ObjectThing(settings)
+                if in_store
+                else FolderThing(lambda each: settings.paths.checkpoint_folders / each)
+            )
 
 
 def folder_facts(path: Path) -> dict[str, Any]:
@@ -388,14 +330,6 @@ def sha256_of(file: Path) -> str:
     """The SHA-256 of a file's content, in hex."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _offsets_in(facts: Mapping[str, Any]) -> dict[Partition, int]:
-    return {
-        Partition(topic, int(number)): offset
-        for topic, parts in facts["offsets"].items()
-        for number, offset in parts.items()
-    }
 
 
 def _in_catalog(name: str) -> str:
@@ -436,11 +370,7 @@ def _copy_file(source: str, target: str) -> None:
             return
     shutil.copy2(source, target, follow_symlinks=False)
     if not os.path.islink(target):
-        descriptor = os.open(target, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(Path(target))
 
 
 def _remove(path: Path) -> None:
@@ -458,7 +388,7 @@ def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
 def _changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
     return OrphanChanged(
         f"{orphan.kind} {orphan.name} was not touched: {blocked or 'it changed since the plan was made.'}",
-        action="Run `holdfast orphans plan`. A changed orphan is archived again, and its grace period starts again.",
+        action="Run `holdfast plan clean`. A changed orphan is archived again, and its grace period starts again.",
         kind=orphan.kind,
         name=orphan.name,
     )

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
-Kind = Literal["topic", "group", "state", "checkpoint", "table"]
 #: Files in a slot's folder that are not tasks.
 SLOT_FILES = ("lock", "identity.json", "identity.tmp")
 _SHADOW = "--rebuild-"
@@ -78,12 +77,8 @@ class StateEntry:
 class Found:
     """The resources that exist.
 
-    Args:
-        topics: All topics.
-        groups: All consumer groups.
-        state: The entries of all state folders.
-        checkpoints: (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint store.
-        tables: ``holdfast.<namespace>.<table>`` of every table of the catalog.
+    ``checkpoints`` is (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint
+    store. ``tables`` are ``holdfast.<namespace>.<table>``.
     """
 
     topics: Sequence[str] = ()
@@ -109,135 +104,114 @@ class Known:
     busy: Set[str] = frozenset()
     doubtful: bool = False
 
+    def owner(self, name: str) -> Owner | None:
+        """The registered processor of that name."""
+        return next((each for each in self.owners if each.name == name), None)
 
-@dataclass(frozen=True, slots=True)
-class Orphan:
-    """A resource without an owner; ``size_bytes`` is None when unknown.
+    def all_names(self) -> list[str]:
+        """Longest first, so that a topic of processor ``a-b`` is not read as one of processor ``a``."""
+        return sorted({*self.names, *(each.name for each in self.owners)}, key=len, reverse=True)
 
-    ``aside``: state that was set aside beside a task; no process opens it, not even the holder of the slot.
-    ``forsaken``: its processor is not registered.
-    """
-
-    kind: Kind
-    name: str
-    processor: str
-    why: str
-    size_bytes: int | None = None
-    aside: bool = False
-    forsaken: bool = False
+    def unregistered(self, name: str) -> str:
+        """Why a processor owns nothing; empty when it is registered, busy, or may be registered."""
+        processor = _processor(name)
+        if processor in self.busy or self.owner(name) is not None:
+            return ""
+        if self.owner(processor) is not None:
+            return f"it is left from a backfill of {processor}, and none is open"
+        return "" if self.doubtful else f"{processor} is neither defined nor deployed"
 
 
 def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
     """The resources in ``found`` without an owner, sorted by kind and name."""
-    everything = [
+    everything = (
         *_topics(known, found.topics),
         *_groups(known, found.groups),
         *_state(known, found.state),
         *_checkpoints(known, found.checkpoints),
         *_tables(known, found.tables),
-    ]
-    registered = _owners(known)
-    marked = (replace(each, forsaken=each.processor not in registered) for each in everything)
-    return tuple(sorted(marked, key=lambda each: (each.kind, each.name)))
+    )
+    orphans = [replace(each, forsaken=known.owner(each.processor) is None) for each in everything if each.why]
+    return tuple(sorted(orphans, key=lambda each: (each.kind, each.name)))
 
 
-def _owners(known: Known) -> dict[str, Owner]:
-    return {each.name: each for each in known.owners}
+# Each function below yields the resources of one kind with a name of ours; those with an owner have an empty ``why``.
 
 
-def _all_names(known: Known) -> list[str]:
-    """Longest first, so that a topic of processor ``a-b`` is not read as one of processor ``a``."""
-    return sorted({*known.names, *_owners(known)}, key=len, reverse=True)
-
-
-def _unregistered(known: Known, name: str) -> str | None:
-    """Why a processor owns nothing; None when it is registered, busy, or may be registered."""
-    processor = name.partition(_SHADOW)[0]
-    if processor in known.busy:
-        return None
-    if name in _owners(known):
-        return None
-    if name != processor and processor in _owners(known):
-        return f"it is left from a backfill of {processor}, and none is open"
-    return None if known.doubtful else f"{processor} is neither defined nor deployed"
+def _processor(name: str) -> str:
+    """The processor of a name, which may be the name of its shadow."""
+    return name.partition(_SHADOW)[0]
 
 
 def _topics(known: Known, topics: Sequence[str]) -> Iterator[Orphan]:
-    owners, names = _owners(known), _all_names(known)
+    names = known.all_names()
     owned = {log for owner in known.owners for log in owner.changelogs}
     for topic in topics:
         name = next((each for each in names if topic.startswith(f"{each}-")), None)
-        if name is None or not topic.endswith("-changelog") or topic in owned:
+        if name is None or not topic.endswith("-changelog") or topic in owned or _processor(name) in known.busy:
             continue
-        processor = name.partition(_SHADOW)[0]
-        owner = owners.get(name)
-        if processor in known.busy or (owner is not None and owner.vague):
-            continue
+        owner = known.owner(name)
         if owner is None:
-            why = _unregistered(known, name)
+            why = known.unregistered(name)
+        elif owner.vague:
+            continue
         elif any(topic.startswith(f"{shadow_group(name, store)}-") for store in owner.stores):
             why = f"it is left from a backfill of {name}, and none is open"
         elif topic in {filling_topic(name, store) for store in owner.stores}:
             why = f"it is left from a restore of {name}, and none is open"
         else:
             why = f"no store of {name} has this changelog"
-        if why is not None:
-            yield Orphan("topic", topic, processor, why)
+        yield Orphan("topic", topic, _processor(name), why)
 
 
 def _groups(known: Known, groups: Sequence[str]) -> Iterator[Orphan]:
-    mine = {*_all_names(known), *(shadow_group(each.name, store) for each in known.owners for store in each.stores)}
-    for group in groups:
-        why = _unregistered(known, group) if group in mine else None
-        if why is not None:
-            yield Orphan("group", group, group.partition(_SHADOW)[0], why)
+    shadows = {shadow_group(each.name, store) for each in known.owners for store in each.stores}
+    for group in {*known.all_names(), *shadows}.intersection(groups):
+        yield Orphan("group", group, _processor(group), known.unregistered(group))
 
 
 def _state(known: Known, entries: Sequence[StateEntry]) -> Iterator[Orphan]:
-    owners = _owners(known)
     for each in entries:
-        processor = each.group.partition(_SHADOW)[0]
-        owner = owners.get(each.group)
-        why: str | None = None
-        aside = False
+        processor, owner = _processor(each.group), known.owner(each.group)
+        why, base = "", None
         if processor in known.busy or each.entry in SLOT_FILES:
             continue
         if owner is None:
-            why = None if each.in_use else _unregistered(known, each.group)
+            why = "" if each.in_use else known.unregistered(each.group)
         elif owner.slots is not None and each.slot not in owner.slots:
-            why = None if each.in_use else f"{each.group} has no slot {each.slot}"
+            why = "" if each.in_use else f"{each.group} has no slot {each.slot}"
         elif owner.tasks is not None and each.entry not in owner.tasks:
             base = next((task for task in owner.tasks if each.entry.startswith(f"{task}.")), None)
-            aside = base is not None
-            why = f"{each.group} has no such task" if base is None else f"it was set aside, and {base} does not need it"
-        if why is not None:
-            yield Orphan("state", each.path, processor, why, each.size_bytes, aside)
+            why = f"it was set aside, and {base} does not need it" if base else f"{each.group} has no such task"
+        yield Orphan("state", each.path, processor, why, each.size_bytes, aside=base is not None)
 
 
 def _checkpoints(known: Known, checkpoints: Mapping[tuple[str, str], int]) -> Iterator[Orphan]:
-    owners = _owners(known)
     for (name, task), size in checkpoints.items():
-        owner = owners.get(name)
-        why = None
-        if owner is None:
-            why = _unregistered(known, name)
-        elif task and owner.tasks is not None and task not in owner.tasks and name not in known.busy:
+        owner = known.owner(name)
+        why = known.unregistered(name)
+        if (
+            owner is not None
+            and task
+            and owner.tasks is not None
+            and task not in owner.tasks
+            and name not in known.busy
+        ):
             why = f"{name} has no such task"
-        if why is not None:
-            yield Orphan("checkpoint", f"{name}/{task}".rstrip("/"), name.partition(_SHADOW)[0], why, size)
+        yield Orphan("checkpoint", f"{name}/{task}".rstrip("/"), _processor(name), why, size)
 
 
 def _tables(known: Known, tables: Sequence[str]) -> Iterator[Orphan]:
-    owners = _owners(known)
-    namespaces = {snapshots_name(name).split(".")[1]: name for name in _all_names(known)}
+    namespaces = {snapshots_name(name).split(".")[1]: name for name in known.all_names()}
     owned = {snapshots_name(owner.name) for owner in known.owners}
     for owner in known.owners:
         for store in owner.stores:
             owned |= {*tables_of(owner.name, store), *views_of(owner.name, store)}
     for table in tables:
         name = namespaces.get(table.split(".")[1])
-        if name is None or table in owned or name in known.busy or (name in owners and owners[name].vague):
+        if name is None or table in owned or name in known.busy:
             continue
-        why = f"no store of {name} has this table" if name in owners else _unregistered(known, name)
-        if why is not None:
+        holder = known.owner(name)
+        if holder is None or not holder.vague:
+            why = known.unregistered(name) if holder is None else f"no store of {name} has this table"
             yield Orphan("table", table, name, why)

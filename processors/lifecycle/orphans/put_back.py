@@ -1,4 +1,4 @@
-"""Creates an archived and deleted topic again, with its partitions, configuration and records.
+"""Creates an archived and deleted topic again, with its partitions, configuration and records: a stage of ``put-back``.
 
     begun ──created──► begun, with the topic's id ──all records written──► ended
 
@@ -6,7 +6,7 @@ A repeat after a kill continues: the recorded id identifies the topic, and each 
 records already written.
 
 Invariants:
-    - Records are written only to the topic that this command created, never to another existing one.
+    - Records are written only to the topic that this stage created, never to another existing one.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.kafka.topic_copies import CopyUnreadable, copied_records, file_of, write_records
+from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.lifecycle.orphans.archive import VERSION, Archive, Archived, read, told, write
+from holdfast.processors.lifecycle.orphans.archive import Archive, read, told, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
-from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED
-from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed, Done
+from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived
+from holdfast.processors.lifecycle.plans.stages import PutTopicBack
 
 _FILE = "put-back.json"
 
 
-class TopicThere(HoldfastError):
+class TopicThere(ApplyFailed):
     """The topic exists: nothing was written. Fields: topic."""
 
     exit_code = EXIT_REFUSED
 
 
-class NotArchived(HoldfastError):
-    """The archive has no copy of the topic. Fields: topic."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
+class CopyDamaged(ApplyFailed):
+    """The copy of the topic is missing, or is not as its manifest says: nothing was written. Fields: path."""
 
 
 class ReturnDisturbed(HoldfastError):
@@ -55,60 +54,62 @@ class _Return(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
 
 
-def put_back(archive: Archive, topics: Topics, name: str, clock: Callable[[], datetime] = now_utc) -> str:
-    """Create a topic again from its newest copy; the result as a sentence.
+def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Callable[[], datetime]) -> Done:
+    """Create a topic again from its copy; the caller holds the archive.
 
     Raises:
-        NotArchived: The archive has no copy of the topic.
         TopicThere: A topic with that name exists.
-        CopyUnreadable: The copy is damaged.
+        CopyDamaged: The copy is damaged, or is not the one of the plan.
         ReturnDisturbed: Another producer wrote to the topic meanwhile.
         HoldfastError: Kafka refused.
     """
-    with archive.held():
-        copy = archive.newest()[0].get(("topic", name))
-        if copy is None:
-            raise NotArchived(
-                f"The archive {archive.root} has no copy of topic {name}.",
-                action=f"List the copies with `ls {archive.root / 'topic'}`, or set `HOLDFAST_ARCHIVE`.",
-                topic=name,
-            )
-        about = copy.manifest.about
-        _check_files(copy)
-        state = _made(copy, topics, name, clock)
-        ends = topics.end_offsets(name, committed=False)
-        counts = {int(number): count for number, count in about["records"].items()}
-        records = {
-            number: islice(copied_records(copy.folder / file_of(number)), ends.get(number, 0), None)
-            for number in counts
-        }
-        write_records(topics, name, records, int(about["config"].get("max.message.bytes", BATCH_BYTES_MAX)))
-        _check_ends(name, counts, topics.end_offsets(name, committed=False))
-        _note(copy, msgspec.structs.replace(state, ended_at=clock()))
-    return f"{name} is back: {sum(counts.values()):,} records in {about['partitions']} partition(s)"
+    name = stage.topic
+    copy = archive.newest()[0].get(("topic", name))
+    if copy is None or copy.id != stage.archive:
+        raise CopyDamaged(
+            f"The copy {stage.archive} of {name} is not the newest one in {archive.root}; nothing was put back.",
+            action=f"Run `holdfast plan put-back {name}`.",
+            path=str(archive.root),
+        )
+    about = copy.manifest.about
+    _check_files(copy)
+    total = sum(about["records"].values())
+    done = Done(f"{name} is back: {total:,} records in {about['partitions']} partition(s)", total)
+    state = _made(copy, topics, name, clock)
+    if state.ended_at is not None:
+        return done
+    ends = topics.end_offsets(name, committed=False)
+    counts = {int(number): count for number, count in about["records"].items()}
+    records = {
+        number: islice(copied_records(copy.folder / file_of(number)), ends.get(number, 0), None) for number in counts
+    }
+    write_records(topics, name, records, int(about["config"].get("max.message.bytes", BATCH_BYTES_MAX)))
+    _check_ends(name, counts, topics.end_offsets(name, committed=False))
+    _note(copy, msgspec.structs.replace(state, ended_at=clock()))
+    return done
 
 
 def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetime]) -> _Return:
-    """Create the topic, or find the one that an interrupted run has created."""
+    """Create the topic, or find the one that an interrupted apply has created."""
     file, about = copy.folder / _FILE, copy.manifest.about
     state = read(file, _Return) if file.exists() else None
-    if state is not None and state.ended_at is not None:
-        state = None
     there = topics.describe([name]).get(name)
     if there is None:
         state = _note(copy, _Return(begun_at=clock()))
-        spec = TopicSpec(name, about["partitions"], about["replication"], about["config"])
-        if not topics.create(spec):
-            raise _there(name)
-    elif state is None or not _is_ours(state, there.topic_id, topics, name):
-        raise _there(name)
-    return _note(copy, msgspec.structs.replace(state, topic_id=topics.describe([name])[name].topic_id))
-
-
-def _is_ours(state: _Return, topic_id: str, topics: Topics, name: str) -> bool:
+        ours = topics.create(TopicSpec(name, about["partitions"], about["replication"], about["config"]))
+    elif state is not None and state.topic_id:
+        ours = state.topic_id == there.topic_id
+    else:  # killed right after the creation
+        ours = state is not None and not any(topics.end_offsets(name, committed=False).values())
+    if state is None or not ours:
+        raise TopicThere(
+            f"Topic {name} exists; nothing was put back.",
+            action=f"If its records are not needed, delete it, then run `holdfast apply put-back {name}`.",
+            topic=name,
+        )
     if state.topic_id:
-        return state.topic_id == topic_id
-    return not any(topics.end_offsets(name, committed=False).values())  # killed right after the creation
+        return state
+    return _note(copy, msgspec.structs.replace(state, topic_id=topics.describe([name])[name].topic_id))
 
 
 def _note(copy: Archived, state: _Return) -> _Return:
@@ -122,7 +123,7 @@ def _check_files(copy: Archived) -> None:
         path = copy.folder / file
         seen = sha256_of(path) if path.is_file() else None
         if seen != expected:
-            raise CopyUnreadable(
+            raise CopyDamaged(
                 f"{path} {'is missing' if seen is None else 'differs from its manifest'}; nothing was put back.",
                 action="Restore the folder of the copy from a backup, or use an older copy of the topic beside it.",
                 path=str(path),
@@ -134,17 +135,9 @@ def _check_ends(name: str, counts: dict[int, int], ends: dict[int, int]) -> None
         if ends.get(number) != expected:
             raise ReturnDisturbed(
                 f"{name}[{number}] ends at {ends.get(number)}, expected {expected}: another producer wrote to it.",
-                action=f"Stop that producer, delete the topic, then run `holdfast orphans put-back {name}`.",
+                action=f"Stop that producer, delete the topic, then run `holdfast apply put-back {name}`.",
                 topic=name,
                 partition=number,
                 seen=ends.get(number),
                 expected=expected,
             )
-
-
-def _there(name: str) -> TopicThere:
-    return TopicThere(
-        f"Topic {name} exists; nothing was put back.",
-        action=f"If its records are not needed, delete it, then run `holdfast orphans put-back {name}`.",
-        topic=name,
-    )

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, cast
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 import structlog
 
+from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -33,7 +34,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S, Journal
+from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S, now_utc
 
 log = structlog.get_logger(__name__)
 
@@ -83,12 +84,8 @@ class Done:
     units: float = 0.0
 
 
-class Executor(Protocol):
-    """Carries out one stage of one processor."""
-
-    def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
-        """Carry the stage out; a second time does no harm."""
-        ...
+#: Carries out one stage of a processor; a second time does no harm.
+Executor = Callable[[str, Stage, Tell], Done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +113,13 @@ class Applied:
         return "\n".join(f"{note.number}. {note.text} ({note.seconds:.1f} s)" for note in self.notes)
 
 
-def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None:
-    """Raise unless the plan may be applied.
-
-    Args:
-        plan: The present plan.
-        shown: The hash of the plan that was shown.
-        journal: Where shown plans are remembered.
-        sure: Whether permanent deletion is confirmed.
+def check_shown(plan: Plan, shown: str, journal: ApplyJournal, *, sure: bool) -> None:
+    """Raise unless the present plan may be applied.
 
     Raises:
         PlanRefused: The plan is refused.
-        PlanStale: The present plan is not the one that was shown.
-        NotConfirmed: The plan deletes data permanently, and ``sure`` is False.
+        PlanStale: Its hash is not ``shown``, the hash of the plan that was shown.
+        NotConfirmed: The plan deletes data permanently, and the user is not ``sure``.
     """
     if shown != plan.hash:
         raise _stale(plan, shown, journal)
@@ -147,151 +138,164 @@ def check_shown(plan: Plan, shown: str, journal: Journal, *, sure: bool) -> None
         )
 
 
-def apply(
-    plan: Plan,
-    execute: Executor,
-    journal: Journal,
-    *,
-    who: str,
-    holder: Holder,
-    tell: Tell = lambda text: None,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Applied:
-    """Carry out a plan that ``check_shown`` accepted, or resume the open apply of the same request.
+@dataclass(frozen=True, slots=True)
+class Applier:
+    """Carries plans out for one run.
 
     Args:
-        plan: The plan.
         execute: Carries out a stage.
-        journal: Where the apply is recorded.
+        journal: Where applies are recorded.
         who: The user or run to record.
         holder: This run.
         tell: Called with the progress in words.
         clock: The time.
-
-    Raises:
-        ApplyInProgress: Another apply of the processor is open.
-        ApplyLost: Another run took over.
-        ApplyFailed: A stage failed for good; the apply has ended.
-        HoldfastError: A stage failed; the apply stays open with the reason and can be resumed.
     """
-    if not plan.changes:
-        _close_what_is_done(plan, journal, holder, clock())
-        return Applied(plan, None, (), 0.0)
-    while True:
-        record, mine = journal.begin_apply(
-            processor=plan.processor,
-            verb=plan.verb,
-            plan_hash=plan.hash,
-            plan=plans.encode(plan),
-            who=who,
-            holder=holder.name,
-            now=clock(),
-        )
-        if mine:
-            return _carry_out(plan, record, execute, journal, holder, tell, clock)
+
+    execute: Executor
+    journal: ApplyJournal
+    who: str
+    holder: Holder
+    tell: Tell = lambda text: None
+    clock: Callable[[], datetime] = now_utc
+
+    def apply(self, plan: Plan) -> Applied:
+        """Carry out a plan that ``check_shown`` accepted, or resume the open apply of the same request.
+
+        Raises:
+            ApplyInProgress: Another apply of the processor is open.
+            ApplyLost: Another run took over.
+            ApplyFailed: A stage failed for good; the apply has ended.
+            HoldfastError: A stage failed; the apply stays open with the reason and can be resumed.
+        """
+        if not plan.changes:
+            self._close_what_is_done(plan)
+            return Applied(plan, None, (), 0.0)
+        while True:
+            record, mine = self.journal.begin_apply(
+                processor=plan.processor,
+                verb=plan.verb,
+                plan_hash=plan.hash,
+                plan=plans.encode(plan),
+                who=self.who,
+                holder=self.holder.name,
+                now=self.clock(),
+            )
+            if mine:
+                return self._carry_out(plan, record)
+            begun = plans.decode(record.plan)
+            self._refuse_held(record, begun)
+            if begun.after_kill == "plan anew":
+                replaced = f"replaced by {plan.verb} {plan.hash}"
+                self.journal.end_apply(record.id, "superseded", self.clock(), reason=replaced)
+                continue
+            if begun.request != plan.request:
+                raise _in_progress(record, begun, "was broken off")
+            return self.resume(record)
+
+    def resume(self, record: ApplyRecord) -> Applied:
+        """Resume an apply that was broken off, with its own plan, from the first stage that is not done.
+
+        Raises:
+            ApplyInProgress: A live run holds it.
+            HoldfastError: As for ``apply``.
+        """
         begun = plans.decode(record.plan)
-        _refuse_held(record, begun, holder, clock())
-        if begun.after_kill == "plan anew":
-            journal.end_apply(record.id, "superseded", clock(), reason=f"replaced by {plan.verb} {plan.hash}")
-            continue
-        if begun.request != plan.request:
-            raise _in_progress(record, begun, "was broken off")
-        return resume(record, execute, journal, holder=holder, tell=tell, clock=clock)
+        self._refuse_held(record, begun)
+        if not self.journal.claim_apply(record.id, self.holder.name, self.clock(), instead_of=record.holder):
+            raise _in_progress(record, begun, "was just taken over by another run")
+        self.tell(f"resuming {begun.verb} {begun.processor} after stage {len(record.done)} of {len(begun.stages)}")
+        return self._carry_out(begun, record)
 
+    def abandon(self, record: ApplyRecord, reason: str) -> bool:
+        """End an open apply without its remaining stages; False when it had ended.
 
-def resume(
-    record: ApplyRecord,
-    execute: Executor,
-    journal: Journal,
-    *,
-    holder: Holder,
-    tell: Tell = lambda text: None,
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-) -> Applied:
-    """Resume an apply that was broken off, with its own plan, from the first stage that is not done.
+        A processor that the apply paused is resumed, and its shadow or temporary topic is removed.
 
-    Raises:
-        ApplyInProgress: A live run holds it.
-        HoldfastError: As for ``apply``.
-    """
-    begun = plans.decode(record.plan)
-    _refuse_held(record, begun, holder, clock())
-    if not journal.claim_apply(record.id, holder.name, clock(), instead_of=record.holder):
-        raise _in_progress(record, begun, "was just taken over by another run")
-    tell(f"resuming {begun.verb} {begun.processor} after stage {len(record.done)} of {len(begun.stages)}")
-    return _carry_out(begun, record, execute, journal, holder, tell, clock)
+        Raises:
+            ApplyInProgress: A live run holds it.
+            HoldfastError: The paused processor cannot be resumed; the apply stays open.
+        """
+        begun = plans.decode(record.plan)
+        self._refuse_held(record, begun)
+        for stage in begun.stages[len(record.done) :]:
+            if isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
+                self.execute(begun.processor, stage, lambda text: None)
+        return self.journal.end_apply(record.id, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
 
+    def _carry_out(self, plan: Plan, record: ApplyRecord) -> Applied:
+        began = time.monotonic()
+        notes = list(record.done)
+        again = standing(plan.stages[: len(notes)])
 
-def abandon(
-    record: ApplyRecord,
-    journal: Journal,
-    *,
-    holder: Holder,
-    now: datetime,
-    reason: str,
-    execute: Executor | None = None,
-) -> bool:
-    """End an open apply without its remaining stages; False when it had ended.
+        def heard(text: str) -> None:
+            if not self.journal.beat_apply(record.id, self.holder.name, self.clock()):
+                raise _lost(record)
+            self.tell(text)
 
-    With ``execute``, a processor that the apply paused is resumed, and its shadow or temporary topic is removed.
+        for number, stage in list(enumerate(plan.stages, 1))[len(notes) :]:
+            heard(f"stage {number} of {len(plan.stages)}: {stage.says}")
+            started = self.clock()
+            try:
+                with self._beating(record.id):
+                    if again is not None:
+                        self.execute(plan.processor, again, heard)
+                        again = None
+                    done = self.execute(plan.processor, stage, heard)
+            except ApplyLost:
+                raise
+            except HoldfastError as failed:
+                log.error("apply.failed", apply=record.id, stage=number, error=failed.message)
+                reason = f"stage {number}: {failed}"
+                if isinstance(failed, ApplyFailed):
+                    self.journal.end_apply(record.id, "failed", self.clock(), reason=reason)
+                else:
+                    self.journal.let_go_of_apply(record.id, self.holder.name, reason, self.clock())
+                raise
+            seconds = (self.clock() - started).total_seconds()
+            note = StageNote(number, str(type(stage).__struct_config__.tag), done.text, done.units, seconds)
+            if not self.journal.note_stage(record.id, self.holder.name, note, self.clock()):
+                raise _lost(record)
+            notes.append(note)
+            log.info("apply.stage", apply=record.id, stage=number, text=done.text, seconds=round(seconds, 3))
+        self.journal.end_apply(record.id, "done", self.clock())
+        return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
 
-    Raises:
-        ApplyInProgress: A live run holds it.
-        HoldfastError: The paused processor cannot be resumed; the apply stays open.
-    """
-    begun = plans.decode(record.plan)
-    _refuse_held(record, begun, holder, now)
-    for stage in begun.stages[len(record.done) :]:
-        if execute is not None and isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
-            execute(begun.processor, stage, lambda text: None)
-    return journal.end_apply(record.id, "abandoned", now, reason=reason)
+    @contextmanager
+    def _beating(self, apply_id: int) -> Iterator[None]:
+        """Record every ``BEAT_S``, from a thread, that this run holds the apply: a stage may be long and silent."""
+        ended = threading.Event()
 
+        def beat() -> None:
+            while not ended.wait(BEAT_S):
+                try:
+                    self.journal.beat_apply(apply_id, self.holder.name, self.clock())
+                except HoldfastError as failed:
+                    log.warning("apply.beat_failed", apply=apply_id, error=failed.message)
 
-def _carry_out(  # tidy: allow-wide because it is the one loop, and each of these is a part of its caller's call
-    plan: Plan,
-    record: ApplyRecord,
-    execute: Executor,
-    journal: Journal,
-    holder: Holder,
-    tell: Tell,
-    clock: Callable[[], datetime],
-) -> Applied:
-    began = time.monotonic()
-    notes = list(record.done)
-    again = standing(plan.stages[: len(notes)])
-
-    def heard(text: str) -> None:
-        if not journal.beat_apply(record.id, holder.name, clock()):
-            raise _lost(record)
-        tell(text)
-
-    for number, stage in list(enumerate(plan.stages, 1))[len(notes) :]:
-        heard(f"stage {number} of {len(plan.stages)}: {stage.says}")
-        started = clock()
+        thread = threading.Thread(target=beat, name="apply-beat", daemon=True)
+        thread.start()
         try:
-            with _beating(record.id, journal, holder, clock):
-                if again is not None:
-                    execute(plan.processor, again, heard)
-                    again = None
-                done = execute(plan.processor, stage, heard)
-        except ApplyLost:
-            raise
-        except ApplyFailed as failed:
-            log.error("apply.failed", apply=record.id, stage=number, error=failed.message)
-            journal.end_apply(record.id, "failed", clock(), reason=f"stage {number}: {failed}")
-            raise
-        except HoldfastError as failed:
-            log.error("apply.failed", apply=record.id, stage=number, error=failed.message)
-            journal.let_go_of_apply(record.id, holder.name, f"stage {number}: {failed}", clock())
-            raise
-        seconds = (clock() - started).total_seconds()
-        note = StageNote(number, str(type(stage).__struct_config__.tag), done.text, done.units, seconds)
-        if not journal.note_stage(record.id, holder.name, note, clock()):
-            raise _lost(record)
-        notes.append(note)
-        log.info("apply.stage", apply=record.id, stage=number, text=done.text, seconds=round(seconds, 3))
-    journal.end_apply(record.id, "done", clock())
-    return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _close_what_is_done(self, plan: Plan) -> None:
+        """End an open apply of the same request whose work is already done: its run died before it recorded that."""
+        if not isinstance(plan.verdict, NothingToDo):
+            return
+        for record in self.journal.applies(1, processor=plan.processor, open_only=True):
+            begun = plans.decode(record.plan)
+            if (
+                begun.request == plan.request
+                and begun.after_kill == "plan anew"
+                and is_free(record, self.holder, self.clock())
+            ):
+                self.journal.end_apply(record.id, "done", self.clock(), reason=plan.verdict.sentence)
+
+    def _refuse_held(self, record: ApplyRecord, begun: Plan) -> None:
+        if not is_free(record, self.holder, self.clock()):
+            raise _in_progress(record, begun, f"is being carried out by {record.holder}")
 
 
 def standing(done: Sequence[Stage]) -> Stage | None:
@@ -300,48 +304,11 @@ def standing(done: Sequence[Stage]) -> Stage | None:
     return last if isinstance(last, RunProcessor) and last.paused else None
 
 
-@contextmanager
-def _beating(apply_id: int, journal: Journal, holder: Holder, clock: Callable[[], datetime]) -> Iterator[None]:
-    """Record every ``BEAT_S``, from its own thread, that this run holds the apply: a stage may be long and silent."""
-    ended = threading.Event()
-
-    def beat() -> None:
-        while not ended.wait(BEAT_S):
-            try:
-                journal.beat_apply(apply_id, holder.name, clock())
-            except HoldfastError as failed:
-                log.warning("apply.beat_failed", apply=apply_id, error=failed.message)
-
-    thread = threading.Thread(target=beat, name="apply-beat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _close_what_is_done(plan: Plan, journal: Journal, holder: Holder, now: datetime) -> None:
-    """End an open apply of the same request whose work is already done: its run died before it recorded that."""
-    if not isinstance(plan.verdict, NothingToDo):
-        return
-    for record in journal.applies(1, processor=plan.processor, open_only=True):
-        begun = plans.decode(record.plan)
-        if begun.request == plan.request and begun.after_kill == "plan anew" and is_free(record, holder, now):
-            journal.end_apply(record.id, "done", now, reason=plan.verdict.sentence)
-
-
 def is_free(record: ApplyRecord, holder: Holder, now: datetime) -> bool:
     """Whether no other live run holds the apply."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
     return now - record.beat_at > timedelta(seconds=SILENT_S)
-
-
-def _refuse_held(record: ApplyRecord, begun: Plan, holder: Holder, now: datetime) -> None:
-    if is_free(record, holder, now):
-        return
-    raise _in_progress(record, begun, f"is being carried out by {record.holder}")
 
 
 def _in_progress(record: ApplyRecord, begun: Plan, how: str) -> ApplyInProgress:
@@ -369,7 +336,7 @@ def _lost(record: ApplyRecord) -> ApplyLost:
     )
 
 
-def _stale(plan: Plan, shown_hash: str, journal: Journal) -> PlanStale:
+def _stale(plan: Plan, shown_hash: str, journal: ApplyJournal) -> PlanStale:
     shown = journal.remembered_plan(shown_hash)
     changes: tuple[str, ...] = ()
     if shown is None:

@@ -7,128 +7,78 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.lifecycle.plans import stages
 from holdfast.processors.lifecycle.plans.apply import Done, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
-from holdfast.processors.lifecycle.plans.stages import (
-    AbortTransaction,
-    AdoptStore,
-    AdoptTable,
-    CheckTable,
-    ClearKeys,
-    CompactStores,
-    CompareStores,
-    CreateTopic,
-    DeleteStateAside,
-    DeleteTopic,
-    ExportKeys,
-    FinishShadow,
-    LoadChangelog,
-    LoadTable,
-    MakeRelease,
-    PauseProcessor,
-    RemoveLoaded,
-    RemoveShadow,
-    ResumeProcessor,
-    RunProcessor,
-    SetPositions,
-    SetStateAside,
-    SetTopicConfig,
-    ShadowStage,
-    Stage,
-    StartShadow,
-    StopProcessor,
-    TableStage,
-    WaitForShadow,
-)
 
 
 class TopicChanges(Protocol):
-    """The changes to topics."""
+    """Creates, configures and deletes topics."""
 
     def create(self, spec: TopicSpec) -> bool:
         """Create a topic; False when it already exists."""
-        ...
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
         """Set config entries."""
-        ...
 
     def delete(self, name: str) -> None:
         """Delete a topic; a missing one is no error."""
-        ...
 
 
 class Runner(Protocol):
     """Starts and stops processors, and waits until they run."""
 
-    def make_release(self, processor: str, stage: MakeRelease) -> Done:
+    def make_release(self, processor: str, stage: stages.MakeRelease) -> Done:
         """Copy and record the code of a version."""
-        ...
 
-    def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
+    def run(self, processor: str, stage: stages.RunProcessor, tell: Tell) -> Done:
         """Run every slot with these options; returns once every input partition is processed."""
-        ...
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
         """Stop every slot after a last commit; returns when its processes are gone."""
-        ...
 
 
 class Owners(Protocol):
     """The workers that own a processor's state; only they change it."""
 
-    def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
+    def export(self, processor: str, stage: stages.ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
         """Write the selected keys to files; returns their paths and the number of keys."""
-        ...
 
-    def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
+    def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> int:
         """Delete the selected keys; returns their number."""
-        ...
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
         """Rewrite the stores; returns bytes before and after."""
-        ...
 
 
 class LocalState(Protocol):
-    """The state folders of stopped processes."""
+    """The state folders of a stopped processor."""
 
-    def set_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+    def set_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Rename these tasks' state folders; returns how many were renamed."""
-        ...
 
-    def delete_aside(self, processor: str, tasks: tuple[str, ...], name: str) -> int:
+    def delete_aside(self, tasks: tuple[str, ...], name: str) -> int:
         """Delete the renamed folders; returns their number."""
-        ...
 
 
-class Shadows(Protocol):
-    """Builds stores again beside their running processors, and cuts over."""
-
-    def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
-        """Carry out one of its stages."""
-        ...
-
-
-class FromTables(Protocol):
-    """Writes the content of tables to stores."""
-
-    def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
-        """Carry out one of its stages."""
-        ...
+#: Builds stores again beside their running processors, and cuts over.
+Shadows = Callable[[str, stages.ShadowStage, Tell], Done]
+#: Writes the content of tables to stores.
+FromTables = Callable[[str, stages.TableStage, Tell], Done]
+#: Archives orphans, deletes them, and puts topics back.
+Orphans = Callable[[stages.OrphanStage], Done]
 
 
 class Transactions(Protocol):
     """Transactions of other programs."""
 
-    def abort_hanging(self, stage: AbortTransaction) -> bool:
+    def abort_hanging(self, stage: stages.AbortTransaction) -> bool:
         """Abort the transaction; False when it is no longer open."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,58 +88,58 @@ class Execution:
     topics: TopicChanges
     runner: Runner
     owners: Owners
-    local: LocalState
+    #: Processor -> its state folders.
+    local: Callable[[str], LocalState]
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
+    orphans: Callable[[], Orphans]  # opened for its own stages only: it loads the catalog's library
 
-    def __call__(self, processor: str, stage: Stage, tell: Tell) -> Done:
-        """Carry one stage out; see ``apply.Executor``."""
+    def __call__(self, processor: str, stage: stages.Stage, tell: Tell) -> Done:
+        """Carry one stage out: an ``apply.Executor``."""
+        if isinstance(stage, stages.ShadowStage):
+            return self.shadows(processor, stage, tell)
+        if isinstance(stage, stages.TableStage):
+            return self.tables(processor, stage, tell)
+        if isinstance(stage, stages.OrphanStage):
+            return self.orphans()(stage)
         match stage:
-            case CreateTopic() | SetTopicConfig() | DeleteTopic():
+            case stages.CreateTopic() | stages.SetTopicConfig() | stages.DeleteTopic():
                 return self._change_topic(stage)
-            case MakeRelease():
+            case stages.MakeRelease():
                 return self.runner.make_release(processor, stage)
-            case RunProcessor():
+            case stages.RunProcessor():
                 return self.runner.run(processor, stage, tell)
-            case StopProcessor():
+            case stages.StopProcessor():
                 return self.runner.stop(processor, for_good=stage.for_good)
-            case AbortTransaction():
+            case stages.AbortTransaction():
                 ended = self.transactions.abort_hanging(stage)
                 where = f"{stage.topic}[{stage.partition}] from offset {stage.start_offset}"
                 return Done(f"transaction on {where} {'aborted' if ended else 'was no longer open'}")
-            case CompactStores():
+            case stages.CompactStores():
                 before, after = self.owners.compact(processor, tell)
                 return Done(f"stores rewritten: {in_bytes(before)} before, {in_bytes(after)} after", before)
-            case ExportKeys():
+            case stages.ExportKeys():
                 paths, keys = self.owners.export(processor, stage, tell)
                 return Done(f"{count_of(keys, 'key')} written to {', '.join(paths) or 'no file'}", keys)
-            case ClearKeys():
+            case stages.ClearKeys():
                 keys = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}", keys)
-            case SetStateAside():
-                moved = self.local.set_aside(processor, stage.tasks, stage.name)
+            case stages.SetStateAside():
+                moved = self.local(processor).set_aside(stage.tasks, stage.name)
                 return Done(f"local state of {count_of(moved, 'task')} set aside as {stage.name}")
-            case DeleteStateAside():
-                gone = self.local.delete_aside(processor, stage.tasks, stage.name)
+            case stages.DeleteStateAside():
+                gone = self.local(processor).delete_aside(stage.tasks, stage.name)
                 return Done(f"{count_of(gone, 'former state folder')} deleted")
-            case StartShadow() | WaitForShadow() | PauseProcessor() | FinishShadow() | AdoptStore():
-                return self.shadows(processor, stage, tell)
-            case ResumeProcessor() | RemoveShadow():
-                return self.shadows(processor, stage, tell)
-            case CheckTable() | LoadChangelog() | SetPositions() | CompareStores():
-                return self.tables(processor, stage, tell)
-            case LoadTable() | AdoptTable() | RemoveLoaded():
-                return self.tables(processor, stage, tell)
             case _:
                 assert_never(stage)
 
-    def _change_topic(self, stage: CreateTopic | SetTopicConfig | DeleteTopic) -> Done:
-        if isinstance(stage, DeleteTopic):
+    def _change_topic(self, stage: stages.CreateTopic | stages.SetTopicConfig | stages.DeleteTopic) -> Done:
+        if isinstance(stage, stages.DeleteTopic):
             self.topics.delete(stage.name)
             return Done(f"{stage.name} deleted")
-        if isinstance(stage, SetTopicConfig):
+        if isinstance(stage, stages.SetTopicConfig):
             self.topics.alter(stage.name, stage.config)
             return Done(f"configuration of {stage.name} set: {', '.join(sorted(stage.config))}")
         made = self.topics.create(TopicSpec(stage.name, stage.partitions, stage.replication, stage.config))

@@ -170,6 +170,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every slot is in phase ``running``: restored and assigned."""
         return bool(self.instances) and all(each.phase == "running" for each in self.instances)
 
+    @property
+    def alive(self) -> dict[str, bool]:
+        """Slot -> whether it has a process."""
+        return {each.slot: each.alive for each in self.instances}
+
+    @property
+    def deployed(self) -> str | None:
+        """The deployed version; None when it was never deployed."""
+        return None if self.deployment is None else self.deployment.code_version
+
+    @property
+    def desired(self) -> str | None:
+        """The desired state of the deployment, such as ``stopped``; None when it was never deployed."""
+        return None if self.deployment is None else self.deployment.desired
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """The topic ids of these topics, without missing ones."""
+        return {name: self.topics[name].topic_id for name in names if name in self.topics}
+
     def seconds_for(self, stage: str, units: float, assumed_per_s: float, unit: str) -> tuple[float, str]:
         """Duration of a stage with so many units of work in seconds, and in words the rate that it rests on."""
         rate = self.rates.get(stage)
@@ -183,79 +202,60 @@ class FactSource(Protocol):
 
     def now(self) -> float:
         """Seconds since 1970."""
-        ...
 
     def deployment(self, processor: str) -> DeploymentFacts | None:
         """The recorded deployment; None when it was never deployed."""
-        ...
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The processes in these slots and their status."""
-        ...
 
     def members(self, group: str) -> int:
         """Number of live members of the group."""
-        ...
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, after pending transactions ended."""
-        ...
 
     def ping(self) -> int:
         """The number of brokers."""
-        ...
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """Topic name -> facts, for existing topics only."""
-        ...
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """Partition -> first existing offset."""
-        ...
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
         """Partition -> high watermark, or the last stable offset when ``committed``."""
-        ...
 
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
         """Local state of every slot on this machine."""
-        ...
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection; None when neither workers nor local state can count them."""
-        ...
 
     def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
         """Hanging transactions on these topics (name -> number of partitions)."""
-        ...
 
     def rates(self, processor: str) -> dict[str, Rate]:
         """Stage tag -> measured rate."""
-        ...
 
     def released(self, processor: str) -> ReleaseFacts | None:
         """The release that worked last."""
-        ...
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         """The files of the definition, whose version is ``code_version``."""
-        ...
 
     def store_table(self, processor: str, store: str) -> StoreTable:
         """The snapshots of a store in the warehouse."""
-        ...
 
     def other_table(self, name: str) -> OtherTable:
         """Any table of the warehouse."""
-        ...
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next offset, from the changelog's last committed meta record."""
-        ...
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers."""
-        ...
 
 
 def read_facts(
@@ -267,7 +267,7 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """The facts of one processor; ``with_tables`` and ``with_other_table`` add those of the warehouse.
+    """The facts of one processor that most verbs need; ``verbs.table`` adds those of single verbs.
 
     Args:
         topology: The processor's present definition.
@@ -321,24 +321,6 @@ def read_facts(
         released=source.released(name) if releases else None,
         code=source.code(name, topology.code_version) if releases else None,
     )
-
-
-def with_tables(facts: Facts, source: FactSource, stores: Sequence[str]) -> Facts:
-    """The facts, with the tables of stores in the warehouse."""
-    found = {store: source.store_table(facts.processor, store) for store in stores}
-    return msgspec.structs.replace(facts, tables=found)
-
-
-def with_held(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """The facts, with the input offsets that each changelog's state holds."""
-    logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
-    return msgspec.structs.replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
-
-
-def with_other_table(facts: Facts, source: FactSource, table: str, inputs: Sequence[str]) -> Facts:
-    """The facts, with the table that a store is filled from and the partitioners of its input topics."""
-    spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
-    return msgspec.structs.replace(facts, other=source.other_table(table), spread=spread)
 
 
 def _is_whole(

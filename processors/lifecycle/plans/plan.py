@@ -129,14 +129,13 @@ def decode(text: str) -> Plan:
 
 def as_document(plan: Plan) -> dict[str, Any]:
     """A plan as a JSON document: all its fields, and verb, processor, hash, changes and destructive."""
-    document: dict[str, Any] = msgspec.to_builtins(plan)
     return {
         "verb": plan.verb,
         "processor": plan.processor,
         "hash": plan.hash,
         "changes": plan.changes,
         "destructive": plan.destructive,
-        **document,
+        **msgspec.to_builtins(plan),
     }
 
 

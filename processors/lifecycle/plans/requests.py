@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -16,6 +16,8 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 #: Maximal number of keys in one request; a longer list needs several requests.
 KEYS_MAX = 10_000
+#: The subject of requests that concern no single processor, in place of its name. No processor has a name with a space.
+INSTALLATION = "this installation"
 
 
 class RequestInvalid(HoldfastError):
@@ -241,7 +243,28 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
             )
 
 
-Request = Provision | Deploy | Stop | Compact | Reposition | Clear | Backfill | Restore
+class Clean(msgspec.Struct, frozen=True, tag="clean"):
+    """Archive orphans, and delete those that were archived a grace period ago.
+
+    Args:
+        only: ``KIND``, ``NAME`` or ``KIND/NAME`` of the selected orphans; empty for all.
+    """
+
+    only: tuple[str, ...] = ()
+    processor: ClassVar[str] = INSTALLATION
+
+
+class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
+    """Create a deleted topic again from its archive."""
+
+    topic: str
+    processor: ClassVar[str] = INSTALLATION
+
+
+#: Requests of the installation: they need no definition of a processor.
+OfInstallation = Clean | PutBack
+OfProcessor = Provision | Deploy | Stop | Compact | Reposition | Clear | Backfill | Restore
+Request = OfProcessor | OfInstallation
 
 
 def verb_of(request: Request) -> str:

@@ -8,55 +8,54 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
+from holdfast.processors.lifecycle.plans.orphan_facts import Kind
 from holdfast.processors.lifecycle.plans.requests import Selection
 
 
-class CreateTopic(msgspec.Struct, frozen=True, tag="create_topic"):
+class _Stage(msgspec.Struct, frozen=True):
+    says: str
+    #: Whether the stage deletes data permanently.
+    destructive: ClassVar[bool] = False
+
+
+class CreateTopic(_Stage, frozen=True, tag="create_topic"):
     """Create a missing topic; ``replication`` None uses the cluster's default."""
 
-    says: str
     name: str
     partitions: int | None
     replication: int | None
     config: dict[str, str]
-    destructive: ClassVar[bool] = False
 
 
-class SetTopicConfig(msgspec.Struct, frozen=True, tag="set_topic_config"):
+class SetTopicConfig(_Stage, frozen=True, tag="set_topic_config"):
     """Set entries of a topic's configuration."""
 
-    says: str
     name: str
     config: dict[str, str]
-    destructive: ClassVar[bool] = False
 
 
-class DeleteTopic(msgspec.Struct, frozen=True, tag="delete_topic"):
+class DeleteTopic(_Stage, frozen=True, tag="delete_topic"):
     """Delete a changelog whose state is given up or replaced."""
 
-    says: str
     name: str
     destructive: ClassVar[bool] = True
 
 
-class MakeRelease(msgspec.Struct, frozen=True, tag="make_release"):
+class MakeRelease(_Stage, frozen=True, tag="make_release"):
     """Copy and record the code of a version, so that a rollback can start it although the files changed."""
 
-    says: str
     release_id: str
     code_version: str
-    destructive: ClassVar[bool] = False
 
 
-class RunProcessor(msgspec.Struct, frozen=True, tag="run_processor"):
+class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     """Run every slot of a processor, and wait until every input partition is processed.
 
     Args:
-        says: The sentence.
         code_version: The version that has to run.
         timeout_s: Timeout, seconds.
         paused: Whether the workers read no input.
@@ -68,7 +67,6 @@ class RunProcessor(msgspec.Struct, frozen=True, tag="run_processor"):
         settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
     """
 
-    says: str
     code_version: str
     timeout_s: float = 120.0
     paused: bool = False
@@ -78,59 +76,43 @@ class RunProcessor(msgspec.Struct, frozen=True, tag="run_processor"):
     release_id: str | None = None
     back_to: str | None = None
     settle_s: float = 0.0
-    destructive: ClassVar[bool] = False
 
 
-class StopProcessor(msgspec.Struct, frozen=True, tag="stop_processor"):
+class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
     """Stop every slot after a last commit; ``for_good`` records that the processor is meant to be stopped."""
 
-    says: str
     for_good: bool
-    destructive: ClassVar[bool] = False
 
 
-class AbortTransaction(msgspec.Struct, frozen=True, tag="abort_transaction"):
+class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
     """Abort a hanging transaction, which no coordinator knows, by writing its abort marker."""
 
-    says: str
     topic: str
     partition: int
     producer_id: int
     producer_epoch: int
     start_offset: int
-    destructive: ClassVar[bool] = False
 
 
-class CompactStores(msgspec.Struct, frozen=True, tag="compact_stores"):
+class CompactStores(_Stage, frozen=True, tag="compact_stores"):
     """The owners rewrite their local stores without overwritten and deleted entries."""
 
-    says: str
-    destructive: ClassVar[bool] = False
 
-
-class ExportKeys(msgspec.Struct, frozen=True, tag="export_keys"):
+class ExportKeys(_Stage, frozen=True, tag="export_keys"):
     """The owners write the selected keys of stores to files."""
 
-    says: str
     stores: tuple[str, ...]
     selection: Selection
     partitions: tuple[int, ...]
-    destructive: ClassVar[bool] = False
 
 
-class ClearKeys(msgspec.Struct, frozen=True, tag="clear_keys"):
-    """The owners delete the selected keys of stores, in committed transactions.
+class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
+    """The owners delete the selected keys of stores, in committed transactions; no ``partitions`` are all.
 
-    Args:
-        says: The sentence.
-        stores: The stores.
-        selection: The keys.
-        partitions: The partitions; empty for all.
-        positions: Input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
-            leave the offsets unchanged.
+    ``positions`` is input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
+    leave the offsets unchanged.
     """
 
-    says: str
     stores: tuple[str, ...]
     selection: Selection
     partitions: tuple[int, ...]
@@ -138,154 +120,100 @@ class ClearKeys(msgspec.Struct, frozen=True, tag="clear_keys"):
     destructive: ClassVar[bool] = True
 
 
-class SetStateAside(msgspec.Struct, frozen=True, tag="set_state_aside"):
+class SetStateAside(_Stage, frozen=True, tag="set_state_aside"):
     """Rename the local state folders of tasks, so that their workers restore."""
 
-    says: str
     tasks: tuple[str, ...]
     name: str
-    destructive: ClassVar[bool] = False
 
 
-class DeleteStateAside(msgspec.Struct, frozen=True, tag="delete_state_aside"):
+class DeleteStateAside(_Stage, frozen=True, tag="delete_state_aside"):
     """Delete the folders that ``SetStateAside`` renamed, after the state was restored."""
 
-    says: str
     tasks: tuple[str, ...]
     name: str
-    destructive: ClassVar[bool] = False
 
 
-class StartShadow(msgspec.Struct, frozen=True, tag="start_shadow"):
+class StartShadow(_Stage, frozen=True, tag="start_shadow"):
     """Start the shadow: the processor's functions in another group, from the first record of a store's inputs."""
 
-    says: str
     store: str
-    destructive: ClassVar[bool] = False
 
 
-class WaitForShadow(msgspec.Struct, frozen=True, tag="wait_for_shadow"):
+class WaitForShadow(_Stage, frozen=True, tag="wait_for_shadow"):
     """Wait until the shadow has read almost as far as the processor has committed."""
 
-    says: str
     store: str
-    destructive: ClassVar[bool] = False
 
 
-class PauseProcessor(msgspec.Struct, frozen=True, tag="pause_processor"):
+class PauseProcessor(_Stage, frozen=True, tag="pause_processor"):
     """All workers commit, and read no input until they are resumed."""
 
-    says: str
-    destructive: ClassVar[bool] = False
 
-
-class FinishShadow(msgspec.Struct, frozen=True, tag="finish_shadow"):
+class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
     """The shadow reads exactly up to the offsets that the paused processor has committed, and stops."""
 
-    says: str
     store: str
-    destructive: ClassVar[bool] = False
 
 
-class AdoptStore(msgspec.Struct, frozen=True, tag="adopt_store"):
+class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
     """The owners make their store equal to the shadow's, in committed transactions; input offsets stay."""
 
-    says: str
     store: str
     destructive: ClassVar[bool] = True
 
 
-class ResumeProcessor(msgspec.Struct, frozen=True, tag="resume_processor"):
+class ResumeProcessor(_Stage, frozen=True, tag="resume_processor"):
     """All workers read their inputs again."""
 
-    says: str
-    destructive: ClassVar[bool] = False
 
-
-class RemoveShadow(msgspec.Struct, frozen=True, tag="remove_shadow"):
+class RemoveShadow(_Stage, frozen=True, tag="remove_shadow"):
     """Remove the shadow's program, topics, offsets and local state."""
 
-    says: str
     store: str
-    destructive: ClassVar[bool] = False
 
 
-class CheckTable(msgspec.Struct, frozen=True, tag="check_table"):
-    """Read a whole snapshot of a store and compare it with its manifest, before anything is changed.
+class _OfSnapshot(_Stage, frozen=True):
+    """A snapshot of a store: a version of its table, and the manifest's fingerprint of each changelog partition."""
 
-    Args:
-        says: The sentence.
-        store: The store.
-        table: Its table.
-        version: The table's version.
-        fingerprints: Changelog partition -> the manifest's fingerprint.
-    """
-
-    says: str
     store: str
     table: str
     version: int
     fingerprints: dict[int, str]
-    destructive: ClassVar[bool] = False
 
 
-class LoadChangelog(msgspec.Struct, frozen=True, tag="load_changelog"):
-    """Write a snapshot of a store to its new changelog; no worker can start on it before ``SetPositions``.
+class CheckTable(_OfSnapshot, frozen=True, tag="check_table"):
+    """Read a whole snapshot of a store and compare it with its manifest, before anything is changed."""
 
-    Args:
-        says: The sentence.
-        store: The store.
-        table: Its table.
-        version: The table's version.
-        fingerprints: Changelog partition -> the manifest's fingerprint.
+
+class LoadChangelog(_OfSnapshot, frozen=True, tag="load_changelog"):
+    """Write a snapshot of a store to its new changelog; no worker can start on it before ``SetPositions``."""
+
+
+class SetPositions(_Stage, frozen=True, tag="set_positions"):
+    """Set the input offsets, in one transaction with the records that complete the loaded changelogs of ``stores``.
+
+    ``positions`` is input topic -> partition -> offset; empty for the offsets that the group has committed.
     """
 
-    says: str
-    store: str
-    table: str
-    version: int
-    fingerprints: dict[int, str]
-    destructive: ClassVar[bool] = False
-
-
-class SetPositions(msgspec.Struct, frozen=True, tag="set_positions"):
-    """Set the input offsets, in one transaction with the records that complete loaded changelogs.
-
-    Args:
-        says: The sentence.
-        stores: The loaded stores.
-        positions: Input topic -> partition -> offset; empty for the offsets that the group has committed.
-    """
-
-    says: str
     stores: tuple[str, ...]
     positions: dict[str, dict[int, int]]
     destructive: ClassVar[bool] = True
 
 
-class CompareStores(msgspec.Struct, frozen=True, tag="compare_stores"):
+class CompareStores(_Stage, frozen=True, tag="compare_stores"):
     """Compare the state of paused owners with ``fingerprints``: store -> partition -> fingerprint."""
 
-    says: str
     fingerprints: dict[str, dict[int, str]]
-    destructive: ClassVar[bool] = False
 
 
-class LoadTable(msgspec.Struct, frozen=True, tag="load_table"):
+class LoadTable(_Stage, frozen=True, tag="load_table"):
     """Write the rows of a table to a temporary topic in the format of a store's changelog.
 
-    Args:
-        says: The sentence.
-        store: The store.
-        table: The table.
-        version: The table's version.
-        key: The column with the message keys.
-        columns: The columns of the value.
-        partitioner: The partitioner of the store's source topics.
-        event_ms: The event time of all entries, ms since 1970: when the table's version was written.
+    ``key`` is the column with the message keys, ``partitioner`` that of the store's source topics, and ``event_ms`` the
+    event time of all entries, ms since 1970: when the table's version was written.
     """
 
-    says: str
     store: str
     table: str
     version: int
@@ -293,27 +221,48 @@ class LoadTable(msgspec.Struct, frozen=True, tag="load_table"):
     columns: tuple[str, ...]
     partitioner: str
     event_ms: int
-    destructive: ClassVar[bool] = False
 
 
-class AdoptTable(msgspec.Struct, frozen=True, tag="adopt_table"):
+class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
     """The paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay."""
 
-    says: str
     store: str
     destructive: ClassVar[bool] = True
 
 
-class RemoveLoaded(msgspec.Struct, frozen=True, tag="remove_loaded"):
+class RemoveLoaded(_Stage, frozen=True, tag="remove_loaded"):
     """Remove the topic that a table was loaded to."""
 
-    says: str
     store: str
-    destructive: ClassVar[bool] = False
+
+
+class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
+    """Copy an orphan into the archive, if its facts are still ``facts``."""
+
+    kind: Kind
+    name: str
+    facts: dict[str, Any]
+
+
+class DeleteOrphan(_Stage, frozen=True, tag="delete_orphan"):
+    """Delete an orphan that is equal to its copy ``archive``, or finish its interrupted deletion."""
+
+    kind: Kind
+    name: str
+    archive: str
+    destructive: ClassVar[bool] = True
+
+
+class PutTopicBack(_Stage, frozen=True, tag="put_topic_back"):
+    """Create a topic again from its copy ``archive``, with all records."""
+
+    topic: str
+    archive: str
 
 
 ShadowStage = StartShadow | WaitForShadow | PauseProcessor | FinishShadow | AdoptStore | ResumeProcessor | RemoveShadow
 TableStage = CheckTable | LoadChangelog | SetPositions | CompareStores | LoadTable | AdoptTable | RemoveLoaded
+OrphanStage = ArchiveOrphan | DeleteOrphan | PutTopicBack
 
 Stage = (
     CreateTopic
@@ -330,4 +279,5 @@ Stage = (
     | DeleteStateAside
     | ShadowStage
     | TableStage
+    | OrphanStage
 )

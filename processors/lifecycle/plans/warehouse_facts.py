@@ -77,11 +77,9 @@ class Tables(Protocol):
 
     def store_table(self, processor: str, store: str) -> StoreTable:
         """The snapshots of a store."""
-        ...
 
     def other_table(self, name: str) -> OtherTable:
         """A table by its name, ``namespace.table``."""
-        ...
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
         """Keys and values of one changelog partition in a version, in batches.
@@ -89,7 +87,6 @@ class Tables(Protocol):
         Raises:
             HoldfastError: It can't be read.
         """
-        ...
 
     def other_rows(self, name: str, version: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
         """Rows of a table, in batches.
@@ -97,26 +94,3 @@ class Tables(Protocol):
         Raises:
             HoldfastError: It can't be read.
         """
-        ...
-
-
-class NoTables:
-    """``Tables`` of an installation without a warehouse."""
-
-    def store_table(self, processor: str, store: str) -> StoreTable:
-        """A table with the problem that there is no warehouse."""
-        return StoreTable(
-            f"{processor}.{store}", problem="This installation has no warehouse.", action="Take a snapshot first."
-        )
-
-    def other_table(self, name: str) -> OtherTable:
-        """A table with the problem that there is no warehouse."""
-        return OtherTable(name, problem="This installation has no warehouse.", action="Write the table first.")
-
-    def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """No rows."""
-        return iter(())
-
-    def other_rows(self, name: str, version: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        """No rows."""
-        return iter(())

@@ -63,11 +63,7 @@ class ProcessorPaused(HoldfastError):
 
 
 class Rebuilding:
-    """Carries out the stages that rebuild one store (``execution.Shadows``).
-
-    Args:
-        machine: The ports it works with.
-    """
+    """Carries out the stages that rebuild one store (``execution.Shadows``)."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine
@@ -168,16 +164,19 @@ class Rebuilding:
         return Done(f"the shadow read the last {read:,} records, and both have committed {said}", read)
 
     def _adopt(self, processor: str, store: str, tell: Tell) -> Done:
-        told = {"set": 0, "deleted": 0, "same": 0}
+        return self.adopt_by(lambda told: self._adopt_all(processor, store, told, tell), store, "the shadow's", tell)
+
+    def adopt_by(self, act: Callable[[dict[str, int]], None], store: str, other: str, tell: Tell) -> Done:
+        """Call ``act``, which makes a store equal to ``other`` and counts its entries, until it succeeds."""
+        told: dict[str, int] = {}
 
         def once() -> None:
-            for name in told:
-                told[name] = 0
-            self._adopt_all(processor, store, told, tell)
+            told.update({"set": 0, "deleted": 0, "same": 0})
+            act(told)
 
         self.patiently(once, tell)
         return Done(
-            f"{store} is equal to the shadow's: {told['set']:,} entries differed or were missing and are set, "
+            f"{store} is equal to {other}: {told['set']:,} entries differed or were missing and are set, "
             f"{told['deleted']:,} extra entries are deleted, {told['same']:,} were the same",
             sum(told.values()),
         )
@@ -253,8 +252,8 @@ class Rebuilding:
         except HoldfastError as failed:
             raise ProcessorPaused(
                 f"{processor} IS PAUSED and reads no input: a cut-over stopped in the middle. {failed.message}",
-                action=f"Run `holdfast apply resume N` to finish the cut-over, or `holdfast apply abandon N` to let "
-                f"{processor} read again. {failed.action}",
+                action="Run `holdfast apply resume N` to finish the cut-over, or `holdfast apply abandon N --reason "
+                f"WHY` to let {processor} read again. {failed.action}",
                 processor=processor,
             ) from failed
 

@@ -14,13 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from xxhash import xxh64_intdigest
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.partitioners import PARTITIONERS
-from holdfast.infra.kafka.records import GroupMetadata, Partition, TopicSpec
+from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
@@ -42,13 +44,12 @@ from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
-    Sender,
+    Progress,
     TableUnfit,
     checked_rows,
     loader,
     message_key,
     row_value,
-    told,
     unreadable,
 )
 
@@ -62,14 +63,6 @@ class RestoredOther(HoldfastError):
 
 class PositionsUnset(HoldfastError):
     """Input offsets can't be set: the group has members, or offsets are missing. Fields: processor."""
-
-
-class Loading(Sender, Protocol):
-    """Writes a processor's changelogs while no worker runs; ``infra.kafka.cluster.KafkaCluster``."""
-
-    def outside_metadata(self, group: str) -> GroupMetadata:
-        """Group metadata for offsets that no member sends; Kafka takes them only while the group is empty."""
-        ...
 
 
 #: The fingerprints of the owners' stores: processor, stores -> store -> partition -> fingerprint.
@@ -90,20 +83,15 @@ class TableWorld:
     """
 
     tables: Tables
-    topics: Any
-    cluster: Callable[[str], Loading]
+    topics: Topics
+    cluster: Callable[[str], KafkaCluster]
     topology: Callable[[str], Topology]
     held: Held
     clock: Any = time
 
 
 class TableStages:
-    """Carries out the stages that read tables.
-
-    Args:
-        world: The ports it works with.
-        rebuilding: Pauses processors, and lets their owners adopt loaded content.
-    """
+    """Carries out the stages that read tables; ``rebuilding`` pauses processors, and lets owners adopt content."""
 
     def __init__(self, world: TableWorld, rebuilding: Rebuilding) -> None:
         self._on = world
@@ -138,7 +126,7 @@ class TableStages:
         Raises:
             TableDamaged, TableUnfit: Nothing was changed; the apply ends.
         """
-        progress = told(tell, f"of {stage.store} read")
+        progress = Progress(tell, f"of {stage.store} read")
         of = (stage.store, stage.table, stage.version)
         try:
             for number, expected in stage.fingerprints.items():
@@ -159,9 +147,9 @@ class TableStages:
         topology = self._on.topology(processor)
         topic = topology.changelog_of(stage.store)
         assert topic is not None
-        inputs = next(spec.inputs for spec in topology.stores if spec.name == stage.store)
+        inputs = topology.inputs_of(stage.store)
         unfinished = ChangelogMeta(dict.fromkeys(inputs, UNFINISHED), 0, topology.code_version).encode()
-        progress = told(tell, f"of {stage.store} written")
+        progress = Progress(tell, f"of {stage.store} written")
         of = (stage.store, stage.table, stage.version)
         with loader(self._on.cluster(processor), processor) as load:
             for number in stage.fingerprints:
@@ -234,7 +222,7 @@ class TableStages:
                         f"{processor} IS PAUSED and reads no input: partition {number} of {store} has "
                         f"fingerprint {seen.hex} after its restore; the snapshot's manifest has {text}.",
                         action="Run `holdfast apply resume N` to compare again. If they still differ, run "
-                        "`holdfast apply abandon N` and restore another snapshot.",
+                        "`holdfast apply abandon N --reason WHY` and restore another snapshot.",
                         store=store,
                         partition=number,
                         seen=seen.hex,
@@ -263,7 +251,7 @@ class TableStages:
         if not found:
             raise PositionsUnset(
                 f"Group {processor} has no committed offsets, so the restore can't keep its positions.",
-                action="Run `holdfast apply abandon N`, then restore again with `--input snapshot`.",
+                action="Run `holdfast apply abandon N --reason WHY`, then restore again with `--input snapshot`.",
                 processor=processor,
             )
         return found
@@ -279,7 +267,7 @@ class TableStages:
         topic = self._make_topic(processor, stage.store)
         count = self._on.topics.describe([topic])[topic].partitions
         place = PARTITIONERS[stage.partitioner]
-        progress, keyless, seen = told(tell, "written"), 0, set[int]()
+        progress, keyless, seen = Progress(tell, "written"), 0, set[int]()
         columns = tuple(dict.fromkeys((stage.key, *stage.columns)))
         try:
             with loader(self._on.cluster(processor), processor) as load:
@@ -308,19 +296,13 @@ class TableStages:
         """Make the store of the paused owners equal to the loaded topic."""
         topology = self._on.topology(processor)
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
-        counts = {"set": 0, "deleted": 0, "same": 0}
+        topic = filling_topic(processor, store)
 
-        def once() -> None:
-            counts.update(dict.fromkeys(counts, 0))
+        def act(told: dict[str, int]) -> None:
             self._rebuilding.stand_still(processor, tell)
-            self._rebuilding.take_over(processor, (store, inputs), filling_topic(processor, store), counts, tell)
+            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell)
 
-        self._rebuilding.patiently(once, tell)
-        return Done(
-            f"{store} is equal to the table: {counts['set']:,} entries differed or were missing and are set, "
-            f"{counts['deleted']:,} extra entries are deleted, {counts['same']:,} were the same",
-            sum(counts.values()),
-        )
+        return self._rebuilding.adopt_by(act, store, "the table", tell)
 
     def _make_topic(self, processor: str, store: str) -> str:
         changelog = self._on.topology(processor).changelog_of(store)

@@ -8,17 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, how_it_ended, look, what_is_missing
 from holdfast.processors.lifecycle.plans.apply import Done, Tell
-from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World
 
 #: A shadow has one process, independent of the processor's slots.
@@ -33,14 +34,6 @@ STARTS_MAX = 2
 
 class ShadowFailed(HoldfastError):
     """The shadow of a store can't run, or its offsets differ from the processor's. Fields: processor, store."""
-
-
-class Runs(Protocol):
-    """Starts the workers of a processor; ``execution.Runner`` implements it."""
-
-    def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
-        """Start every slot as the stage says, and wait until all partitions are processed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +51,8 @@ class Machine:
     """
 
     world: World
-    topics: Any
-    runner: Runs
+    topics: Topics
+    runner: Runner
     rollout: Callable[[str], Rollout]
     client: Callable[[str, str], ProcessorClient]
     shadow: Callable[[str, str], Topology]
@@ -67,11 +60,7 @@ class Machine:
 
 
 class ShadowProgram:
-    """Starts and removes shadows.
-
-    Args:
-        machine: The ports it works with.
-    """
+    """Starts and removes shadows."""
 
     def __init__(self, machine: Machine) -> None:
         self._on = machine

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION
 from holdfast.processors.engine.changelog.names import loading_id
 from holdfast.processors.engine.runtime.ports import TransactionProducer
@@ -28,6 +29,8 @@ RECORDS_MAX = 10_000
 BYTES_MAX = 16 << 20
 #: Seconds in which a producer must fence the former one, and in which the broker must confirm records.
 INIT_S, FLUSH_S = 60.0, 60.0
+#: Rows between two progress messages.
+TELL_EVERY_ROWS = 100_000
 
 
 class TableDamaged(ApplyFailed):
@@ -38,16 +41,8 @@ class TableUnfit(ApplyFailed):
     """A table's rows can't be the content of a store; nothing was changed. Fields: table."""
 
 
-class Sender(Protocol):
-    """Creates producers; ``processors.engine.runtime.ports.Cluster`` has this method."""
-
-    def producer(self, transactional_id: str | None) -> TransactionProducer:
-        """A new producer, which the caller closes; not transactional without an id."""
-        ...
-
-
 @contextmanager
-def loader(cluster: Sender, processor: str) -> Iterator[Loader]:
+def loader(cluster: KafkaCluster, processor: str) -> Iterator[Loader]:
     """A sender of changelog records, after an abort of the transactions that a former loader left open."""
     producer = cluster.producer(loading_id(processor))
     try:
@@ -58,11 +53,7 @@ def loader(cluster: Sender, processor: str) -> Iterator[Loader]:
 
 
 class Loader:
-    """Sends records in transactions of bounded size.
-
-    Args:
-        producer: A transactional producer after ``init``.
-    """
+    """Sends records in transactions of bounded size, by a transactional producer after ``init``."""
 
     def __init__(self, producer: TransactionProducer) -> None:
         self.producer = producer
@@ -180,23 +171,18 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def told(tell: Tell, what: str, every: int = 100_000) -> Progress:
-    """A counter that reports after every ``every`` rows."""
-    return Progress(tell, what, every)
-
-
 class Progress:
-    """Counts rows, and reports the count as a progress message."""
+    """Counts rows, and reports the count as a progress message after every ``TELL_EVERY_ROWS``."""
 
-    def __init__(self, tell: Tell, what: str, every: int) -> None:
-        self._tell, self._what, self._every, self._next = tell, what, every, every
+    def __init__(self, tell: Tell, what: str) -> None:
+        self._tell, self._what, self._next = tell, what, TELL_EVERY_ROWS
         self.rows = 0
 
     def add(self, rows: int) -> None:
         """Add to the count; may send a progress message."""
         self.rows += rows
         if self.rows >= self._next:
-            self._next = self.rows + self._every
+            self._next = self.rows + TELL_EVERY_ROWS
             self._tell(f"{self.rows:,} rows {self._what}")
 
 

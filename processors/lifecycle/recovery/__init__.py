@@ -1,1 +1,1 @@
-"""Incidents: fault, diagnosis, remedy, and what is told about them. Imports ``world`` and ``deploy``."""
+"""Incidents: fault, diagnosis, remedy, and their messages. Imports ``world`` and ``deploy``."""

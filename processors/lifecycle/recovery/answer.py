@@ -13,11 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.infra.database.records import ApplyRecord, Incident
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.ports import ProcessorStatus
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting, in_words, worst
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
-from holdfast.processors.lifecycle.recovery.incidents import worst
 from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
@@ -68,12 +67,8 @@ def judge_working(
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 
-    Args:
-        found: Diagnosis by slot.
-        incident: The open incident, or else the newest one.
-        now: The present moment.
-        lag: The lag, as ``next_lag`` remembers it.
-        attempts: Maximum number of attempts of an incident.
+    ``found`` has the diagnosis of each slot, ``incident`` is the open one or else the newest, ``lag`` is as
+    ``next_lag`` remembers it, and ``attempts`` is the maximum number for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, NotDeployed):
@@ -91,15 +86,10 @@ def judge_working(
     return _failing(found, gravest, told, attempts)
 
 
-def judge_broken_off(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
-    """The answer for a processor with an interrupted apply; the processor may be half changed.
-
-    Args:
-        begun: The apply.
-        found: Diagnosis by slot.
-    """
+def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
+    """The answer for a processor with an interrupted apply; the processor may be half changed."""
     plan = plans.decode(begun.plan)
-    sick = " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items() if each.needs_recovery)
+    sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if plan.after_kill == "go on":
         action = f"holdfast apply resume {begun.id}"
         held = "Recovery leaves the processor alone until then."
@@ -116,13 +106,7 @@ def judge_broken_off(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answ
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to remember for the next look; None when it is small.
-
-    Args:
-        before: The remembered lag of the last look.
-        statuses: Answers of the instances.
-        now: The present moment.
-    """
+    """The lag to remember for the next look; None when it is small. ``before`` is that of the last look."""
     lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
     records = sum(lag for lag in lags if lag is not None)
     if records < LAG_RECORDS:
@@ -135,10 +119,7 @@ def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datet
 def is_due(answer: Answer, told: Any, now: float) -> bool:
     """Whether to record an answer: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
 
-    Args:
-        answer: The answer.
-        told: ``[short, at]`` of the last recorded answer, from the sensor's cursor.
-        now: The present moment, seconds since 1970.
+    ``told`` is ``[short, at]`` of the last recorded answer, from the sensor's cursor; ``now`` is seconds since 1970.
     """
     try:
         short, at = told
@@ -158,7 +139,7 @@ def _falls_behind(lag: Lag, now: datetime) -> Answer:
 
 
 def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incident | None, attempts: int) -> Answer:
-    said = " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items() if not isinstance(each, Healthy))
+    said = in_words({slot: each for slot, each in found.items() if not isinstance(each, Healthy)})
     if incident is None:
         kind = gravest.kind
         doing = Wait(kind).sentence if kind == "broker-away" else "The recovery sensor opens an incident."

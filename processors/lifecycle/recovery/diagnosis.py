@@ -2,7 +2,8 @@
 
 Invariants:
     - The same facts give the same diagnosis; nothing here reads a clock, a process or a database.
-    - ``Diagnosis`` is a closed union; each case has one sentence for people.
+    - ``Diagnosis`` is a closed union; each case has the ``kind`` of the fault, one ``sentence`` on the instance, and
+      ``needs_recovery``.
     - An instance that is stopped on request or being deployed never needs recovery.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 from holdfast.infra.database.records import Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
-from holdfast.processors.lifecycle.ports import ProcessorStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
 
 _EXIT_MEANINGS = {
@@ -56,22 +57,19 @@ class Healthy:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return f"It is {self.phase}."
 
 
 @dataclass(frozen=True, slots=True)
 class NotDeployed:
-    """The instance should not run."""
+    """The instance should not run; ``alive`` whether it has a process nevertheless."""
 
-    #: Whether it has a process nevertheless.
     alive: bool = False
     kind: ClassVar[Kind] = "not-deployed"
     needs_recovery: ClassVar[bool] = False
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return "It should not run" + (", but it does." if self.alive else ".")
 
 
@@ -85,7 +83,6 @@ class Starting:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return f"It is {self.what}."
 
 
@@ -95,11 +92,7 @@ class Waiting:
 
     kind: ClassVar[Kind] = "broker-away"
     needs_recovery: ClassVar[bool] = False
-
-    @property
-    def sentence(self) -> str:
-        """For people."""
-        return "It is waiting for its broker."
+    sentence: ClassVar[str] = "It is waiting for its broker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,6 @@ class Dead:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         if self.signal is not None:
             return f"Its process was killed by {self.signal}."
         if self.exit_status is not None:
@@ -136,7 +128,6 @@ class Stuck:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         return f"Its process has sent no heartbeat for {self.silent_s:.0f} s."
 
 
@@ -154,12 +145,23 @@ class Failed:
 
     @property
     def sentence(self) -> str:
-        """For people."""
         said = self.error.get("message", "no message")
         return f"It stopped with {self.error.get('type', 'an error')}: {said}"
 
 
 Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed
+#: Gravest first.
+_GRAVITY: tuple[type[Diagnosis], ...] = (Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
+
+
+def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
+    """The gravest diagnosis of the instances, which names the incident; ``NotDeployed`` without any."""
+    return min(diagnoses.values(), key=lambda each: _GRAVITY.index(type(each)), default=NotDeployed())
+
+
+def in_words(diagnoses: Mapping[str, Diagnosis]) -> str:
+    """The sentence of each slot."""
+    return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in diagnoses.items())
 
 
 def diagnose(
@@ -171,7 +173,7 @@ def diagnose(
     *,
     answered_at: datetime | None = None,
 ) -> Diagnosis:
-    """The diagnosis of one instance.
+    """The diagnosis of one instance at the moment ``now`` of the facts.
 
     Args:
         program: The supervisor's view; None when it does not know the program.
@@ -179,8 +181,8 @@ def diagnose(
         desired: The recorded deployment.
         now: The moment of the facts.
         limits: Time limits.
-        answered_at: Time of the last sign of life: an answer, or the modification time of its file. A silent process
-            is stuck only when this is long ago. None: it never answered, and is stuck once its time to start is over.
+        answered_at: Time of the last heartbeat: of an answer, or the modification time of its file. A silent process is
+            stuck only when this is long ago. None: it never answered, and is stuck once its time to start is over.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
@@ -217,12 +219,8 @@ def admits_incident(
     ``limits.retry_s``. After an incident that asks a person, the same fault opens no second one. A processor that
     crashes after each restart gets a bounded number of incidents.
 
-    Args:
-        recent: The processor's newest incidents, newest first (``limits.incidents`` of them are enough).
-        desired: The recorded deployment.
-        now: The present moment.
-        limits: The bounds.
-        said: The gravest present sentence.
+    ``recent`` are the processor's newest incidents, newest first (``limits.incidents`` of them are enough); ``said`` is
+    the gravest present sentence.
     """
     if not recent or recent[0].closed_at is None:
         return True

@@ -15,32 +15,27 @@ import structlog
 
 from holdfast.infra.database.records import Incident
 from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
-from holdfast.processors.lifecycle.ports import SILENT_S, ProcessorStatus, World
+from holdfast.processors.lifecycle.ports import SILENT_S, World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
-    Dead,
     Diagnosis,
-    Failed,
-    Healthy,
     Limits,
-    NotDeployed,
     Starting,
-    Stuck,
     Waiting,
     admits_incident,
     diagnose,
     flaps,
+    worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
 from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, remedy_for
 
 log = structlog.get_logger(__name__)
 
-#: Gravest diagnosis first; it names the incident when instances differ.
-_GRAVITY: tuple[type[Diagnosis], ...] = (Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
 #: An incident that ended longer ago has no bearing on the next one, seconds.
 BEFORE_S = 900.0
 
@@ -52,6 +47,11 @@ class Observation:
     program: ProgramStatus | None
     status: ProcessorStatus | None
     diagnosis: Diagnosis
+
+    @property
+    def living(self) -> ProcessorStatus | None:
+        """The status, if it is that of a process that still runs."""
+        return self.status if self.program is not None and self.program.alive else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,8 @@ def observe(
 ) -> dict[str, Observation]:
     """The observation of each slot of the deployment; empty when the processor was never deployed.
 
-    Args:
-        processor: Its name.
-        world: The world that it runs in. A stopped supervisor has no programs.
-        limits: Time limits.
-        patience_s: How long to ask a silent instance with a process again, seconds.
-        answered_at: Time of each slot's last answer, as the caller remembers it (``diagnose``).
+    A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
+    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs.
     """
     desired = world.registry.deployment(processor)
     if desired is None:
@@ -123,8 +119,9 @@ def notice(
     """
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
-    fresh = {slot: now for slot, each in seen.items() if each.status is not None and _lives(each.program)}
-    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen} | fresh
+    answering = [slot for slot, each in seen.items() if each.status and each.program and each.program.alive]
+    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen}
+    answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
     if not gravest.needs_recovery or is_applied(processor, world, now):
         return Notice(seen, None, False, answered)
@@ -158,13 +155,7 @@ def _stop_trying(processor: str, world: World, detail: Mapping[str, str], limits
 
 
 def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> str:
-    """Why the sensor launches no run yet, as a sentence; empty when a run is due.
-
-    Args:
-        incident: The processor's open incident.
-        found: The present diagnosis.
-        conditions: Tests whether the cause is over.
-    """
+    """Why the sensor launches no run for an open incident yet, as a sentence; empty when a run is due."""
     if isinstance(found, Waiting) or (incident.remedy == Wait.name and isinstance(found, Starting)):
         return found.sentence
     remedy = remedy_for(found, Case(incident.processor)) if found.needs_recovery else None
@@ -174,14 +165,7 @@ def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> s
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
-    """Record once that an incident waits.
-
-    Args:
-        incident: The incident, as just read.
-        found: The diagnosis of its processor.
-        why: Why it waits, as a sentence.
-        world: The world with the registry.
-    """
+    """Record once that an incident, as just read, waits; ``why`` is a sentence."""
     kind = found.kind if found.kind in PASSING else kind_of(incident.kind)
     if (incident.remedy, incident.kind) == (Wait.name, kind):
         return
@@ -190,12 +174,7 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:
-    """The sentences of faults that earlier restarts did not repair.
-
-    Args:
-        incident: The incident of this recovery.
-        recent: The processor's newest incidents, newest first.
-    """
+    """The sentences of faults that earlier restarts did not repair; ``recent`` incidents are newest first."""
     if incident.retried_at is not None:
         return frozenset()
     said = frozenset(incident.detail.values()) if incident.attempts else frozenset()
@@ -217,12 +196,3 @@ def is_applied(processor: str, world: World, now: datetime) -> bool:
         starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
         return plan.after_kill == "go on" and starts_or_stops
     return False
-
-
-def _lives(program: ProgramStatus | None) -> bool:
-    return program is not None and program.alive
-
-
-def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
-    """The gravest diagnosis of the instances; ``NotDeployed`` without any."""
-    return min(diagnoses.values(), key=lambda each: _GRAVITY.index(type(each)), default=NotDeployed())

@@ -24,28 +24,17 @@ from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgre
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
-    Dead,
     Diagnosis,
     Failed,
-    Healthy,
     Limits,
     NotDeployed,
     Starting,
-    Stuck,
     Waiting,
-    admits_incident,
-    diagnose,
-)
-from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
-from holdfast.processors.lifecycle.recovery.incidents import (
-    Notice,
-    Observation,
-    notice,
-    observe,
-    said_before,
-    waits_for,
+    in_words,
     worst,
 )
+from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
+from holdfast.processors.lifecycle.recovery.incidents import observe, said_before
 from holdfast.processors.lifecycle.recovery.remedies import (
     Ask,
     Case,
@@ -57,30 +46,6 @@ from holdfast.processors.lifecycle.recovery.remedies import (
     remedy_for,
 )
 from holdfast.processors.lifecycle.world.setting_aside import set_aside
-
-__all__ = [
-    "Dead",
-    "Diagnosis",
-    "Failed",
-    "Healthy",
-    "IncidentUnknown",
-    "Limits",
-    "NotDeployed",
-    "Notice",
-    "Observation",
-    "RecoveryPolicy",
-    "RecoveryResult",
-    "Starting",
-    "Stuck",
-    "Waiting",
-    "admits_incident",
-    "diagnose",
-    "notice",
-    "observe",
-    "recover",
-    "waits_for",
-    "worst",
-]
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +104,7 @@ def recover(
     Args:
         incident_id: The incident.
         rollout: The wanted deployment of the processor.
-        world: What to act through.
+        world: The ports to act through.
         run_id: The run that works on it; the same run may call again after an interruption.
         policy: Attempts and time limits.
         progress: Called at each poll while the processor starts.
@@ -148,9 +113,7 @@ def recover(
         IncidentUnknown: No incident has this id.
     """
     began = time.monotonic()
-    incident = world.registry.incident(incident_id)
-    if incident is None:
-        raise _unknown(incident_id)
+    incident = _incident(incident_id, world)
     if incident.outcome is not None:
         return RecoveryResult(incident.outcome, incident.reason, incident.attempts, time.monotonic() - began)
     if not world.registry.claim_incident(incident_id, run_id, world.clock()):
@@ -169,19 +132,11 @@ def recover(
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
     """The result of a run that reached no broker: the incident stays open and waits for one.
 
-    Args:
-        incident_id: The incident.
-        world: The world of the incident.
-        run_id: The run.
-        away: The error of the unreachable broker.
-
     Raises:
         IncidentUnknown: No incident has this id.
     """
     began, wait = time.monotonic(), Wait("broker-away")
-    incident = world.registry.incident(incident_id)
-    if incident is None:
-        raise _unknown(incident_id)
+    incident = _incident(incident_id, world)
     said = f"{away.message} {wait.sentence}"
     world.registry.decide_incident(incident_id, wait.kind, wait.name, "")
     _note_wait(incident, said, world)
@@ -190,13 +145,7 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
 
 
 def file_by_hand(processor: str, world: World, run_id: str) -> int:
-    """The incident for a recovery that a person asked for: the open one, else the last failed one, else a new one.
-
-    Args:
-        processor: The processor.
-        world: The world that it runs in.
-        run_id: The launched run, for the timeline.
-    """
+    """The incident for a recovery that a person asked for: the open one, else the last failed one, else a new one."""
     last = next(iter(world.registry.incidents(1, processor=processor)), None)
     if last is not None and world.registry.retry_incident(last.id, world.clock()):
         world.registry.note_incident(last.id, "retry", f"run {run_id} was launched by hand", world.clock())
@@ -210,12 +159,15 @@ def file_by_hand(processor: str, world: World, run_id: str) -> int:
     return incident.id
 
 
-def _unknown(incident_id: int) -> IncidentUnknown:
-    return IncidentUnknown(
-        f"No incident has the number {incident_id}.",
-        action="Choose a number from `holdfast incidents list`.",
-        incident=incident_id,
-    )
+def _incident(incident_id: int, world: World) -> Incident:
+    incident = world.registry.incident(incident_id)
+    if incident is None:
+        raise IncidentUnknown(
+            f"No incident has the number {incident_id}.",
+            action="Choose a number from `holdfast incidents list`.",
+            incident=incident_id,
+        )
+    return incident
 
 
 def _note_wait(incident: Incident, said: str, world: World) -> None:
@@ -250,7 +202,7 @@ class _Recovery:
         """Try until the processor works, a person must decide, or no attempts are left."""
         made, reason = 0, f"all {self._policy.attempts} attempts are used"
         while self.attempts < self._policy.attempts:
-            found = self._step("diagnose", self._diagnose, _said)
+            found = self._step("diagnose", self._diagnose, in_words)
             gravest = worst(found)
             if isinstance(gravest, NotDeployed):
                 return "resolved", "it was stopped on request meanwhile"
@@ -262,7 +214,8 @@ class _Recovery:
             remedy = remedy_for(gravest, self._case(gravest)) if sick else None
             if remedy is not None:
                 kind = (remedy.kind or gravest.kind) if isinstance(remedy, Ask) else gravest.kind
-                self._registry.decide_incident(self._incident.id, kind, remedy.name, _action_of(remedy))
+                action = remedy.action if isinstance(remedy, Ask) else ""
+                self._registry.decide_incident(self._incident.id, kind, remedy.name, action)
             if isinstance(remedy, Ask):
                 self._note("ask", remedy.sentence, 0.0)
                 return "failed", f"a restart cannot repair this: {remedy.sentence}"
@@ -276,10 +229,10 @@ class _Recovery:
                 self._attempt(sick, remedy)
             except HoldfastError as failed:
                 reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
-                self._said |= _sentences(found)
+                self._said |= frozenset(each.sentence for each in found.values())
                 self._forgive(failed)
                 continue
-            return "resolved", _said(found) if sick else "it recovered without an action"
+            return "resolved", in_words(found) if sick else "it recovered without an action"
         self._give_up(reason)
         return "failed", reason
 
@@ -390,15 +343,3 @@ class _Recovery:
         now = self._world.clock()
         self._world.registry.note_incident(self._incident.id, step, text, now, seconds=seconds)
         log.info("incident.step", incident=self._incident.id, step=step, seconds=round(seconds, 3), text=text)
-
-
-def _said(found: Mapping[str, Diagnosis]) -> str:
-    return " ".join(f"Slot {slot}: {each.sentence}" for slot, each in found.items())
-
-
-def _sentences(found: Mapping[str, Diagnosis]) -> frozenset[str]:
-    return frozenset(each.sentence for each in found.values())
-
-
-def _action_of(remedy: Remedy) -> str:
-    return remedy.action if isinstance(remedy, Ask) else ""

@@ -1,11 +1,11 @@
-"""A registry that was lost: what was deployed is told by the supervisor's programs and the workers' own answers.
+"""Refills a lost registry from the supervisor's programs and the workers' own answers.
 
-    nothing is recorded, and programs are there ──► rediscover ──► deployments and releases, each told as *adopted*
+    empty registry, but programs exist ──► rediscover ──► deployments and releases, each recorded as *adopted*
 
 Invariants:
-    - Only an empty registry is filled; what is recorded is never overruled by what is found.
-    - Nothing is started or stopped by it; what somebody stopped stays so.
-    - Shadows, and programs that are none of ours, are left out.
+    - Only an empty registry is filled; a record is never replaced by what is found.
+    - No program is started or stopped.
+    - Shadows, and programs of other software, are left out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Literal, NoReturn
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.processors.lifecycle.deploy.deployment import WORKER
 
-#: What the registry's actions call it.
+#: The verb in the registry's actions.
 ADOPT = "adopt"
-#: For so long people are told of it, seconds.
+#: Seconds for which `holdfast status` reports an adoption.
 TOLD_S = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A worker's program: how it was asked for, what the supervisor says of it (None: nothing), and the version that
-    the worker told last."""
+    """A worker's program: its command, its state at the supervisor (None: unknown), and the version in the worker's
+    last answer."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -39,8 +39,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A processor as it was found. ``release`` is the folder of its code, ``target`` its module:attribute; None where
-    the programs don't tell.
+    """A processor as it was found.
+
+    ``release`` is the folder of its code, and ``target`` its module:attribute; None where no program names them.
+    ``told`` is whether a worker reported the version itself.
     """
 
     processor: str
@@ -49,14 +51,13 @@ class Adopted:
     desired: Literal["deployed", "stopped"]
     release: Path | None
     target: str | None
-    #: Whether a worker told the version itself.
     told: bool
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """What was adopted, and from where."""
         meant = "meant to run" if self.desired == "deployed" else "stopped"
-        by = "it tells so itself" if self.told else "as its program says"
+        by = "from its own answer" if self.told else "from its program"
         return (
             f"The registry was empty: {self.processor} was adopted from its programs as version {self.code_version} "
             f"({by}), slot {', '.join(self.slots)}, {meant}."
@@ -64,20 +65,15 @@ class Adopted:
 
     @property
     def action(self) -> str:
-        """What to do."""
-        lost = "Incidents and applies of before are gone."
+        """The next action."""
+        lost = "Earlier incidents and applies are lost."
         if self.desired == "deployed":
-            return f"{lost} Nothing has to be done; `holdfast status` shows it."
+            return f"{lost} No action is needed; `holdfast status` shows it."
         return f"{lost} If it is meant to run: `holdfast apply deploy {self.processor}`."
 
 
 def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adopted, ...]:
-    """The processors that these programs are of, by name.
-
-    Args:
-        found: The programs.
-        defined: The version of each definition, for processors that nothing else tells the version of.
-    """
+    """The processors of these programs, by name; ``defined`` has the version of each definition, used last."""
     slots: dict[str, dict[str, tuple[Found, Path | None]]] = {}
     for each in found:
         asked = _asked(each.command)
@@ -110,13 +106,12 @@ def rediscover(found: Sequence[Found], defined: Mapping[str, str]) -> tuple[Adop
 
 
 def _meant(program: ProgramStatus | None) -> bool:
-    """What runs or died is meant to run; what was stopped on request, or not started since the supervisor was, is not
-    known to be."""
+    """Whether a program is meant to run: it runs or died, and was not stopped on request."""
     return program is not None and (program.alive or program.state in ("EXITED", "FATAL", "BACKOFF"))
 
 
 def _asked(command: Sequence[str]) -> tuple[str, str, Path | None] | None:
-    """Processor, slot and release of a worker's command; None for a shadow's, and for what is no worker's."""
+    """Processor, slot and release of a worker's command; None for a shadow and for other programs."""
     if WORKER not in command:
         return None
     parser = _Quiet(add_help=False)

@@ -26,38 +26,26 @@ class Restart:
 
     name: ClassVar[str] = "restart"
 
-    @property
-    def sentence(self) -> str:
-        """For people."""
-        return "Recovery restarts it."
-
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Set broken local state aside and restart: it is restored from checkpoint and changelog."""
+    """Set the folder ``path`` aside (empty: all of the slot) and restart; checkpoint and changelog restore it."""
 
-    #: The folder; empty for all of the slot.
     path: str
     name: ClassVar[str] = "rebuild"
-
-    @property
-    def sentence(self) -> str:
-        """For people."""
-        return "Recovery sets its local state aside and restores it from checkpoint and changelog."
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the cause is gone, then restart."""
+    """Wait until the cause is gone, then restart; ``path`` is the folder that needs room."""
 
     kind: Kind
-    #: The folder that needs room.
     path: str = ""
     name: ClassVar[str] = "wait"
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """What ends the wait."""
         until = {"disk-full": "the disk has room", "starting": "its state is restored"}
         return f"It resumes without an action as soon as {until.get(self.kind, 'a broker answers')}."
 
@@ -74,7 +62,7 @@ class Ask:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The reason, and the action."""
         return f"{self.why} What to do: {self.action}"
 
 
@@ -99,12 +87,7 @@ class Case:
 
 
 def remedy_for(found: Diagnosis, case: Case) -> Remedy:
-    """The remedy for a diagnosis that needs recovery.
-
-    Args:
-        found: The diagnosis.
-        case: Facts beside it.
-    """
+    """The remedy for a diagnosis that needs recovery."""
     remedy = _decided(found, case)
     return Restart() if case.mended and isinstance(remedy, Ask) else remedy
 

@@ -21,10 +21,10 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
     name = topology.changelog_of(request.store)
     changelog = None if name is None else name.name
     basis = {
-        "topic_id": {each: facts.topics[each].topic_id for each in selected(facts.topics, [changelog or ""])},
+        "topic_id": facts.topic_ids([changelog or ""]),
         "first_offsets": selected(facts.starts, [changelog or ""]),
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
-        "alive": {each.slot: each.alive for each in facts.instances},
+        "deployed": facts.deployed,
+        "alive": facts.alive,
         "local_state": {f"of {each.task} in slot {each.slot}, inputs": each.inputs for each in facts.local},
     }
     refused = unknown_stores(topology, [request.store]) or _unfit(request, facts, topology, changelog)
@@ -44,7 +44,7 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
         *_changelog_stages(facts, topology, changelog, cut=cut),
         RunProcessor(says, topology.code_version, RESEED_S, paused=True, reseed=(request.store,)),
     ]
-    if facts.deployment is not None and facts.deployment.desired == "stopped":
+    if facts.desired == "stopped":
         stages.append(StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True))
     else:
         stages.append(RunProcessor(f"start {topology.processor} without pause", topology.code_version))
@@ -91,11 +91,10 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str |
         )
     if (refused := not_as_deployed(facts, topology)) is not None:
         return refused
-    inputs = next(store.inputs for store in topology.stores if store.name == request.store)
+    inputs = topology.inputs_of(request.store)
     counts = {name: facts.topics[name].partitions for name in inputs if name in facts.topics}
-    wanted = set(topology.tasks(counts))
     here = {each.task: each for each in facts.local}
-    for task in sorted(wanted):
+    for task in sorted(set(topology.tasks(counts))):
         found = here.get(task)
         if found is None:
             return Refused(

@@ -14,7 +14,7 @@ from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
-from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, Verdict
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
@@ -64,13 +64,11 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     if keys == 0 and not moved:
         said = f"Store {quoted(stores)} holds no key of the selection ({request.selection.words()}{_where(request)})."
         return Plan(request=request, verdict=NothingToDo(said), basis=basis)
-    what = f"{request.selection.words()} of {', '.join(stores)}{_where(request)}"
     rewound = " and read the input again from its beginning" if positions else ""
-    verdict: Verdict = Ready(f"delete {what}{rewound}.")
     seconds, rate = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S, "keys")
     return Plan(
         request=request,
-        verdict=verdict,
+        verdict=Ready(f"delete {_what(request, stores)}{rewound}."),
         stages=_stages(request, facts, topology, stores, positions, online=online),
         findings=_findings(facts, topology, stores, positions),
         kept=_kept(request, topology, stores),
@@ -87,13 +85,12 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
 
 def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, object]:
     changelogs = [spec.topic.name for spec in topology.changelogs if spec.store in stores]
-    ids = {name: facts.topics[name].topic_id for name in selected(facts.topics, changelogs)}
     basis: dict[str, object] = {
-        "topic_id": ids,
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "topic_id": facts.topic_ids(changelogs),
+        "deployed": facts.deployed,
         "defined": topology.code_version,
-        "desired": None if facts.deployment is None else facts.deployment.desired,
-        "alive": {each.slot: each.alive for each in facts.instances},
+        "desired": facts.desired,
+        "alive": facts.alive,
     }
     if request.rewind != "stay":
         basis["committed"] = facts.committed
@@ -117,7 +114,7 @@ def _narrow(facts: Facts, topology: Topology) -> tuple[str, ...]:
     """The changelogs that have fewer partitions than the inputs of their store."""
     found = []
     for spec in topology.changelogs:
-        inputs = next(store.inputs for store in topology.stores if store.name == spec.store)
+        inputs = topology.inputs_of(spec.store)
         width = max((facts.topics[name].partitions for name in inputs if name in facts.topics), default=0)
         if spec.topic.name in facts.topics and facts.topics[spec.topic.name].partitions < width:
             found.append(spec.topic.name)
@@ -203,11 +200,10 @@ def _stages(
         if (group := tuple(store for store in stores if store in sub.stores))
     ]
     for group, _ in groups if request.export else ():
-        what = f"{request.selection.words()} of {', '.join(group)}{_where(request)}"
-        stages.append(ExportKeys(f"write {what} to a file", group, request.selection, request.partitions))
+        says = f"write {_what(request, group)} to a file"
+        stages.append(ExportKeys(says, group, request.selection, request.partitions))
     for group, firsts in groups:
-        what = f"{request.selection.words()} of {', '.join(group)}{_where(request)}"
-        says = f"delete {what} from state and changelog, in committed transactions"
+        says = f"delete {_what(request, group)} from state and changelog, in committed transactions"
         if firsts:
             partitions = sum(len(each) for each in firsts.values())
             says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to the start"
@@ -219,7 +215,7 @@ def _stages(
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
     """Stops a processor that was stopped before; starts one that is meant to run, also if it had died."""
-    if facts.deployment is None or facts.deployment.desired == "stopped":
+    if facts.desired in (None, "stopped"):
         return StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True)
     return RunProcessor(f"start {topology.processor} without pause, as deployed", topology.code_version)
 
@@ -248,14 +244,10 @@ def _findings(
 
 
 def _kept(request: Clear, topology: Topology, stores: tuple[str, ...]) -> tuple[str, ...]:
-    kept = []
     others = [store.name for store in topology.stores if store.name not in stores]
-    if others:
-        kept.append(f"store {quoted(others)}")
-    if request.rewind == "stay":
-        kept.append("the input offsets: no input is read again")
-    kept.append("snapshots in the warehouse, and published outputs")
-    return tuple(kept)
+    kept = [f"store {quoted(others)}"] if others else []
+    kept += ["the input offsets: no input is read again"] if request.rewind == "stay" else []
+    return (*kept, "snapshots in the warehouse, and published outputs")
 
 
 def _deleted(facts: Facts, store: str, request: Clear) -> str:
@@ -272,6 +264,10 @@ def _undo(request: Clear) -> str:
     if request.export:
         return "The exported file holds every deleted key and value; so does an earlier warehouse snapshot."
     return "Only an earlier warehouse snapshot holds the deleted keys."
+
+
+def _what(request: Clear, stores: tuple[str, ...]) -> str:
+    return f"{request.selection.words()} of {', '.join(stores)}{_where(request)}"
 
 
 def _where(request: Clear) -> str:

@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
 from holdfast.processors.lifecycle.verbs import provision
-from holdfast.processors.lifecycle.verbs.compatibility import ChangelogOn, New, Removed, Same, Verdict, compare
+from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
 #: How long a new version is watched once all instances run, unless it commits input of every partition sooner, seconds.
 SETTLE_S = 10.0
@@ -27,7 +27,7 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     """The plan that starts or replaces a version; refused when the version cannot use the existing state."""
     verdicts = _verdicts(request, facts, topology)
     given_up = _given_up(request, facts, verdicts)
-    begun_anew = {each.changelog for each in verdicts if isinstance(each, New) and each.changelog in given_up}
+    begun_anew = {each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up}
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
     decided = required_topics.plan(topology, there, facts.brokers)
     basis = _basis(facts, topology)
@@ -37,7 +37,8 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
         or next((Refused(each.sentence, each.action, {"topic": each.topic}) for each in decided.refusals), None)
         or _lost_changelog(facts, topology, verdicts)
     )
-    findings = (*_of_instances(facts), *_sentences(verdicts), *_of_code(facts))
+    changed_first = sorted(verdicts, key=lambda each: each.change == "same")
+    findings = (*_of_instances(facts), *(each.sentence for each in changed_first), *_of_code(facts))
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)
@@ -63,19 +64,19 @@ def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdic
         return ()
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
     left = {name: _records(name, facts) for name in facts.topics}
-    return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left, now=facts.now)
+    return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
 
 
 def _given_up(request: Deploy, facts: Facts, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     """The existing changelogs of dropped stores."""
-    in_use = {each.store for each in verdicts if not isinstance(each, New | Removed)}
+    in_use = {each.store for each in verdicts if each.change not in ("new", "removed")}
     named = [changelog_topic(request.processor, store) for store in request.dropped if store not in in_use]
     return tuple(dict.fromkeys(name for name in named if name in facts.topics))
 
 
 def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
     """Refuses ``--drop`` of a store that the new version uses, or that never existed."""
-    used = {store.name for store in topology.stores} - {each.store for each in verdicts if isinstance(each, New)}
+    used = {store.name for store in topology.stores} - {each.store for each in verdicts if each.change == "new"}
     for store in request.dropped:
         if store in used:
             return Refused(
@@ -96,10 +97,9 @@ def _drops_nothing(request: Deploy, facts: Facts, topology: Topology, verdicts: 
 
 def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> Refused | None:
     """Refuses to create an empty changelog in place of one that held state and is missing."""
-    fresh = {each.store for each in verdicts if isinstance(each, New | ChangelogOn)}
+    fresh = {each.store for each in verdicts if each.change in ("new", "changelog on")}
     for spec in topology.changelogs:
-        inputs = next(store.inputs for store in topology.stores if store.name == spec.store)
-        read = any(at > 0 for name in inputs for at in facts.committed.get(name, {}).values())
+        read = any(at > 0 for name in topology.inputs_of(spec.store) for at in facts.committed.get(name, {}).values())
         known = facts.released is not None and spec.store not in fresh
         if known and read and spec.topic.name not in facts.topics:
             return Refused(
@@ -114,15 +114,14 @@ def _lost_changelog(facts: Facts, topology: Topology, verdicts: Sequence[Verdict
 
 
 def _refusal(verdict: Verdict) -> Refused:
-    """The refusal of a plan because of one store's verdict."""
-    return Refused(_sentence(verdict), str(getattr(verdict, "action", "")), {"store": verdict.store})
+    return Refused(verdict.sentence, verdict.action, {"store": verdict.store})
 
 
 def _as_wanted(facts: Facts, topology: Topology) -> bool:
     """Whether this release already runs in all slots and is recorded as deployed."""
     version = topology.code_version
     right = facts.working and all(each.code_version == version and not each.paused for each in facts.instances)
-    meant = facts.deployment is not None and facts.deployment.desired == "deployed"
+    meant = facts.desired == "deployed"
     released = None if facts.released is None else facts.released.release_id
     return right and meant and (facts.code is None or facts.code.release_id == released)
 
@@ -136,16 +135,16 @@ def _stages(
     given_up: Sequence[str],
 ) -> tuple[Stage, ...]:
     version, code = topology.code_version, facts.code
-    anew = [each.changelog for each in verdicts if isinstance(each, New) and each.changelog in given_up]
+    anew = [each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up]
     release = None if code is None else code.release_id
     back = _back_to(facts)
-    empty = tuple(each.store for each in verdicts if isinstance(each, New))
+    empty = tuple(each.store for each in verdicts if each.change == "new")
     stages: list[Stage] = [_delete(name) for name in given_up if name in anew]
     stages += created
     if code is not None and release is not None:
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
-    filled = tuple(each.store for each in verdicts if isinstance(each, ChangelogOn))
+    filled = tuple(each.store for each in verdicts if each.change == "changelog on")
     if filled:
         says = f"start it paused; it fills the changelog of store {quoted(filled)} from local state"
         stages.append(
@@ -184,9 +183,7 @@ def _back_to(facts: Facts) -> str | None:
 
 def _change(facts: Facts, topology: Topology) -> str:
     version = topology.code_version
-    before = facts.released.code_version if facts.released is not None else None
-    if before is None and facts.deployment is not None:
-        before = facts.deployment.code_version
+    before = facts.deployed if facts.released is None else facts.released.code_version
     return f"version {version}" if before in (None, version) else f"version {version} in place of {before}"
 
 
@@ -203,9 +200,9 @@ def _of_instances(facts: Facts) -> tuple[str, ...]:
 def _of_code(facts: Facts) -> tuple[str, ...]:
     """Findings on missing records or copies of either version's code."""
     found = []
-    if facts.released is None and facts.deployment is not None:
+    if facts.released is None and facts.deployed is not None:
         found.append(
-            f"the stores of version {facts.deployment.code_version} were not recorded at its deployment, so the two "
+            f"the stores of version {facts.deployed} were not recorded at its deployment, so the two "
             "versions cannot be compared"
         )
     if facts.code is not None and facts.code.why_not:
@@ -218,26 +215,14 @@ def _of_code(facts: Facts) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _sentences(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    return tuple(_sentence(each) for each in sorted(verdicts, key=lambda each: isinstance(each, Same)))
-
-
-def _sentence(verdict: Verdict) -> str:
-    text = verdict.sentence
-    said = f"{text[0].upper()}{text[1:]}."
-    if isinstance(verdict, New) and not verdict.refused:
-        said += f" To fill it from the source topics afterwards: `{verdict.backfill}`"
-    return said
-
-
 def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
-    former = facts.released
+    former, stop = facts.released, f"`holdfast apply stop {topology.processor}`"
     if former is None:
-        return _down(topology)
+        return stop
     if former.code_version == topology.code_version:
         version = former.code_version
-        return f"Not needed: the former version is {version}, too. To stop it: {_down(topology)}"
-    gone = [each.store for each in verdicts if isinstance(each, Removed)]
+        return f"Not needed: the former version is {version}, too. To stop it: {stop}"
+    gone = [each.store for each in verdicts if each.change == "removed"]
     lost = (
         f" The input that {topology.code_version} commits is missing in store {quoted(gone)} of version "
         f"{former.code_version}, which then has to be built again."
@@ -245,10 +230,6 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
         else ""
     )
     return f"Check out the code of version {former.code_version} and deploy it.{lost}"
-
-
-def _down(topology: Topology) -> str:
-    return f"`holdfast apply stop {topology.processor}`"
 
 
 def _records(topic: str, facts: Facts) -> int:
@@ -264,7 +245,7 @@ def _deleted(topic: str, facts: Facts) -> str:
 def _basis(facts: Facts, topology: Topology) -> dict[str, Any]:
     return {
         "topics": selected(facts.topics, [spec.name for spec in topology.topics()]),
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "deployed": facts.deployed,
         "defined": topology.code_version,
         "release": None if facts.code is None else facts.code.release_id,
         "works": None if facts.released is None else facts.released.release_id,

@@ -8,31 +8,15 @@ from __future__ import annotations
 
 import difflib
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans import stages
+from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.plans.stages import (
-    AdoptTable,
-    ExportKeys,
-    LoadTable,
-    PauseProcessor,
-    RemoveLoaded,
-    ResumeProcessor,
-    Stage,
-)
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
-from holdfast.processors.lifecycle.verbs.refusals import (
-    UNDO_EXCHANGE,
-    missing_topics,
-    not_as_deployed,
-    not_working,
-    unknown_stores,
-    without_changelog,
-)
+from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, unknown_stores
 
 #: Rows written per second while no rate was measured.
 ASSUMED_ROWS_PER_S = 30_000.0
@@ -42,14 +26,11 @@ KEY_TYPES = ("string", "int", "long", "binary")
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     """The plan that fills a store from a table; refused when rows cannot be assigned to the store's partitions."""
-    inputs = next((store.inputs for store in topology.stores if store.name == request.store), ())
+    inputs = topology.inputs_of(request.store)
     log = topology.changelog_of(request.store)
     basis = {
-        "topic_id": {
-            name: facts.topics[name].topic_id
-            for name in selected(facts.topics, [*inputs, *([] if log is None else [log.name])])
-        },
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "topic_id": facts.topic_ids([*inputs, *([] if log is None else [log.name])]),
+        "deployed": facts.deployed,
         "defined": topology.code_version,
         "slot": {each.slot: {"runs": each.alive, "paused": each.paused} for each in facts.instances},
         "table": None if facts.other is None else facts.other.version,
@@ -68,7 +49,7 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     assert table.version is not None
     columns = request.columns or tuple(table.columns)
     partitioner = next((each for each in facts.spread.values() if each != UNKNOWN), MURMUR2)
-    load = LoadTable(
+    load = stages.LoadTable(
         f"write version {table.version} of {table.table} to a temporary topic, keyed by {request.key} and partitioned "
         f"like {', '.join(inputs)} ({partitioner}), while {topology.processor} runs",
         request.store,
@@ -97,16 +78,16 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def _stages(request: Backfill, topology: Topology, load: LoadTable) -> tuple[Stage, ...]:
+def _stages(request: Backfill, topology: Topology, load: stages.LoadTable) -> tuple[stages.Stage, ...]:
     name, store = topology.processor, request.store
     return (
-        RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}, if there is one", store),
+        stages.RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}, if there is one", store),
         load,
-        ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
-        PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        AdoptTable(f"its owners make {store} equal to the table, in committed transactions", store),
-        ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
-        RemoveLoaded(f"remove the temporary topic of {store}", store),
+        stages.ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
+        stages.PauseProcessor(f"pause {name}: it commits, and its output stops"),
+        stages.AdoptTable(f"its owners make {store} equal to the table, in committed transactions", store),
+        stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
+        stages.RemoveLoaded(f"remove the temporary topic of {store}", store),
     )
 
 
@@ -126,24 +107,15 @@ def _findings(request: Backfill, facts: Facts, columns: tuple[str, ...], partiti
 
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology) -> Refused | None:
-    name, store = topology.processor, next(each for each in topology.stores if each.name == request.store)
-    if (bare := without_changelog(topology, request.store)) is not None:
-        return bare
-    if store.columns:
+    name = request.store
+    if next(each for each in topology.stores if each.name == name).columns:
         return Refused(
-            f"Store `{request.store}` belongs to a built-in aggregation, which cannot read rows of a table.",
+            f"Store `{name}` belongs to a built-in aggregation, which cannot read rows of a table.",
             "Fill a store that functions read with `state.get()`.",
-            {"store": request.store},
+            {"store": name},
         )
     then = " A new store begins empty; then repeat this backfill."
-    refused = missing_topics(facts, topology) or not_as_deployed(facts, topology) or not_working(facts, topology, then)
-    if refused is not None:
-        return refused
-    try:
-        filling_topic(name, request.store)
-    except HoldfastError as illegal:
-        return Refused(illegal.message, illegal.action, {"store": request.store})
-    return None
+    return not_exchangeable(facts, topology, name, lambda: filling_topic(topology.processor, name), then)
 
 
 def _unreadable(request: Backfill, facts: Facts) -> Refused | None:

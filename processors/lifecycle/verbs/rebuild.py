@@ -6,32 +6,14 @@ exchanged.
 
 from __future__ import annotations
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.names import changelog_topic, shadow_group
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans import stages
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.plans.stages import (
-    AdoptStore,
-    ExportKeys,
-    FinishShadow,
-    PauseProcessor,
-    RemoveShadow,
-    ResumeProcessor,
-    Stage,
-    StartShadow,
-    WaitForShadow,
-)
-from holdfast.processors.lifecycle.verbs.refusals import (
-    UNDO_EXCHANGE,
-    missing_topics,
-    not_as_deployed,
-    not_working,
-    unknown_stores,
-    without_changelog,
-)
+from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, unknown_stores
 
 #: Source records read per second while no rate was measured.
 ASSUMED_RECORDS_PER_S = 20_000.0
@@ -41,9 +23,9 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     """The plan that builds a store again from its source; refused when source records or running owners are missing."""
     inputs = _inputs(topology, request.store)
     basis = {
-        "topic_id": {name: facts.topics[name].topic_id for name in selected(facts.topics, inputs)},
+        "topic_id": facts.topic_ids(inputs),
         "first_offsets": selected(facts.starts, inputs),
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
+        "deployed": facts.deployed,
         "working": facts.working,
     }
     refused = unknown_stores(topology, [request.store]) or _unfit(request, facts, topology, inputs)
@@ -84,18 +66,18 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def _stages(request: Backfill, topology: Topology, group: str) -> tuple[Stage, ...]:
+def _stages(request: Backfill, topology: Topology, group: str) -> tuple[stages.Stage, ...]:
     name, store = topology.processor, request.store
     return (
-        RemoveShadow(f"remove {group} of an earlier attempt, if there is one", store),
-        StartShadow(f"run the functions of {name} as {group}, from the first record, without outputs", store),
-        WaitForShadow(f"wait until {group} has read almost as far as {name} has committed; {name} runs", store),
-        ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
-        PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        FinishShadow(f"{group} reads exactly up to the committed offsets of {name}, and stops", store),
-        AdoptStore(f"the owners make {store} equal to the store of {group}, in committed transactions", store),
-        ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
-        RemoveShadow(f"remove {group}: its program, topics, offsets and local state", store),
+        stages.RemoveShadow(f"remove {group} of an earlier attempt, if there is one", store),
+        stages.StartShadow(f"run the functions of {name} as {group}, from the first record, without outputs", store),
+        stages.WaitForShadow(f"wait until {group} has read almost as far as {name} has committed; {name} runs", store),
+        stages.ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
+        stages.PauseProcessor(f"pause {name}: it commits, and its output stops"),
+        stages.FinishShadow(f"{group} reads exactly up to the committed offsets of {name}, and stops", store),
+        stages.AdoptStore(f"the owners make {store} equal to the store of {group}, in committed transactions", store),
+        stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
+        stages.RemoveShadow(f"remove {group}: its program, topics, offsets and local state", store),
     )
 
 
@@ -115,20 +97,13 @@ def _truncated(facts: Facts, inputs: tuple[str, ...]) -> list[tuple[str, int, in
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[str, ...]) -> Refused | None:
     name = topology.processor
-    refused = (
-        without_changelog(topology, request.store)
-        or missing_topics(facts, topology)
-        or not_as_deployed(facts, topology)
-        or not_working(facts, topology)
+    group = shadow_group(name, request.store)
+    logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
+    refused = not_exchangeable(
+        facts, topology, request.store, lambda: [changelog_topic(group, store) for store in logs]
     )
     if refused is not None:
         return refused
-    try:
-        for sub in topology.subtopologies:
-            for store in sub.stores if request.store in sub.stores else ():
-                changelog_topic(shadow_group(name, request.store), store)
-    except HoldfastError as illegal:
-        return Refused(illegal.message, illegal.action, {"store": request.store})
     truncated = [] if request.from_available else _truncated(facts, inputs)
     if truncated:
         topic, number, start = truncated[0]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -50,14 +51,13 @@ def unknown_partitions(topology: Topology, facts: Facts, partitions: Sequence[in
 
 def not_as_deployed(facts: Facts, topology: Topology) -> Refused | None:
     """Refuses a definition other than the deployed one: to start its workers would be a deployment."""
-    deployed = None if facts.deployment is None else facts.deployment.code_version
-    if deployed is None or deployed == topology.code_version:
+    if facts.deployed in (None, topology.code_version):
         return None
     return Refused(
-        f"{topology.processor} is defined as version {topology.code_version}, but version {deployed} is deployed: this "
-        "verb would start a version that did not build the state.",
+        f"{topology.processor} is defined as version {topology.code_version}, but version {facts.deployed} is "
+        "deployed: this verb would start a version that did not build the state.",
         f"Deploy the defined version first: `holdfast apply deploy {topology.processor}`.",
-        {"defined": topology.code_version, "deployed": deployed},
+        {"defined": topology.code_version, "deployed": facts.deployed},
     )
 
 
@@ -84,13 +84,25 @@ def without_changelog(topology: Topology, store: str) -> Refused | None:
     )
 
 
-def not_working(facts: Facts, topology: Topology, then: str = "") -> Refused | None:
-    """Refuses unless every slot runs unpaused: only running owners can adopt entries. ``then`` ends the action."""
-    if facts.working and not any(each.paused for each in facts.instances):
-        return None
-    name = topology.processor
-    return Refused(
-        f"{name} does not run in all slots, so its workers cannot adopt the new entries.",
-        f"Deploy it first: `holdfast apply deploy {name}`.{then}",
-        {"processor": name},
-    )
+def not_exchangeable(
+    facts: Facts, topology: Topology, store: str, name: Callable[[], object], then: str = ""
+) -> Refused | None:
+    """Refuses unless running owners can exchange the entries of a store.
+
+    ``name`` makes the names of temporary topics, and raises where Kafka refuses them; ``then`` ends the action.
+    """
+    refused = without_changelog(topology, store) or missing_topics(facts, topology) or not_as_deployed(facts, topology)
+    if refused is not None:
+        return refused
+    processor = topology.processor
+    if not facts.working or any(each.paused for each in facts.instances):  # only running owners adopt entries
+        return Refused(
+            f"{processor} does not run in all slots, so its workers cannot adopt the new entries.",
+            f"Deploy it first: `holdfast apply deploy {processor}`.{then}",
+            {"processor": processor},
+        )
+    try:
+        name()
+    except HoldfastError as illegal:
+        return Refused(illegal.message, illegal.action, {"store": store})
+    return None

@@ -25,9 +25,9 @@ def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:
         "committed": facts.committed,
         "first_offsets": selected(facts.starts, [spec.name for spec in topology.inputs]),
         "held": facts.held,
-        "alive": {each.slot: each.alive for each in facts.instances},
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
-        "desired": None if facts.deployment is None else facts.deployment.desired,
+        "alive": facts.alive,
+        "deployed": facts.deployed,
+        "desired": facts.desired,
     }
     refused = missing_topics(facts, topology) or not_as_deployed(facts, topology) or _unfit(facts, topology, held)
     if refused is not None:
@@ -128,6 +128,6 @@ def _stages(facts: Facts, topology: Topology, positions: Places) -> tuple[Stage,
     count = count_of(sum(map(len, positions.values())), "partition")
     says = f"set the input offsets of {count}, in one transaction with their changelogs"
     stages: list[Stage] = [SetPositions(says, stores, positions)]
-    if facts.deployment is not None and facts.deployment.desired != "stopped":
+    if facts.desired not in (None, "stopped"):
         stages.append(RunProcessor(f"start {topology.processor}", topology.code_version))
     return tuple(stages)

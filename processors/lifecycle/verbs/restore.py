@@ -31,10 +31,10 @@ def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
     )
     changelogs = [spec.topic.name for spec in topology.changelogs]
     basis = {
-        "topic_id": {name: facts.topics[name].topic_id for name in selected(facts.topics, changelogs)},
+        "topic_id": facts.topic_ids(changelogs),
         "first_offsets": selected(facts.starts, changelogs),
         "deployment": facts.deployment,
-        "alive": {each.slot: each.alive for each in facts.instances},
+        "alive": facts.alive,
     }
     refused = (
         missing_topics(facts, topology)
@@ -81,7 +81,7 @@ def _stages(request: Restore, facts: Facts, topology: Topology, tasks: tuple[str
         stages.append(StopProcessor(f"stop {topology.processor} until its state is set aside", for_good=False))
     name = f"aside-{facts.deployment.generation}"
     stages.append(SetStateAside(f"set the local state of {count_of(len(tasks), 'task')} aside", tasks, name))
-    meant_down = facts.deployment.desired == "stopped"
+    meant_down = facts.desired == "stopped"
     says = (
         f"start {topology.processor} paused; it restores every partition and reads no input"
         if meant_down

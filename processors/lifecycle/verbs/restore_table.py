@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
-from holdfast.processors.lifecycle.plans.facts import Facts, partition_of, selected
+from holdfast.processors.lifecycle.plans.facts import Facts, partition_of
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Restore
 from holdfast.processors.lifecycle.plans.stages import (
@@ -94,11 +94,10 @@ def _ready(
         "stay": "leave the input offsets unchanged",
         "earliest": "read the inputs from their first records",
     }.get(request.inputs, "read the inputs from the offsets of the snapshot")
-    stages = _stages(request, facts, topology, chosen, positions)
     return Plan(
         request=request,
         verdict=Ready(f"restore {named}, and {where}."),
-        stages=stages,
+        stages=_stages(request, facts, topology, chosen, positions),
         findings=_findings(request, facts, topology, chosen, positions),
         kept=_kept(topology, chosen),
         deleted=_deleted(facts, topology, chosen),
@@ -120,11 +119,11 @@ def _basis(facts: Facts, topology: Topology, subs: Sequence[Subtopology]) -> dic
     inputs = [name for sub in subs for name in sub.inputs]
     logs = [spec.topic.name for spec in topology.changelogs]
     return {
-        "topic_id": {name: facts.topics[name].topic_id for name in selected(facts.topics, [*inputs, *logs])},
-        "deployed": None if facts.deployment is None else facts.deployment.code_version,
-        "desired": None if facts.deployment is None else facts.deployment.desired,
+        "topic_id": facts.topic_ids([*inputs, *logs]),
+        "deployed": facts.deployed,
+        "desired": facts.desired,
         "defined": topology.code_version,
-        "alive": {each.slot: each.alive for each in facts.instances},
+        "alive": facts.alive,
     }
 
 
@@ -174,8 +173,7 @@ def _other_partitions(facts: Facts, topology: Topology, chosen: Chosen) -> Refus
 
 
 def _width(facts: Facts, topology: Topology, store: str) -> int:
-    inputs = next(spec.inputs for spec in topology.stores if spec.name == store)
-    return max(facts.topics[name].partitions for name in inputs)
+    return max(facts.topics[name].partitions for name in topology.inputs_of(store))
 
 
 def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Vector:
@@ -349,7 +347,7 @@ def _run_again(
             {store: _prints(chosen, store) for store in chosen},
         )
     )
-    if facts.deployment is not None and facts.deployment.desired == "stopped":
+    if facts.desired == "stopped":
         stages.append(StopProcessor(f"stop {name}: it was stopped before", for_good=True))
     else:
         stages.append(RunProcessor(f"start {name} without pause", version, request.timeout_s, release_id=release))

@@ -11,11 +11,10 @@ from holdfast.processors.lifecycle.plans.stages import StopProcessor
 
 def plan(request: Stop, facts: Facts, topology: Topology) -> Plan:
     """The plan that stops all slots; nothing to do when the processor is already stopped."""
-    desired = None if facts.deployment is None else facts.deployment.desired
     alive = [each.slot for each in facts.instances if each.alive]
     basis = {"deployment": facts.deployment, "alive": alive}
-    if facts.deployment is None or (desired == "stopped" and not alive):
-        why = "The processor was never deployed." if desired is None else "The processor is already stopped."
+    if facts.deployment is None or (facts.desired == "stopped" and not alive):
+        why = "The processor was never deployed." if facts.desired is None else "The processor is already stopped."
         return Plan(request=request, verdict=NothingToDo(why), basis=basis)
     slots = ", ".join(facts.deployment.slots)
     return Plan(

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.facts import (
-    Facts,
-    FactSource,
-    read_facts,
-    with_held,
-    with_other_table,
-    with_tables,
-)
+from holdfast.processors.lifecycle.plans import requests
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
+from holdfast.processors.lifecycle.plans.orphan_facts import OrphanSource
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import (
-    Backfill,
-    Clear,
-    Compact,
-    Deploy,
-    Provision,
-    Reposition,
-    Request,
-    Restore,
-    Selection,
-    Stop,
-)
 from holdfast.processors.lifecycle.verbs import (
     backfill,
+    clean,
     clear,
     compact,
     deploy,
     fill,
     provision,
+    put_back,
     rebuild,
     reposition,
     restore,
@@ -40,59 +27,80 @@ from holdfast.processors.lifecycle.verbs import (
 )
 
 
-def plan_for(request: Request, source: FactSource, topology: Topology) -> Plan:
+def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:
     """The plan for a request, from facts that are read now.
 
     Raises:
         HoldfastError: Facts can't be read.
     """
-    if isinstance(request, Deploy):
-        given_up = [changelog_topic(request.processor, store) for store in request.dropped]
-        return decide(request, read_facts(topology, source, releases=True, also=given_up), topology)
-    if isinstance(request, Compact):
-        return decide(request, read_facts(topology, source, hanging=True), topology)
-    if isinstance(request, Reposition):
-        return decide(request, with_held(read_facts(topology, source), source, topology), topology)
-    if isinstance(request, Restore) and request.at is not None:
-        facts = read_facts(topology, source, releases=True)
-        return decide(request, with_tables(facts, source, restore_table.affected(request, topology)), topology)
-    if isinstance(request, Backfill) and request.source == "table":
-        inputs = next((store.inputs for store in topology.stores if store.name == request.store), ())
-        facts = with_other_table(read_facts(topology, source), source, request.table, inputs)
-        return decide(request, facts, topology)
-    return decide(request, read_facts(topology, source, count=_counting(request, topology)), topology)
+    return decide(request, _facts(request, source, topology), topology)
 
 
-def decide(request: Request, facts: Facts, topology: Topology) -> Plan:
+def plan_of_installation(request: requests.OfInstallation, source: OrphanSource) -> Plan:
+    """The plan for a request that concerns no single processor, from facts that are read now.
+
+    Raises:
+        HoldfastError: Facts can't be read.
+    """
+    match request:
+        case requests.Clean():
+            return clean.plan(request, source.orphans())
+        case requests.PutBack(topic=topic):
+            copy, exists = source.topic_copy(topic)
+            return put_back.plan(request, copy, exists=exists)
+
+
+def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
     """The plan for a request, from facts alone: a pure function."""
     match request:
-        case Provision():
+        case requests.Provision():
             return provision.plan(request, facts, topology)
-        case Deploy():
+        case requests.Deploy():
             return deploy.plan(request, facts, topology)
-        case Stop():
+        case requests.Stop():
             return stop.plan(request, facts, topology)
-        case Compact():
+        case requests.Compact():
             return compact.plan(request, facts, topology)
-        case Reposition():
+        case requests.Reposition():
             return reposition.plan(request, facts, topology)
-        case Clear():
+        case requests.Clear():
             return clear.plan(request, facts, topology)
-        case Backfill(source="topic"):
+        case requests.Backfill(source="topic"):
             return rebuild.plan(request, facts, topology)
-        case Backfill(source="table"):
+        case requests.Backfill(source="table"):
             return fill.plan(request, facts, topology)
-        case Backfill():
+        case requests.Backfill():
             return backfill.plan_from_local(request, facts, topology)
-        case Restore(at=str()):
+        case requests.Restore(at=str()):
             return restore_table.plan(request, facts, topology)
-        case Restore():
+        case requests.Restore():
             return restore.plan(request, facts, topology)
 
 
-def _counting(request: Request, topology: Topology) -> tuple[tuple[str, ...], Selection, tuple[int, ...]] | None:
-    if not isinstance(request, Clear):
-        return None
+def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Facts:
+    """The facts that a request's verb needs."""
     known = tuple(store.name for store in topology.stores)
-    wanted = request.stores or known
-    return tuple(store for store in wanted if store in known), request.selection, request.partitions
+    match request:
+        case requests.Deploy():
+            given_up = [changelog_topic(request.processor, store) for store in request.dropped]
+            return read_facts(topology, source, releases=True, also=given_up)
+        case requests.Compact():
+            return read_facts(topology, source, hanging=True)
+        case requests.Reposition():
+            facts = read_facts(topology, source)
+            logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
+            return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
+        case requests.Restore(at=str()):
+            stores = restore_table.affected(request, topology)
+            tables = {store: source.store_table(request.processor, store) for store in stores}
+            return replace(read_facts(topology, source, releases=True), tables=tables)
+        case requests.Backfill(source="table"):
+            facts = read_facts(topology, source)
+            inputs = topology.inputs_of(request.store)
+            spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
+            return replace(facts, other=source.other_table(request.table), spread=spread)
+        case requests.Clear():
+            stores = tuple(store for store in request.stores or known if store in known)
+            return read_facts(topology, source, count=(stores, request.selection, request.partitions))
+        case _:
+            return read_facts(topology, source)

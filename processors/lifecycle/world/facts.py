@@ -6,20 +6,20 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
+from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.kafka.partitioners import spread_in
-from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.releases import Code, release_id
 from holdfast.processors.lifecycle.plans.facts import (
     CodeFacts,
     Counted,
     DeploymentFacts,
-    HangingTransaction,
     InstanceFacts,
     LocalTask,
     Rate,
@@ -27,27 +27,21 @@ from holdfast.processors.lifecycle.plans.facts import (
 )
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
-from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, OtherTable, StoreTable, Tables
-from holdfast.processors.lifecycle.ports import Journal, World
-from holdfast.processors.lifecycle.world.changelog_ends import held_inputs
+from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
+from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
+from holdfast.processors.lifecycle.world.owners import WorkingOwners
 
 #: Longest wait for members whose process died, seconds; they stay in the group for the session timeout (45 by default).
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
-
-
-class Counting(Protocol):
-    """Asks workers for the number of their keys."""
-
-    def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """Keys and bytes of a selection; None when a worker does not answer."""
-        ...
+#: Offsets of a changelog read first from its end; eight times as many in each further step without a meta record.
+FIRST_LOOK = 2_000
 
 
 class WorldFacts:
-    """Reads the facts of processors.
+    """Reads the facts of processors, as ``FactSource`` describes them.
 
     Args:
         topics: Kafka.
@@ -57,44 +51,44 @@ class WorldFacts:
         owners: Counts keys in running workers.
         code: Processor -> the files of its definition.
         transactions: Finds hanging transactions.
-        tables: The warehouse; None without one.
+        tables: The warehouse.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
         self,
         topics: Topics,
         world: World,
-        journal: Journal,
+        journal: ApplyJournal,
         folders: Callable[[str], LocalFolders],
-        owners: Counting,
+        owners: WorkingOwners,
         code: Callable[[str], Code],
         transactions: HangingTransactions,
-        tables: Tables | None = None,
+        tables: Tables,
     ) -> None:
         #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
         self.ghosts_s = GHOSTS_S
-        self._tables = tables or NoTables()
         self._topics = topics
         self._world = world
         self._journal = journal
         self._folders = folders
         self._owners = owners
         self._code = code
-        self._transactions = transactions
+        # Facts that one source has as they are needed.
+        self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
+        self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
+        self.store_table, self.other_table = tables.store_table, tables.other_table
+        self.hanging = transactions.hanging
 
     def now(self) -> float:
-        """See ``FactSource.now``."""
         return self._world.clock().timestamp()
 
     def deployment(self, processor: str) -> DeploymentFacts | None:
-        """See ``FactSource.deployment``."""
         found = self._world.registry.deployment(processor)
         if found is None:
             return None
         return DeploymentFacts(found.code_version, found.slots, found.desired, found.generation)
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """See ``FactSource.instances``."""
         if not self._world.deployer.running():
             return tuple(InstanceFacts(slot, False) for slot in slots)
         return tuple(self._instance(processor, slot) for slot in slots)
@@ -118,70 +112,51 @@ class WorldFacts:
             return False
         return not any(each.alive for each in self.instances(processor, deployment.slots))
 
-    def committed_offsets(self, group: str) -> Mapping[Partition, int]:
-        """See ``FactSource.committed_offsets``."""
-        return self._topics.committed_offsets(group)
-
-    def ping(self) -> int:
-        """See ``FactSource.ping``."""
-        return self._topics.ping()
-
-    def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        """See ``FactSource.describe``."""
-        return self._topics.describe(names)
-
-    def start_offsets(self, topic: str) -> dict[int, int]:
-        """See ``FactSource.start_offsets``."""
-        return self._topics.start_offsets(topic)
-
-    def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        """See ``FactSource.end_offsets``."""
-        return self._topics.end_offsets(topic, committed=committed)
-
     def local_tasks(self, processor: str) -> tuple[LocalTask, ...]:
-        """See ``FactSource.local_tasks``."""
         return self._folders(processor).local_tasks()
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
-        """See ``FactSource.count``: asks the workers, else reads local state."""
+        """Keys and bytes of a selection, asked from the workers, else read from local state."""
         counted = self._owners.count(processor, store, selection, partitions)
         return counted if counted is not None else self._folders(processor).count(store, selection, partitions)
 
-    def hanging(self, partitions: Mapping[str, int]) -> tuple[HangingTransaction, ...]:
-        """See ``FactSource.hanging``."""
-        return self._transactions.hanging(partitions)
-
     def rates(self, processor: str) -> dict[str, Rate]:
-        """See ``FactSource.rates``."""
         found = self._journal.stage_rates(processor)
         return {stage: Rate(units, seconds) for stage, (units, seconds) in found.items()}
 
     def released(self, processor: str) -> ReleaseFacts | None:
-        """See ``FactSource.released``."""
         found = self._world.registry.releases.working(processor)
         if found is None:
             return None
         return ReleaseFacts(found.release_id, found.code_version, found.folder is not None, from_document(found.shape))
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
-        """See ``FactSource.code``."""
         found = self._code(processor)
         return CodeFacts(release_id(code_version, found.digest), found.target, found.why_not)
 
-    def store_table(self, processor: str, store: str) -> StoreTable:
-        """See ``FactSource.store_table``."""
-        return self._tables.store_table(processor, store)
-
-    def other_table(self, name: str) -> OtherTable:
-        """See ``FactSource.other_table``."""
-        return self._tables.other_table(name)
-
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
-        """See ``FactSource.held_inputs``."""
-        return held_inputs(self._topics, changelog)
+        """Partition -> input topic -> next offset, for partitions with a meta record."""
+        starts, ends = self._topics.start_offsets(changelog), self._topics.settled_end_offsets(changelog)
+        found = {number: self._last_meta(changelog, number, starts[number], end) for number, end in ends.items()}
+        return {number: dict(meta.inputs) for number, meta in found.items() if meta is not None}
+
+    def _last_meta(self, changelog: str, number: int, start: int, end: int) -> ChangelogMeta | None:
+        """The last committed meta record; reads only the end, because a transaction writes its meta record last."""
+        look, begin = FIRST_LOOK, end
+        while begin > start:
+            upto, begin = begin, max(start, end - look)
+            last = None
+            config = self._topics.client_config
+            for record in read_range(self._topics.bootstrap, changelog, number, begin, upto, extra_config=config):
+                if record.key == META_KEY and record.value is not None:
+                    last = record.value
+            if last is not None:
+                return ChangelogMeta.decode(last)
+            look *= 8
+        return None
 
     def spread(self, topic: str) -> str:
-        """See ``FactSource.spread``: found from the newest keys of the topic."""
+        """The partitioner of a topic's writers, found from the newest keys of the topic."""
         return spread_in(self._topics, topic)
 
     def _instance(self, processor: str, slot: str) -> InstanceFacts:
@@ -189,13 +164,12 @@ class WorldFacts:
         alive = program is not None and program.alive
         if not alive or status is None:
             return InstanceFacts(slot, alive)
-        sizes = [getattr(task, "store_bytes", None) for task in status.tasks]
         return InstanceFacts(
             slot,
             alive,
             phase=status.phase,
             code_version=status.code_version,
             paused=status.paused,
-            tasks=tuple(str(getattr(task, "task", task.partition)) for task in status.tasks),
-            store_bytes=sum(size for size in sizes if size is not None),
+            tasks=tuple(task.task for task in status.tasks),
+            store_bytes=sum(task.store_bytes or 0 for task in status.tasks),
         )

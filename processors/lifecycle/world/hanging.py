@@ -49,7 +49,7 @@ class HangingTransactions:
             )
 
     def abort_hanging(self, stage: AbortTransaction) -> bool:
-        """See ``execution.Transactions.abort_hanging``."""
+        """Abort the transaction; False when it is no longer open."""
         place = Partition(stage.topic, stage.partition)
         transaction = OpenTransaction(place, stage.producer_id, stage.producer_epoch, stage.start_offset, 0.0)
         with Inspector(self._bootstrap, self._config) as inspector:

@@ -18,7 +18,7 @@ from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection
-from holdfast.processors.lifecycle.world.reading_beside import Peek, ReadOnly, opened
+from holdfast.processors.lifecycle.world.reading_beside import ReadOnly, opened
 
 
 class LocalFolders:
@@ -38,10 +38,10 @@ class LocalFolders:
         state_dir: Path,
         processor: str,
         tasks: Sequence[str],
-        peek: Peek | None = None,
+        peek: ReadOnly | None = None,
     ) -> None:
         self._databases = databases
-        self._peek: Peek = peek or ReadOnly()
+        self._peek = peek or ReadOnly()
         self._state_dir = state_dir
         self._processor = processor
         self._tasks = tuple(tasks)

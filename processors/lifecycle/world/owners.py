@@ -24,7 +24,7 @@ class NobodyOwns(HoldfastError):
 
 
 class WorkingOwners:
-    """Running owners.
+    """Running owners, as ``execution.Owners`` describes them.
 
     Args:
         client: Processor, slot -> client of that worker.
@@ -54,7 +54,6 @@ class WorkingOwners:
         return Counted(keys, size, "the running workers")
 
     def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
-        """See ``execution.Owners.export``."""
         paths: list[str] = []
         keys = 0
         for client, owned in self._owners(processor, stage.partitions):
@@ -65,7 +64,6 @@ class WorkingOwners:
         return tuple(paths), keys
 
     def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
-        """See ``execution.Owners.clear``."""
         keys = 0
         for client, owned in self._owners(processor, stage.partitions):
             tell(f"slot {client.slot} deletes the keys")
@@ -80,7 +78,6 @@ class WorkingOwners:
         return keys
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
-        """See ``execution.Owners.compact``."""
         before = after = 0
         for slot in self._slots(processor):
             tell(f"slot {slot} rewrites its stores")

@@ -11,59 +11,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.rocksdb import StateReader
-from holdfast.processors.engine.state.task_store import TaskMeta
-
-
-class Readable(Protocol):
-    """One task's state, open for reading."""
-
-    def meta(self) -> TaskMeta | None:
-        """The offsets of the last batch."""
-        ...
-
-    def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
-        """Changelog keys and values of one store."""
-        ...
-
-    def size_bytes(self) -> int:
-        """Its size on disk."""
-        ...
-
-
-class Peek(Protocol):
-    """Reads local state without a lock."""
-
-    def in_use(self, slot: Path) -> bool:
-        """Whether a live process uses the state of this slot."""
-        ...
-
-    def exists(self, path: Path) -> bool:
-        """Whether a task has state."""
-        ...
-
-    def open(self, path: Path) -> Readable:
-        """Open a task's state; the caller closes it.
-
-        Raises:
-            StateFailed: It is damaged, or a process is changing it.
-        """
-        ...
-
-    def close(self, readable: Readable) -> None:
-        """Close a task's state."""
-        ...
 
 
 class ReadOnly:
-    """RocksDB in read-only mode."""
+    """Reads RocksDB in read-only mode; the simulation has a class with the same methods for its disk."""
 
     def in_use(self, slot: Path) -> bool:
-        """See ``Peek.in_use``: the lock file holds the pid of the process that took the lock last."""
+        """Whether a live process uses this slot: the lock file holds the pid of the last holder of the lock."""
         try:
             holder = int((slot / "lock").read_text().strip() or "0")
             if holder <= 0:
@@ -74,21 +32,20 @@ class ReadOnly:
         return True
 
     def exists(self, path: Path) -> bool:
-        """See ``Peek.exists``: a folder without the file CURRENT is still being created."""
+        """Whether a task has state; a folder without the file CURRENT is still being created."""
         return (path / "CURRENT").exists()
 
-    def open(self, path: Path) -> Readable:
-        """See ``Peek.open``."""
-        return StateReader(path)
+    def open(self, path: Path) -> StateReader:
+        """A task's state, which the caller closes.
 
-    def close(self, readable: Readable) -> None:
-        """See ``Peek.close``."""
-        if isinstance(readable, StateReader):
-            readable.close()
+        Raises:
+            StateFailed: It is damaged, or a process is changing it.
+        """
+        return StateReader(path)
 
 
 @contextmanager
-def opened(peek: Peek, path: Path) -> Iterator[Readable]:
+def opened(peek: ReadOnly, path: Path) -> Iterator[StateReader]:
     """A task's state, open for the duration of the block.
 
     Raises:
@@ -107,4 +64,4 @@ def opened(peek: Peek, path: Path) -> Iterator[Readable]:
             path=str(path),
         ) from failure
     finally:
-        peek.close(readable)
+        readable.close()

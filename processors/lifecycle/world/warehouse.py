@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WarehouseTables:
-    """Tables of the catalog.
+    """Tables of the catalog, as ``warehouse_facts.Tables`` describes them.
 
     Args:
         opens: Opens the catalog; called at the first read, because the table library takes long to import.
@@ -32,7 +32,6 @@ class WarehouseTables:
         return self._opened
 
     def store_table(self, processor: str, store: str) -> StoreTable:
-        """See ``Tables.store_table``."""
         table = table_name(processor, store)
         try:
             versions = self._stored.versions(*_place(table))
@@ -41,7 +40,6 @@ class WarehouseTables:
         return StoreTable(table, tuple(store_version(each) for each in versions))
 
     def other_table(self, name: str) -> OtherTable:
-        """See ``Tables.other_table``."""
         try:
             place = _place(name)
             versions = self._stored.versions(*place)
@@ -56,12 +54,10 @@ class WarehouseTables:
         return OtherTable(name, now.version, columns, count, now.size_bytes, now.written_at)
 
     def store_rows(self, table: str, version: int, partition: int) -> Iterator[Rows]:
-        """See ``Tables.store_rows``."""
         for batch in self._stored.read(_place(table), version, ("key", "value"), {"store_partition": partition}):
             yield batch.column("key").to_pylist(), batch.column("value").to_pylist()
 
     def other_rows(self, name: str, version: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        """See ``Tables.other_rows``."""
         for batch in self._stored.read(_place(name), version, columns):
             yield batch.to_pylist()
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from holdfast.assets.orphan_cleaning import open_cleaning
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.verbs import Verbs
 from holdfast.processors.lifecycle.orphans.archive import Archive
-from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning
-from holdfast.processors.lifecycle.orphans.plan import OrphanPlan
+from holdfast.processors.lifecycle.plans.apply import Applied
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import Clean, PutBack
 
 CONFIG = {"retention.ms": "-1", "max.message.bytes": "2000000"}
 
@@ -43,8 +44,8 @@ class Left:
         return self.settings.paths.state / self.group / "0" / "in-0"
 
     @property
-    def cleaning(self) -> OrphanCleaning:
-        return open_cleaning(self.settings, self.registry, self.topics, "a test", lambda: self.now)
+    def verbs(self) -> Verbs:
+        return Verbs(self.settings, self.registry, self.topics, "a test", lambda: self.now)
 
     @property
     def archive(self) -> Archive:
@@ -65,17 +66,29 @@ class Left:
             for number, end in sorted(ends.items())
         }
 
-    def apply(self) -> OrphanPlan:
-        """Plan, and carry out exactly that."""
-        plan = self.cleaning.plan()
-        self.cleaning.apply(plan.hash)
+    def plan(self, *only: str) -> Plan:
+        return self.verbs.plan(Clean(only))
+
+    def apply(self, plan: Plan | None = None) -> Plan:
+        """Carry out a plan that was confirmed, or go on with it; without one, the present plan."""
+        plan = plan or self.plan()
+        self.carry_out(plan)
         return plan
 
-    def steps(self) -> list[tuple[str, str]]:
-        return [(type(step).__name__, step.kind) for step in self.cleaning.plan().steps]
+    def put_back(self, topic: str = "") -> str:
+        return self.carry_out(self.verbs.plan(PutBack(topic or self.topic))).text
+
+    def carry_out(self, plan: Plan) -> Applied:
+        begun = self.verbs.begun(plan.request)
+        if begun is not None:
+            return self.verbs.resume(begun.id)
+        return self.verbs.apply(plan, confirmed=plan.hash)
+
+    def steps(self, *only: str) -> list[tuple[str, str]]:
+        return [(stage.says.partition(" ")[0], stage.kind) for stage in self.plan(*only).stages]
 
     def kinds(self) -> list[str]:
-        return [each.subject.orphan.kind for each in self.cleaning.survey().listed]
+        return [each.orphan.kind for each in self.verbs.orphans().subjects]
 
 
 ALL = ["checkpoint", "group", "state", "topic"]

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.assets.orphan_cleaning import open_cleaning
-from holdfast.processors.lifecycle.orphans import cleaning as orphan_cleaning
+from holdfast.infra.kafka.topics import Topics
+from holdfast.orchestration.verbs import Verbs
 from holdfast.processors.lifecycle.orphans import kinds
-from holdfast.processors.lifecycle.orphans.archive import ArchiveFailed
-from holdfast.processors.lifecycle.orphans.put_back import put_back
+from holdfast.processors.lifecycle.orphans.archive import Archive, ArchiveFailed
+from holdfast.processors.lifecycle.plans.apply import PlanRefused
+from holdfast.processors.lifecycle.plans.plan import Plan
+from holdfast.processors.lifecycle.plans.requests import Request
 from tests.kafka.conftest import PROJECT, wait_for
 from tests.kafka.orphans.leaving import ALL, Left, same
 from tests.operating import Killed
@@ -31,9 +33,9 @@ def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
 ) -> None:
     """Each write of a small file, and each copy that gets its name, is a place to die right after."""
     for name in ("archive", "delete"):
-        plan = left.cleaning.plan()
+        plan = left.plan()
         places = 0
-        real = orphan_cleaning.ArchiveFolder.note_deletion, orphan_cleaning.ArchiveFolder.finish
+        real = Archive.note_deletion, Archive.finish
 
         def dying(original: Callable[..., Any]) -> Callable[..., Any]:
             def and_die(*arguments: Any) -> Any:
@@ -48,18 +50,19 @@ def test_killed_anywhere_it_converges_when_it_is_asked_for_again(
             return and_die
 
         with monkeypatch.context() as patch:
-            patch.setattr(orphan_cleaning.ArchiveFolder, "note_deletion", dying(real[0]))
-            patch.setattr(orphan_cleaning.ArchiveFolder, "finish", dying(real[1]))
+            patch.setattr(Archive, "note_deletion", dying(real[0]))
+            patch.setattr(Archive, "finish", dying(real[1]))
             try:
-                left.cleaning.apply(plan.hash)
+                left.apply(plan)
             except Killed:
-                left.cleaning.apply(plan.hash)
-        assert left.cleaning.plan().steps == (), name
+                left.apply(plan)
+        assert left.steps() == [], name
+        assert left.verbs.applies()[0].outcome == "done"
         assert left.kinds() == (ALL if name == "archive" else [])
         left.now += timedelta(days=8)
     assert left.topics.describe([left.topic]) == {}
     assert not any(path.name.startswith(".deleted-") for path in left.settings.home.rglob("*"))
-    assert put_back(left.archive, left.topics, left.topic)
+    assert left.put_back()
 
 
 def killed_once(left: Left, plan_hash: str, trace: str) -> None:
@@ -69,7 +72,7 @@ def killed_once(left: Left, plan_hash: str, trace: str) -> None:
         "HOLDFAST_HOME": str(left.settings.home),
         "HOLDFAST_ORPHAN_GRACE_DAYS": str(left.settings.orphan_grace_days),
     }
-    command = [sys.executable, "-m", "holdfast.orchestration.cli", "orphans", "apply", "--confirm", plan_hash]
+    command = [sys.executable, "-m", "holdfast.orchestration.cli", "apply", "clean", "--plan", plan_hash]
     with subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL) as process:
         wait_for(lambda: process.poll() is not None or list(left.archive.root.glob(f"**/{trace}")), trace)
         process.kill()
@@ -82,27 +85,27 @@ def test_the_command_killed_by_the_system_goes_on_when_it_is_given_again(left: L
     left.now = datetime.now(UTC)
     left.write([(number % 2, b"k", b"v" * 1000) for number in range(20_000)])
     records = left.read()
-    confirmed = left.cleaning.plan().hash
-    killed_once(left, confirmed, "*.part")
-    left.cleaning.apply(confirmed)
+    confirmed = left.plan()
+    killed_once(left, confirmed.hash, "*.part")
+    left.apply(confirmed)
     assert not list(left.archive.root.glob("**/*.part"))
     assert left.kinds() == ALL
     assert same(left.read(), records)
 
     left.now = datetime.now(UTC)
-    confirmed = left.cleaning.plan().hash
-    assert {kind for kind, _ in left.steps()} == {"Delete"}
-    killed_once(left, confirmed, "deletion.json")
-    left.cleaning.apply(confirmed)
+    confirmed = left.plan()
+    assert {kind for kind, _ in left.steps()} == {"delete"}
+    killed_once(left, confirmed.hash, "deletion.json")
+    left.apply(confirmed)
     assert left.kinds() == []
-    put_back(left.archive, left.topics, left.topic)
+    left.put_back()
     assert same(left.read(), records)
 
 
 def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     left.apply()
     left.now += timedelta(days=8)
-    plan = left.cleaning.plan()
+    plan = left.plan()
 
     def half(path: Path) -> None:
         next(path.rglob("*.sst")).unlink()
@@ -111,9 +114,9 @@ def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(kinds, "_remove", half)
         with pytest.raises(Killed):
-            left.cleaning.apply(plan.hash)
-    assert ("Finish", "checkpoint") in left.steps()
-    left.cleaning.apply(plan.hash)
+            left.apply(plan)
+    assert ("finish", "checkpoint") in left.steps()
+    left.apply(plan)
     assert left.kinds() == []
     assert not list(left.settings.home.glob("**/.deleted-*"))
 
@@ -121,7 +124,7 @@ def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch:
 def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orphans(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = left.cleaning.plan()
+    plan = left.plan()
 
     def no_room(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -129,15 +132,46 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
     with monkeypatch.context() as patch:
         patch.setattr(kinds, "sha256_of", no_room)
         with pytest.raises(ArchiveFailed, match="No space left on device"):
-            left.cleaning.apply(plan.hash)
+            left.apply(plan)
     assert not list(left.archive.root.glob("**/*.part"))
     assert [kind for kind, _ in left.archive.newest()[0]] == ["group"]
-    assert left.registry.actions()[0].outcome.startswith("failed after 1 step(s)")
-    left.cleaning.apply(plan.hash)
-    assert left.cleaning.plan().steps == ()
+    (begun,) = left.verbs.applies()
+    assert (begun.outcome, len(begun.done)) == (None, 1)
+    assert "No space left on device" in begun.reason
+    left.apply(plan)
+    assert left.steps() == []
 
-    within = left.settings.model_copy(update={"archive": left.settings.paths.state / "archive"})
-    inside = open_cleaning(within, left.registry, left.topics, "a test")
-    with pytest.raises(ArchiveFailed, match="which is searched for orphans"):
-        inside.apply(inside.plan().hash)
-    assert not within.archive_folder.exists()
+    left.settings = left.settings.model_copy(update={"archive": left.settings.paths.state / "archive"})
+    with pytest.raises(PlanRefused, match="which is searched for orphans"):
+        left.apply()
+    assert not left.archive.root.exists()
+
+
+def test_a_deletion_that_takes_effect_after_the_plan_is_finished(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed apply asked for the topic's deletion; the brokers delete it when the next plan is made already."""
+    left.apply()
+    left.now += timedelta(days=8)
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Topics, "delete", killed)
+        with pytest.raises(Killed):
+            left.apply(left.plan("topic"))
+    (begun, _) = left.verbs.applies()
+    assert left.verbs.abandon(begun.id, reason="planned anew")
+    plan = left.plan("topic")
+    planned = Verbs.plan
+
+    def then_gone(verbs: Verbs, request: Request) -> Plan:
+        found = planned(verbs, request)
+        left.topics.delete(left.topic)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Verbs, "plan", then_gone)
+        left.verbs.apply(plan, confirmed=plan.hash)
+    copy = left.archive.newest()[0]["topic", left.topic]
+    assert copy.original_deleted
+    assert "topic" not in left.kinds()

@@ -14,7 +14,7 @@ from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.infra.warehouse.catalog import open_catalog
 from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged
-from holdfast.processors.lifecycle.orphans.owned import Orphan
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from tests.kafka.orphans.leaving import Left
 from tests.operating import Killed
 
@@ -26,19 +26,18 @@ def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkey
     catalog.create_namespace(left.group)
     table = catalog.create_table(name, rows.schema)
     table.append(rows)
-    only = ["table"]
-    left.cleaning.apply(left.cleaning.plan(only).hash, only)
+    left.apply(left.plan("table"))
     manifest = left.archive.newest()[0]["table", f"holdfast.{name}"].manifest
     assert manifest.about["rows"] == 3
     assert manifest.about["metadata"] == table.metadata_location
     left.now += timedelta(days=8)
     table.append(rows)
-    assert [type(step).__name__ for step in left.cleaning.plan(only).steps] == ["Archive"], "it changed"
-    left.cleaning.apply(left.cleaning.plan(only).hash, only)
+    assert left.steps("table") == [("archive", "table")], "it changed"
+    left.apply(left.plan("table"))
 
     left.now += timedelta(days=8)
-    plan = left.cleaning.plan(only)
-    assert "its rows are lost" in plan.steps[0].says
+    plan = left.plan("table")
+    assert "its rows are lost" in plan.deleted[0]
 
     def killed(*_: Any) -> None:
         raise Killed
@@ -46,11 +45,11 @@ def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkey
     with monkeypatch.context() as patch:
         patch.setattr(kinds, "delete_files", killed)
         with pytest.raises(Killed):
-            left.cleaning.apply(plan.hash, only)
+            left.apply(plan)
     assert not catalog.table_exists(name)
     data = left.settings.paths.warehouse / "data" / left.group / "counts"
     assert any(data.rglob("*.parquet"))
-    left.cleaning.apply(plan.hash, only)
+    left.apply(plan)
     assert not data.exists()
     assert "table" not in left.kinds()
 
@@ -63,12 +62,12 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
     others = f"{left.group}/in-1/files/0"
     for name in (*names, others):
         objects.write(name, [name.encode()])
-    only = [f"checkpoint/{left.group}/in-0"]
-    left.cleaning.apply(left.cleaning.plan(only).hash, only)
+    only = f"checkpoint/{left.group}/in-0"
+    left.apply(left.plan(only))
     copy = left.archive.newest()[0]["checkpoint", f"{left.group}/in-0"]
     assert {name: (copy.folder / name).read_bytes() for name in names} == {name: name.encode() for name in names}
     left.now += timedelta(days=8)
-    plan = left.cleaning.plan(only)
+    plan = left.plan(only)
 
     def half(store: FsspecObjects, listed: list[str]) -> None:
         delete(store, listed[:1])
@@ -78,15 +77,15 @@ def test_checkpoints_in_the_store_are_copied_and_go_also_when_half_of_them_went(
     with monkeypatch.context() as patch:
         patch.setattr(FsspecObjects, "delete", half)
         with pytest.raises(Killed):
-            left.cleaning.apply(plan.hash, only)
-    left.cleaning.apply(plan.hash, only)
+            left.apply(plan)
+    left.apply(plan)
     assert list(objects.sizes(f"{left.group}/")) == [others]
 
 
 def test_what_was_set_aside_goes_also_while_the_slot_is_held(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker has the slot; nobody opens what was set aside beside its task."""
     orphan = Orphan("state", str(left.state), left.group, "it was set aside", 1, aside=True)
-    thing = kinds.things(left.settings, left.topics)["state"]
+    thing = kinds.thing_of("state", str(left.state), left.settings, left.topics)
     (left.state.parent / "lock").write_text(f"{os.getpid()}\n")
     look = thing.look(orphan)
     assert look.facts is not None

@@ -13,11 +13,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.kafka.topic_copies import CopyUnreadable
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import load_settings
 from holdfast.processors.lifecycle.orphans import put_back as putting_back
-from holdfast.processors.lifecycle.orphans.put_back import put_back
+from holdfast.processors.lifecycle.orphans.put_back import CopyDamaged
 from tests.kafka.conftest import Stream
 from tests.kafka.orphans.leaving import Left, same
 from tests.operating import Killed
@@ -50,8 +49,8 @@ def test_putting_back_goes_on_where_it_was_broken_off(left: Left, monkeypatch: p
         else:
             patch.setattr(putting_back, "_check_ends", killed)
         with pytest.raises(Killed):
-            put_back(left.archive, left.topics, left.topic)
-    put_back(left.archive, left.topics, left.topic)
+            left.put_back()
+    left.put_back()
     assert same(left.read(), records)
 
 
@@ -61,8 +60,8 @@ def test_a_damaged_archive_is_not_put_back(left: Left) -> None:
     left.apply()
     file = left.archive.newest()[0]["topic", left.topic].folder / "partition-1.jsonl.gz"
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(CopyUnreadable, match="nothing was put back"):
-        put_back(left.archive, left.topics, left.topic)
+    with pytest.raises(CopyDamaged, match="nothing was put back"):
+        left.put_back()
     assert left.topics.describe([left.topic]) == {}
 
 
@@ -88,11 +87,10 @@ def test_a_dropped_processor_comes_back_with_its_topic_and_offsets(
         left.now += timedelta(days=8)
         left.apply()
         assert left.kinds() == []
+        assert stream.topics.describe([left.topic]) == {}
+        left.put_back()
     finally:
         registry.close()
-    assert stream.topics.describe([left.topic]) == {}
-
-    put_back(left.archive, stream.topics, left.topic)
     offsets = left.archive.newest()[0]["group", stream.group].folder / "offsets.csv"
     with offsets.open(newline="") as file:
         places = [TopicPartition(topic, int(number), int(at)) for topic, number, at in csv.reader(file)]

@@ -72,7 +72,7 @@ class Sequence:
         """What is running has counted everything, in its state and in its changelog."""
         self.operated.processed(self.sent.total())
         assert self.operated.logged() == dict(self.counts)
-        (audit,) = self.operated.verbs.audit(self.operated.group, (), {})
+        (audit,) = self.operated.verbs.audit(self.operated.group, ())
         assert audit.differences == ()
 
     # -- what is asked ---------------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.kafka.reader import read_range
-from holdfast.processors.audits.stores import fold_changelog
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 from holdfast.processors.engine.changelog.names import shadow_group
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Keys, Restore
+from tests.folding import fold_changelog
 from tests.operating import Killed, Operated
 
 KEYS = 40
@@ -152,7 +152,7 @@ def nothing_is_left(operated: Operated) -> None:
 def all_is_counted_once(operated: Operated, feed: Feed) -> None:
     operated.processed(feed.total)
     operated.wait_for(lambda: operated.logged() == feed.sent, "all counts")
-    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()
     nothing_is_left(operated)
 
 

@@ -71,7 +71,7 @@ def counts_on(operated: Operated) -> None:
     operated.feed(KEYS, 2)
     operated.processed(KEYS * 27)
     assert operated.logged() == counted(27)
-    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()
 
 
 def restored(operated: Operated, **asked: Any) -> Any:
@@ -91,7 +91,7 @@ def test_a_running_processor_goes_back_to_a_point_in_time_and_counts_on_from_the
     assert plan.destructive
     assert plan.keys == KEYS
     said = operated.verbs.explain(plan)
-    again = f"{KEYS * 5} of them were processed before, and what they give is sent again to {operated.group}-out"
+    again = f"{KEYS * 5} of them were processed before, and their outputs are published again to {operated.group}-out"
     assert again in said
     done = operated.verbs.apply(plan, confirmed=plan.hash)
     assert "match their manifests" in done.text
@@ -187,7 +187,7 @@ def nobody_starts_on_half(operated: Operated, struck: set[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"}
     ended = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, timeout=120, check=False)
     assert ended.returncode != 0
-    assert b"is being written from the warehouse, and is not whole yet" in ended.stdout + ended.stderr
+    assert b"is being written from the warehouse, and is not complete yet" in ended.stdout + ended.stderr
 
 
 @pytest.mark.thorough
@@ -217,7 +217,7 @@ def test_a_plan_is_refused_when_the_world_changed_since_it_was_shown(operated: O
     begun(operated)
     plan = operated.verbs.plan(Restore(operated.group, at="latest"))
     newer = snapshot(operated)
-    with pytest.raises(PlanStale, match=f"snapshots counts was .* now it is {newer.snapshot_id}"):
+    with pytest.raises(PlanStale, match=f"snapshots counts was .* now {newer.snapshot_id}"):
         operated.verbs.apply(plan, confirmed=plan.hash)
     assert operated.logged() == counted(25)
 

@@ -95,7 +95,7 @@ def test_everything_is_cleared_and_built_anew_from_the_beginning_without_double_
     operated.do(Deploy(operated.group))
     operated.processed(12)
     assert operated.logged() == ALL_THREE
-    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()
 
 
 @pytest.mark.thorough

@@ -100,4 +100,4 @@ def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_
     operated.feed(KEYS, 2)
     operated.processed(KEYS * 20)
     assert operated.logged() == counted(20, but=7)
-    assert operated.verbs.audit(operated.group, (), {})[0].differences == ()
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()

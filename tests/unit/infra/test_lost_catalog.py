@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.infra.settings import load_settings
-from holdfast.infra.warehouse.catalog import open_catalog, read_table
+from holdfast.infra.warehouse.catalog import existing_catalog, open_catalog, read_table
 from holdfast.infra.warehouse.errors import CatalogLost, TableUnknown
-from holdfast.infra.warehouse.stored_tables import StoredTables, existing_catalog
+from holdfast.infra.warehouse.stored_tables import StoredTables
 
 
 @pytest.fixture

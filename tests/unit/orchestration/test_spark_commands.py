@@ -19,7 +19,7 @@ def home(tmp_path, monkeypatch):
 def test_where_no_warm_spark_runs_that_is_said(capsys):
     assert main(["spark", "status"]) == 1
     assert main(["spark", "stop", "--json"]) == 0
-    assert capsys.readouterr().out.splitlines() == ["No warm Spark runs.", '{"stopped": false}']
+    assert capsys.readouterr().out == 'No warm Spark runs.\n{\n  "stopped": false\n}\n'
 
 
 def test_tables_of_a_lost_catalog_are_registered(home, capsys):

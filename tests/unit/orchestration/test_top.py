@@ -2,19 +2,19 @@
 
 import io
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from holdfast.infra.database.records import Incident
 from holdfast.orchestration.cli import main
-from holdfast.orchestration.commands.top import Look, Sample, document, page, row_of, sample_of
+from holdfast.orchestration.commands.top import Look, document, page, row_of
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Healthy
-from holdfast.processors.lifecycle.recovery.recovery import Observation
-
-BEFORE = Sample(started_at=100.0, at=200.0, processed=1_000)
+from holdfast.processors.lifecycle.recovery.incidents import Observation
 
 
 def task(phase: str = "running", lag: int | None = 0, restore: dict[str, float] | None = None) -> TaskStatus:
@@ -30,9 +30,14 @@ def status(*tasks: TaskStatus, phase: str = "running", processed: int = 1_500) -
     )
 
 
-def row(said: ProcessorStatus | None, before: Sample | None = BEFORE, **named: bool):
+def earlier(started_at: float = 100.0) -> ProcessorStatus:
+    return replace(status(processed=1_000), started_at=started_at, heartbeat_at=200.0)
+
+
+def row(said: ProcessorStatus | None, before: ProcessorStatus | None = None, **named: bool):
     diagnosis = Healthy("running") if said is not None else Dead(None, "SIGKILL")
-    return row_of("fleet", "0", Observation(None, said, diagnosis), said, before, **named)
+    program = SimpleNamespace(alive=said is not None)
+    return row_of("fleet", "0", Observation(program, said, diagnosis), before, **named)
 
 
 def shown(*rows) -> str:
@@ -42,17 +47,17 @@ def shown(*rows) -> str:
 
 
 def test_a_rate_is_what_was_processed_between_two_looks() -> None:
-    seen = row(status(task(lag=200), task(lag=50)))
+    seen = row(status(task(lag=200), task(lag=50)), earlier())
     assert (seen.records_per_s, seen.lag, seen.behind_s) == (50.0, 250, 5.0)
 
 
-@pytest.mark.parametrize("before", [None, Sample(99.0, 200.0, 1_000), sample_of(status())])
-def test_without_two_looks_at_one_process_there_is_no_rate(before: Sample | None) -> None:
+@pytest.mark.parametrize("before", [None, earlier(started_at=99.0), status()])
+def test_without_two_looks_at_one_process_there_is_no_rate(before: ProcessorStatus | None) -> None:
     assert row(status(task(lag=9)), before).records_per_s is None
 
 
 def test_a_processor_that_stands_still_is_not_said_to_catch_up() -> None:
-    seen = row(status(task(lag=9), processed=1_000))
+    seen = row(status(task(lag=9), processed=1_000), earlier())
     assert (seen.records_per_s, seen.behind_s) == (0.0, None)
 
 

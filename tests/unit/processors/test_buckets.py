@@ -7,8 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of, buckets_of, in_buckets
-from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, Fingerprint, fingerprint_of, pair_hash
+from holdfast.processors.engine.state.buckets import BUCKETS, BucketPrints, bucket_of, in_buckets
+from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, Fingerprint, fingerprint_of
+from tests.bucketing import buckets_of, one_by_one, pair_hash
 
 PAIRS = st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=40)), max_size=60)
 
@@ -28,9 +29,7 @@ def test_the_buckets_are_the_plain_sums_of_their_pairs(pairs: list[tuple[bytes, 
 
 def test_more_pairs_than_one_batch_add_up() -> None:
     pairs = many(2 * BATCH_PAIRS + 7)
-    plain = Fingerprint()
-    for key, value in pairs:
-        plain = plain.add(key, value)
+    plain = one_by_one(pairs)
     assert buckets_of(pairs).whole == fingerprint_of(reversed(pairs)) == plain
     assert plain.count == 2 * BATCH_PAIRS + 7
 

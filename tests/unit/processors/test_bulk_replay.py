@@ -18,7 +18,8 @@ from holdfast.processors.engine.runtime import restore as restores
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.rocksdb_options import RocksMemory
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
@@ -60,7 +61,7 @@ store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.arg
 store.begin_bulk(100_000)
 store.load([b"%d" % number for number in range(20_000)], [bytes(100)  + b"%d" % number for number in range(20_000)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
-store.flush_soon()
+store.flush(wait=False)
 while store.flushing:
     pass
 try:

@@ -10,9 +10,9 @@ from holdfast.processors.engine.state.coherence import (
     check_restore_age,
     check_source,
     check_sources_same,
-    plan_restore,
 )
 from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.restore_start import plan_restore
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 
 DAY = 86_400.0

@@ -24,7 +24,7 @@ from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
-from holdfast.processors.testing.disk import SimulatedDisk
+from tests.simulation.disk import SimulatedDisk
 
 STORES = ("one", "two")
 #: Some records are larger.

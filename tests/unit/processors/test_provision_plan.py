@@ -6,7 +6,7 @@ from holdfast import Application, TopicConfig
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.arguments import ApplicationInvalid
-from holdfast.processors.engine.changelog.config import ChangelogConfigInvalid
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, ChangelogConfigInvalid
 from holdfast.processors.engine.required_topics import (
     CreateTopic,
     ProvisionPlan,
@@ -14,7 +14,6 @@ from holdfast.processors.engine.required_topics import (
     check_before_start,
     plan,
 )
-from holdfast.processors.engine.topology import CHANGELOG_CONFIG
 
 
 def topology(partitions=4, **options):

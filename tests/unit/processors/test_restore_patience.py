@@ -8,11 +8,12 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.restore import ABSENT_S, NO_PROGRESS_S, Restorer
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state.coherence import ChangelogFacts, RestorePlan
+from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
-from holdfast.processors.testing.disk import SimulatedDisk
+from tests.simulation.disk import SimulatedDisk
 
 PLACE = Partition("changelog", 0)
 RECORD = (key_prefix(b"k") + b"n", encode_value(1, 0))

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.runtime.same_changelogs import AGAIN_S, EVERY_S, SameChangelogs, parted
 from holdfast.processors.engine.runtime.task import TaskPhase
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import RESEEDING
+from holdfast.processors.engine.topology import ChangelogSpec, Topology
 
 TOPIC = "p-counts-changelog"
 
@@ -59,8 +61,8 @@ def kafka():
 
 @pytest.fixture
 def same(kafka):
-    changelog = SimpleNamespace(store="counts", topic=SimpleNamespace(name=TOPIC))
-    return SameChangelogs(SimpleNamespace(changelogs=[changelog]), kafka)
+    changelog = ChangelogSpec("counts", TopicSpec(TOPIC))
+    return SameChangelogs(Topology("p", (), (), None, (), (changelog,), ()), kafka)
 
 
 def look(same, kafka, after_s):

@@ -70,7 +70,7 @@ class Asking(InlineProcess):
         failed = self.again and self.tickets and self.tickets[-1].phase is TicketPhase.FAILED
         if not self.bounds and not failed:
             return
-        if not self.tickets or self.tickets[-1].ended:
+        if not self.tickets or self.tickets[-1].phase in (TicketPhase.DONE, TicketPhase.FAILED):
             if failed:
                 self.bounds.insert(0, self.asked)
             worker.requests.append(Request(self._ask, only_reads=False))

@@ -66,6 +66,10 @@ def done(store, backend, step):
         return type(error), str(error)
 
 
+def cached_bytes(store):
+    return sum(len(cell.young) + len(cell.old) for cell in store._all()) * store._entry_bytes()
+
+
 def same(one, other):
     return one == other or repr(one) == repr(other) or (one != one and other != other and math.isnan(one))
 
@@ -80,7 +84,7 @@ def test_inlined_code_does_what_the_calls_do(steps):
             assert getattr(inlined, told) == getattr(called, told), (step, told)
         assert inlined.writes() == called.writes(), step
         assert inlined.dirty_bytes() == called.dirty_bytes(), step
-        assert inlined.cached_bytes() == called.cached_bytes(), step
+        assert cached_bytes(inlined) == cached_bytes(called), step
 
 
 @pytest.mark.parametrize(

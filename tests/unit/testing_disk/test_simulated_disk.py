@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.processors.engine.state.database import DatabaseCorrupt
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.disk import Damage, SimulatedDisk
 from holdfast.processors.testing.process import InlineProcess
+from tests.simulation.disk import Damage, SimulatedDisk
 
 PATH = Path("/state/totals/0/orders-0")
 

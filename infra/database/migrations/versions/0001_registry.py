@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 MOMENT = sa.DateTime(timezone=True)
 
@@ -89,9 +87,3 @@ def _create_records() -> None:
         sa.Column("finished_at", MOMENT),
         sa.PrimaryKeyConstraint("snapshot_id", name="pk_snapshots"),
     )
-
-
-def downgrade() -> None:
-    """Drop the five tables."""
-    for table in ("snapshots", "actions", "deployments", "incident_notes", "incidents"):
-        op.drop_table(table)

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 MOMENT = sa.DateTime(timezone=True)
 
@@ -61,9 +59,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("apply_id", "number", name="pk_apply_stages"),
         sa.ForeignKeyConstraint(["apply_id"], ["applies.id"], name="fk_apply_stages_apply_id", ondelete="CASCADE"),
     )
-
-
-def downgrade() -> None:
-    """Drop them."""
-    for table in ("apply_stages", "applies", "plans"):
-        op.drop_table(table)

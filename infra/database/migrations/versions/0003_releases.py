@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
-branch_labels = None
-depends_on = None
 
 MOMENT = sa.DateTime(timezone=True)
 
@@ -27,8 +25,3 @@ def upgrade() -> None:
         sa.Column("worked_at", MOMENT),
         sa.PrimaryKeyConstraint("processor", "release_id", name="pk_releases"),
     )
-
-
-def downgrade() -> None:
-    """Drop it."""
-    op.drop_table("releases")

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 MOMENT = sa.DateTime(timezone=True)
 NOTHING = sa.text("''")
@@ -22,9 +20,3 @@ def upgrade() -> None:
     op.add_column("incidents", sa.Column("acknowledged_at", MOMENT))
     op.add_column("incidents", sa.Column("acknowledgement", sa.Text, nullable=False, server_default=NOTHING))
     op.add_column("incidents", sa.Column("retried_at", MOMENT))
-
-
-def downgrade() -> None:
-    """Drop them."""
-    for name in ("retried_at", "acknowledgement", "acknowledged_at", "acknowledged_by", "action", "remedy"):
-        op.drop_column("incidents", name)

@@ -14,17 +14,15 @@ from holdfast.orchestration.demo.home import MARKER, HomeNotFree, prepare_home
 
 
 def test_a_new_home_is_made_and_marked(tmp_path: Path) -> None:
-    prepared = prepare_home(Paths(tmp_path / "home"))
-    assert not prepared.removed
-    assert [path.name for path in prepared.folder.iterdir()] == [MARKER]
+    assert not prepare_home(Paths(tmp_path / "home"))
+    assert [path.name for path in (tmp_path / "home").iterdir()] == [MARKER]
 
 
 def test_a_former_demos_home_is_emptied(tmp_path: Path) -> None:
     paths = Paths(tmp_path / "home")
     prepare_home(paths)
     paths.state.mkdir()
-    prepared = prepare_home(paths)
-    assert prepared.removed
+    assert prepare_home(paths)
     assert [path.name for path in paths.home.iterdir()] == [MARKER]
 
 

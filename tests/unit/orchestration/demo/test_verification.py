@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from holdfast.orchestration.demo.sequences import SequenceCheck
-from holdfast.orchestration.demo.verification import Copies, ProcessorVerdict, Verdict
-from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.orchestration.demo.verification import ProcessorVerdict, copies_of
+from holdfast.processors.audits.comparison import Side
+from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 
-PRINT = Fingerprint().add(b"key", b"value")
+PRINT = fingerprint_of([(b"key", b"value")])
 GOOD = ProcessorVerdict(
     processor="fleet",
     keys=1,
     differing=0,
     examples=(),
-    copies=Copies(PRINT, PRINT, PRINT),
+    copies=dict.fromkeys(Side, PRINT),
     outputs=SequenceCheck(4, 1, 0, 0, 0, 0),
     dead_letters=2,
     dead_letters_expected=2,
 )
 
 
+def moment(partition: int, **wholes: Fingerprint) -> SimpleNamespace:
+    return SimpleNamespace(partition=partition, wholes={Side(name): whole for name, whole in wholes.items()})
+
+
+def test_copies_are_summed_over_partitions_and_the_checkpoints_comparison_counts_before_the_tables() -> None:
+    other = fingerprint_of([(b"another", b"value")])
+    now = (moment(0, store=PRINT, changelog=PRINT), moment(1, store=other, changelog=other, warehouse=other))
+    at_the_table = moment(0, store=other, changelog=other, warehouse=PRINT)
+    both = PRINT + other
+    assert copies_of(SimpleNamespace(moments=(*now, at_the_table))) == dict.fromkeys(Side, both)
+
+
 def test_agreement_is_no_mismatch_and_says_nothing() -> None:
-    verdict = Verdict((GOOD, GOOD))
-    assert (verdict.mismatches, verdict.sentences, verdict.keys, verdict.outputs) == (0, [], 2, 8)
+    assert (GOOD.mismatches, GOOD.sentences()) == (0, [])
 
 
 def test_each_kind_of_mismatch_counts_and_is_told() -> None:
     bad = [
         replace(GOOD, differing=2, examples=("N1", "N2")),
-        replace(GOOD, copies=Copies(PRINT, Fingerprint(), PRINT)),
+        replace(GOOD, copies={**GOOD.copies, Side.CHANGELOG: Fingerprint()}),
         replace(GOOD, outputs=SequenceCheck(4, 1, 0, 1, 0, 0)),
         replace(GOOD, dead_letters=1),
     ]
-    verdict = Verdict(tuple(bad))
     assert [one.mismatches for one in bad] == [2, 1, 1, 1]
-    assert verdict.mismatches == 5
-    assert len(verdict.sentences) == 4
-    assert "2 keys differ from Spark's result, such as N1, N2" in verdict.sentences[0]
+    assert [len(one.sentences()) for one in bad] == [1, 1, 1, 1]
+    assert "2 keys differ from Spark's result, such as N1, N2" in bad[0].sentences()[0]

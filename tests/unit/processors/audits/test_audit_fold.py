@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.infra.kafka.records import Record
-from holdfast.processors.audits.stores import fold_changelog
 from holdfast.processors.engine.changelog.format import META_KEY
+from tests.folding import fold_changelog
 
 
 def record(key: bytes | None, value: bytes | None, offset: int = 0) -> Record:

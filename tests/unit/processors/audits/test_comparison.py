@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.processors.audits import comparison
 from holdfast.processors.audits.comparison import SHOWN, Entry, Moment, Odd, Place, Side, classify, compare_copies
-from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, buckets_of, in_buckets
+from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, in_buckets
+from tests.bucketing import buckets_of
 
 AT = Place("topic-id", 100)
 S, C, W = Side.STORE, Side.CHANGELOG, Side.WAREHOUSE

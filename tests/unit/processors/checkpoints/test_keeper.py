@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.processors.engine.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper, CheckpointOptions
+from holdfast.infra.settings import CheckpointSettings
+from holdfast.processors.engine.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.disk import SimulatedDisk
-from holdfast.processors.testing.objects import SimulatedObjects
 from holdfast.processors.testing.process import InlineProcess
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.objects import SimulatedObjects
 
 
 @dataclass
@@ -57,7 +58,9 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     process, store = InlineProcess(clock), SimulatedObjects(clock)
     files = disk.attach(process)
     folder = StateFolder(tmp_path, "group", "0")
-    keeper = CheckpointKeeper(store.attach(process), files, folder, clock, CheckpointOptions(60.0, 5.0), "code")
+    keeper = CheckpointKeeper(
+        store.attach(process), files, folder, clock, CheckpointSettings(every_s=60.0, stop_wait_s=5.0), "code"
+    )
     task = Task("in-0", "in", 0, ("in",))
     task.open(TaskStore(files, folder.task(task.name)), ("counts",))
     task.move(TaskPhase.RUNNING)
@@ -179,6 +182,6 @@ def test_what_a_former_life_left_is_cleared_away(kept, tmp_path):
     process: Any = InlineProcess(kept.clock)
     folder = kept.keeper._folder
     CheckpointKeeper(
-        kept.store.attach(process), kept.disk.attach(process), folder, kept.clock, CheckpointOptions(), "code"
+        kept.store.attach(process), kept.disk.attach(process), folder, kept.clock, CheckpointSettings(), "code"
     )
     assert scratch(kept) == []

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans.apply import (
+    Applied,
+    Applier,
     ApplyInProgress,
     ApplyLost,
     Done,
+    Executor,
     Holder,
     NotConfirmed,
     PlanRefused,
     PlanStale,
-    abandon,
-    apply,
+    Tell,
     check_shown,
-    resume,
 )
 from holdfast.processors.lifecycle.plans.plan import Plan, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import Stage
-from holdfast.processors.lifecycle.ports import SILENT_S, Journal
+from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
@@ -60,18 +62,31 @@ class Doing:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(tmp_path: Path) -> Iterator[ApplyJournal]:
     registry = Registry(f"sqlite:///{tmp_path}/registry.db")
     registry.migrate()
     yield registry.journal
     registry.close()
 
 
+def apply(  # tidy: allow-wide because each is a part of the applier
+    plan: Plan,
+    execute: Executor,
+    journal: ApplyJournal,
+    *,
+    who: str,
+    holder: Holder,
+    tell: Tell = lambda text: None,
+    clock: Callable[[], datetime] = lambda: NOW,
+) -> Applied:
+    return Applier(execute, journal, who, holder, tell, clock).apply(plan)
+
+
 def clearing() -> Plan:
     return decide(Clear("orders"), stopped(TOPOLOGY), TOPOLOGY)
 
 
-def test_stages_are_done_in_order_and_recorded(journal: Journal) -> None:
+def test_stages_are_done_in_order_and_recorded(journal: ApplyJournal) -> None:
     doing = Doing()
     done = apply(clearing(), doing, journal, who="ada", holder=ME, clock=lambda: NOW)
     assert doing.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
@@ -84,7 +99,7 @@ def test_stages_are_done_in_order_and_recorded(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("dies_in", [1, 2, 3, 4])
-def test_a_killed_apply_goes_on_with_its_own_plan_from_the_stage_it_was_at(journal: Journal, dies_in: int) -> None:
+def test_a_killed_apply_goes_on_with_its_own_plan_from_the_stage_it_was_at(journal: ApplyJournal, dies_in: int) -> None:
     first = Doing(dies_in=dies_in)
     with pytest.raises(Killed):
         apply(clearing(), first, journal, who="ada", holder=ME, clock=lambda: NOW)
@@ -100,7 +115,7 @@ def test_a_killed_apply_goes_on_with_its_own_plan_from_the_stage_it_was_at(journ
     assert (record.outcome, record.who) == ("done", "ada")
 
 
-def test_a_live_run_keeps_others_out(journal: Journal) -> None:
+def test_a_live_run_keeps_others_out(journal: ApplyJournal) -> None:
     with pytest.raises(Killed):
         apply(clearing(), Doing(dies_in=2), journal, who="ada", holder=ME, clock=lambda: NOW)
     with pytest.raises(ApplyInProgress, match="is being carried out by me, with 1 of 4 stages done") as seen:
@@ -108,7 +123,7 @@ def test_a_live_run_keeps_others_out(journal: Journal) -> None:
     assert (seen.value.fields["done"], seen.value.fields["stages"]) == (1, 4)
 
 
-def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(journal: Journal) -> None:
+def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(journal: ApplyJournal) -> None:
     late = NOW + timedelta(seconds=SILENT_S + 1)
     other = Doing()
 
@@ -125,7 +140,7 @@ def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(
     assert other.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
 
 
-def test_another_verb_waits_for_the_one_that_was_broken_off(journal: Journal) -> None:
+def test_another_verb_waits_for_the_one_that_was_broken_off(journal: ApplyJournal) -> None:
     with pytest.raises(HoldfastError, match="the disk is full"):
         apply(clearing(), Doing(fails_in=3), journal, who="ada", holder=ME, clock=lambda: NOW)
     restoring = decide(Restore("orders"), stopped(TOPOLOGY), TOPOLOGY)
@@ -137,22 +152,23 @@ def test_another_verb_waits_for_the_one_that_was_broken_off(journal: Journal) ->
     assert f"holdfast apply resume {record.id}" in seen.value.action
     assert record.holder is None
     rest = Doing()
-    resume(record, rest, journal, holder=OTHER, clock=lambda: NOW)
+    Applier(rest, journal, "bob", OTHER, clock=lambda: NOW).resume(record)
     assert rest.done == ["RunProcessor", "ClearKeys", "StopProcessor"]
     assert apply(restoring, Doing(), journal, who="bob", holder=OTHER, clock=lambda: NOW).id is not None
 
 
-def test_an_apply_that_is_given_up_is_out_of_the_way(journal: Journal) -> None:
+def test_an_apply_that_is_given_up_is_out_of_the_way(journal: ApplyJournal) -> None:
     with pytest.raises(HoldfastError):
         apply(clearing(), Doing(fails_in=1), journal, who="ada", holder=ME, clock=lambda: NOW)
     (record,) = journal.applies(open_only=True)
-    assert abandon(record, journal, holder=OTHER, now=NOW, reason="bob: not needed")
-    assert not abandon(record, journal, holder=OTHER, now=NOW, reason="again")
+    applier = Applier(Doing(), journal, "bob", OTHER, clock=lambda: NOW)
+    assert applier.abandon(record, "not needed")
+    assert not applier.abandon(record, "again")
     (ended,) = journal.applies()
     assert (ended.outcome, ended.reason) == ("abandoned", "bob: not needed")
 
 
-def test_a_verb_that_plans_anew_replaces_what_was_broken_off(journal: Journal) -> None:
+def test_a_verb_that_plans_anew_replaces_what_was_broken_off(journal: ApplyJournal) -> None:
     stopping = decide(Stop("orders"), world_of(TOPOLOGY), TOPOLOGY)
     with pytest.raises(HoldfastError):
         apply(stopping, Doing(fails_in=1), journal, who="ada", holder=ME, clock=lambda: NOW)
@@ -160,7 +176,7 @@ def test_a_verb_that_plans_anew_replaces_what_was_broken_off(journal: Journal) -
     assert [record.outcome for record in journal.applies()] == ["done", "superseded"]
 
 
-def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(journal: Journal) -> None:
+def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(journal: ApplyJournal) -> None:
     with pytest.raises(Killed):
         apply(
             decide(STOP, world_of(TOPOLOGY), TOPOLOGY),
@@ -178,13 +194,13 @@ def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(
     assert (record.outcome, record.reason) == ("done", "The processor is already stopped.")
 
 
-def test_nothing_to_do_leaves_no_record(journal: Journal) -> None:
+def test_nothing_to_do_leaves_no_record(journal: ApplyJournal) -> None:
     plan = decide(Stop("orders"), stopped(TOPOLOGY), TOPOLOGY)
     assert apply(plan, Doing(), journal, who="ada", holder=ME).id is None
     assert journal.applies() == ()
 
 
-def test_a_plan_that_no_longer_fits_is_refused_and_says_what_changed(journal: Journal) -> None:
+def test_a_plan_that_no_longer_fits_is_refused_and_says_what_changed(journal: ApplyJournal) -> None:
     request = Clear("orders", ("totals",), Keys(("a",)))
     shown = decide(request, world_of(TOPOLOGY), TOPOLOGY)
     journal.remember_plan(shown.hash, "orders", "clear", encode(shown), NOW)
@@ -195,7 +211,7 @@ def test_a_plan_that_no_longer_fits_is_refused_and_says_what_changed(journal: Jo
         check_shown(now, "0000", journal, sure=True)
 
 
-def test_what_deletes_has_to_be_confirmed(journal: Journal) -> None:
+def test_what_deletes_has_to_be_confirmed(journal: ApplyJournal) -> None:
     plan = decide(Clear("orders", (), Prefix("a")), world_of(TOPOLOGY), TOPOLOGY)
     with pytest.raises(NotConfirmed, match="was not confirmed") as seen:
         check_shown(plan, plan.hash, journal, sure=False)
@@ -203,7 +219,7 @@ def test_what_deletes_has_to_be_confirmed(journal: Journal) -> None:
     check_shown(plan, plan.hash, journal, sure=True)
 
 
-def test_a_refused_plan_is_not_carried_out(journal: Journal) -> None:
+def test_a_refused_plan_is_not_carried_out(journal: ApplyJournal) -> None:
     plan = decide(Clear("orders"), world_of(TOPOLOGY), TOPOLOGY)
     with pytest.raises(PlanRefused, match="1 live member") as seen:
         check_shown(plan, plan.hash, journal, sure=True)
@@ -211,7 +227,7 @@ def test_a_refused_plan_is_not_carried_out(journal: Journal) -> None:
     assert seen.value.fields["members"] == 1
 
 
-def test_a_long_stage_that_tells_nothing_keeps_its_hold(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stage_that_tells_nothing_keeps_its_hold(journal: ApplyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(applying, "BEAT_S", 0.01)
     moments = iter(NOW + timedelta(seconds=second) for second in range(1_000_000))
 

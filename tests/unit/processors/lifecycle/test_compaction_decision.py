@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.infra.kafka.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.records import Partition, TopicSpec
-from holdfast.processors.engine.topology import CHANGELOG_CONFIG
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.lifecycle.health.compaction import (
     PATIENCE_S,
     CompactionFacts,

@@ -22,8 +22,8 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     admits_incident,
     diagnose,
     flaps,
+    worst,
 )
-from holdfast.processors.lifecycle.recovery.recovery import worst
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LIMITS = Limits(stuck_after_s=30, start_s=60, stop_s=60, deploy_s=600)

@@ -16,8 +16,8 @@ from holdfast.processors.lifecycle.plans.facts import Counted, read_facts
 from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.disk import SimulatedDisk
 from holdfast.processors.testing.process import InlineProcess
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.lifecycle_machine import PeekHolding
 from tests.unit.processors.lifecycle.worlds import orders_topology
 

@@ -10,22 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.processors.lifecycle.orphans.archive import Archived, Deletion, Manifest
-from holdfast.processors.lifecycle.orphans.owned import Kind, Orphan
-from holdfast.processors.lifecycle.orphans.plan import (
-    Archive,
-    Blocked,
-    Delete,
-    Finish,
-    Gone,
-    OrphanUnknown,
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.orphan_facts import (
+    Archived,
+    Deletion,
+    Kind,
+    Look,
+    Manifest,
+    Orphan,
+    OrphanFacts,
     Subject,
-    Wait,
-    decide,
-    explain,
-    is_within,
-    make_plan,
 )
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import Clean, PutBack
+from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
+from holdfast.processors.lifecycle.verbs import clean, put_back
+from holdfast.processors.lifecycle.verbs.clean import next_step, state_of
 
 NOW = datetime(2026, 11, 22, 6, 0, tzinfo=UTC)
 GRACE = timedelta(days=7)
@@ -47,7 +48,7 @@ def subject(
     facts: dict[str, Any] | None = FACTS, archived: Archived | None = None, blocked: str = "", **named: Any
 ) -> Subject:
     orphan = Orphan(**{"kind": "topic", "name": "old", "processor": "gone", "why": "-", **named})
-    return Subject(orphan, facts, blocked, "", archived)
+    return Subject(orphan, Look(facts, blocked), archived)
 
 
 BEGUN = Deletion(begun_at=YESTERDAY, who="me")
@@ -57,34 +58,39 @@ ENDED = Deletion(begun_at=YESTERDAY, who="me", ended_at=YESTERDAY)
 @pytest.mark.parametrize(
     ("given_", "expected"),
     [
-        (subject(), Archive),
-        (subject(archived=copied()), Delete),
-        (subject(archived=copied(YESTERDAY)), Wait),
-        (subject(archived=copied(NOW + GRACE)), Wait),  # a clock that went back
-        (subject(archived=copied(NOW - GRACE)), Delete),
-        (subject(OTHER, copied()), Archive),
-        (subject(OTHER, copied(YESTERDAY)), Archive),
-        (subject(None), Gone),
-        (subject(None, copied()), Gone),
-        (subject(archived=copied(), blocked="it has 1 member."), Blocked),
-        (subject(blocked="it has 1 member."), Blocked),
-        (subject(archived=copied(deletion=BEGUN)), Delete),
-        (subject(None, copied(deletion=BEGUN)), Finish),
-        (subject(OTHER, copied(deletion=BEGUN)), Finish),
-        (subject(archived=copied(deletion=BEGUN), blocked="a process has it."), Blocked),
-        (subject(archived=copied(deletion=ENDED)), Archive),  # it came back, however alike it is
+        (subject(), "archive"),
+        (subject(archived=copied()), "delete"),
+        (subject(archived=copied(YESTERDAY)), "wait"),
+        (subject(archived=copied(NOW + GRACE)), "wait"),  # a clock that went back
+        (subject(archived=copied(NOW - GRACE)), "delete"),
+        (subject(OTHER, copied()), "archive again"),
+        (subject(OTHER, copied(YESTERDAY)), "archive again"),
+        (subject(None), "gone"),
+        (subject(None, copied()), "gone"),
+        (subject(archived=copied(), blocked="it has 1 member."), "blocked"),
+        (subject(blocked="it has 1 member."), "blocked"),
+        (subject(archived=copied(deletion=BEGUN)), "delete"),
+        (subject(None, copied(deletion=BEGUN)), "finish"),
+        (subject(OTHER, copied(deletion=BEGUN)), "finish"),
+        (subject(archived=copied(deletion=BEGUN), blocked="a process has it."), "blocked"),
+        (subject(archived=copied(deletion=ENDED)), "archive again"),  # it came back, however alike it is
     ],
 )
-def test_each_case_has_its_decision(given_: Subject, expected: type[object]) -> None:
-    assert isinstance(decide(given_, NOW, GRACE), expected)
+def test_each_case_has_its_next_step(given_: Subject, expected: str) -> None:
+    assert next_step(given_, facts_of(given_)) == expected
+
+
+def facts_of(*subjects: Subject, grace: timedelta = GRACE) -> OrphanFacts:
+    return OrphanFacts(NOW, grace, subjects)
 
 
 def test_what_changed_is_archived_again_and_what_waits_says_until_when() -> None:
-    again = decide(subject(OTHER, copied()), NOW, GRACE)
-    assert isinstance(again, Archive)
-    assert (again.again, again.facts) == (True, OTHER)
+    (again,) = plan_of(subject(OTHER, copied())).stages
+    assert isinstance(again, ArchiveOrphan)
+    assert again.facts == OTHER
     assert "its grace period starts again" in again.says
-    assert decide(subject(archived=copied(YESTERDAY)), NOW, GRACE) == Wait(YESTERDAY + GRACE)
+    waits = subject(archived=copied(YESTERDAY))
+    assert state_of(waits, facts_of(waits)).endswith("can be deleted from 2026-11-28 06:00 UTC")
 
 
 facts = st.sampled_from([None, FACTS, OTHER])
@@ -96,25 +102,29 @@ subjects = st.builds(subject, facts, copies, st.sampled_from(["", "it is in use.
 @given(subjects, st.floats(min_value=0, max_value=20))
 def test_deleted_is_only_what_is_archived_unchanged_free_and_old_enough(given_: Subject, days: float) -> None:
     grace = timedelta(days=days)
-    if isinstance(decide(given_, NOW, grace), Delete):
+    if next_step(given_, facts_of(given_, grace=grace)) == "delete":
         copy = given_.archived
         assert copy is not None
-        assert not given_.blocked
-        assert given_.facts is not None
-        assert given_.facts == copy.manifest.facts
+        assert not given_.look.blocked
+        assert given_.look.facts is not None
+        assert given_.look.facts == copy.manifest.facts
         assert copy.manifest.archived_at + grace <= NOW
         assert not copy.original_deleted
 
 
 @given(subjects)
 def test_a_deletion_is_finished_only_where_one_was_begun_and_not_ended(given_: Subject) -> None:
-    if isinstance(decide(given_, NOW, GRACE), Finish):
+    if next_step(given_, facts_of(given_)) == "finish":
         assert given_.archived is not None
         assert given_.archived.half_deleted
 
 
-def plan_of(*subjects: Subject, broken_off: tuple[Archived, ...] = (), only: tuple[str, ...] = ()) -> Any:
-    return make_plan(subjects, broken_off, NOW, GRACE, only)
+def plan_of(*subjects: Subject, only: tuple[str, ...] = ()) -> Plan:
+    return clean.plan(Clean(only), facts_of(*subjects))
+
+
+def names(plan: Plan) -> list[str]:
+    return [stage.name for stage in plan.stages if isinstance(stage, ArchiveOrphan | DeleteOrphan)]
 
 
 def test_a_plan_deletes_before_it_archives_and_groups_before_their_topics() -> None:
@@ -124,41 +134,70 @@ def test_a_plan_deletes_before_it_archives_and_groups_before_their_topics() -> N
         subject(archived=copied(kind="group"), kind="group", name="group-1"),
         subject(archived=copied(YESTERDAY), name="later"),
         subject(name="busy", blocked="it is in use."),
-        broken_off=(copied(deletion=BEGUN),),
+        subject(None, copied(deletion=BEGUN)),
     )
-    assert [(type(step), step.name) for step in plan.steps] == [
-        (Finish, "old"),
-        (Delete, "group-1"),
-        (Delete, "topic-1"),
-        (Archive, "new"),
+    assert [stage.says.partition(",")[0] for stage in plan.stages] == [
+        "finish the deletion of topic old",
+        "delete group group-1",
+        "delete topic topic-1",
+        "archive topic new: copy it into the archive",
     ]
     assert plan.destructive
-    assert len(plan.waiting) == len(plan.blocked) == 1
     text = explain(plan)
-    for said in ("later is archived, and can be deleted from 2026-11-28", "busy is not touched: it is in use."):
+    for said in (
+        "clean this installation: archive 1 orphan and delete 3 orphans. This deletes data permanently.",
+        "topic later: -; archived 2026-11-21 06:00 UTC, can be deleted from 2026-11-28",
+        "topic busy: -; not touched: it is in use.",
+        "group group-1; its archived copy stays",
+    ):
         assert said in text
+
+
+def test_a_plan_without_work_says_what_waits() -> None:
+    plan = plan_of(subject(archived=copied(YESTERDAY)))
+    assert plan.verdict == NothingToDo("No orphan is due.")
+    assert "can be deleted from" in explain(plan)
 
 
 def test_the_hash_is_of_the_steps_and_their_facts() -> None:
     plan = plan_of(subject(archived=copied()))
     assert plan.hash == plan_of(subject(archived=copied(), size_bytes=7), subject(None, name="gone")).hash
+    assert plan.hash == plans.decode(plans.encode(plan)).hash
     assert plan.hash != plan_of(subject(OTHER, copied(facts=OTHER))).hash
     assert plan.hash != plan_of(subject()).hash
 
 
+def test_a_stale_plan_names_what_changed() -> None:
+    shown = plans.decode(plans.encode(plan_of(subject(archived=copied()))))
+    changes = plans.what_changed(shown, plan_of(subject(OTHER, copied())))
+    assert "orphan topic old next_step was delete, now archive again" in changes
+    assert "orphan topic old ends 0 was 5, now 6" in changes
+
+
 def test_single_ones_can_be_named_by_kind_name_or_both() -> None:
     everything = (subject(), subject(name="other"), subject(name="a-group", kind="group"))
-    assert [step.name for step in plan_of(*everything, only=("topic/other",)).steps] == ["other"]
-    assert [step.name for step in plan_of(*everything, only=("group", "old")).steps] == ["a-group", "old"]
-    with pytest.raises(OrphanUnknown, match="no-such names no orphan"):
-        plan_of(*everything, only=("no-such",))
+    assert names(plan_of(*everything, only=("topic/other",))) == ["other"]
+    assert names(plan_of(*everything, only=("group", "old"))) == ["a-group", "old"]
+    refused = plan_of(*everything, only=("no-such",)).verdict
+    assert isinstance(refused, Refused)
+    assert "no-such names no orphan" in refused.sentence
 
 
-def test_what_is_left_of_a_confirmed_plan_is_within_it_and_nothing_more() -> None:
-    confirmed = plan_of(subject(archived=copied()), subject(name="new")).steps
-    delete, archive = confirmed
-    finish = plan_of(subject(None, copied(deletion=BEGUN))).steps[0]
-    assert all(is_within(step, confirmed) for step in (delete, archive, finish))
-    assert not is_within(archive, [delete])
-    assert not is_within(plan_of(subject(OTHER, name="new")).steps[0], confirmed)
-    assert not is_within(plan_of(subject(archived=copied(), name="new")).steps[0], confirmed), "only to be archived"
+def test_an_archive_among_the_orphans_is_refused() -> None:
+    facts = OrphanFacts(NOW, GRACE, (subject(),), inside=Path("/data/state"))
+    refused = clean.plan(Clean(), facts).verdict
+    assert isinstance(refused, Refused)
+    assert "/data/state, which is searched for orphans" in refused.sentence
+
+
+def test_a_topic_is_put_back_from_a_copy_and_where_none_is() -> None:
+    copy = copied()
+    copy.manifest.about.update(partitions=2, records={"0": 3, "1": 4})
+    plan = put_back.plan(PutBack("old"), copy, exists=False)
+    assert [stage.says for stage in plan.stages] == ["create old with 2 partitions, and write 7 records"]
+    assert not plan.destructive
+    for refused in (
+        put_back.plan(PutBack("old"), copy, exists=True),
+        put_back.plan(PutBack("old"), None, exists=False),
+    ):
+        assert isinstance(refused.verdict, Refused)

@@ -20,21 +20,9 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Compact
 from holdfast.processors.lifecycle.plans.stages import StopProcessor
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, no_room
-from holdfast.processors.lifecycle.recovery.recovery import (
-    Dead,
-    Diagnosis,
-    Healthy,
-    IncidentUnknown,
-    Limits,
-    RecoveryPolicy,
-    Starting,
-    Stuck,
-    notice,
-    observe,
-    recover,
-    waits_for,
-    worst,
-)
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Diagnosis, Healthy, Limits, Starting, Stuck, worst
+from holdfast.processors.lifecycle.recovery.incidents import notice, observe, waits_for
+from holdfast.processors.lifecycle.recovery.recovery import IncidentUnknown, RecoveryPolicy, recover
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ def test_a_worker_that_answers_tells_its_version() -> None:
     (adopted,) = rediscover([found("--slot", "0", "--release", "/r/v1-abc", version="v2")], {"fleet": "v3"})
     assert (adopted.code_version, adopted.slots, adopted.desired) == ("v2", ("0",), "deployed")
     assert (adopted.release, adopted.target, adopted.told) == (Path("/r/v1-abc"), "orders.flow:application", True)
-    assert "fleet was adopted from its programs as version v2 (it tells so itself), slot 0" in adopted.sentence
+    assert "fleet was adopted from its programs as version v2 (from its own answer), slot 0" in adopted.sentence
 
 
 def test_what_no_worker_tells_is_told_by_its_release_and_then_by_its_definition() -> None:

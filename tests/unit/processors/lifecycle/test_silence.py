@@ -15,7 +15,7 @@ from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import deploy
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits, Starting, Stuck
-from holdfast.processors.lifecycle.recovery.recovery import observe
+from holdfast.processors.lifecycle.recovery.incidents import observe
 
 pytestmark = pytest.mark.slow
 

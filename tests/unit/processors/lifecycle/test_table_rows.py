@@ -13,7 +13,7 @@ from holdfast.processors.engine.changelog.format import UNFINISHED, ChangelogMet
 from holdfast.processors.engine.state.coherence import check_inputs
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
-from holdfast.processors.lifecycle.plans.warehouse_facts import NoTables, Rows
+from holdfast.processors.lifecycle.plans.warehouse_facts import Rows
 from holdfast.processors.lifecycle.rebuild import table_rows
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     Loader,
@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
 ROWS = {key_prefix(b"a") + b"n": encode_value(1, 0), key_prefix(b"b") + b"n": encode_value(2, 0)}
 
 
-class Rewritten(NoTables):
+class Rewritten:
     """A table with these rows."""
 
     def __init__(self, rows: dict[bytes, bytes]) -> None:

@@ -115,7 +115,7 @@ def test_a_changelog_that_is_gone_is_told_and_its_return_too() -> None:
     watch = Watch()
     watch.at(look())
     said = watch.failing(look(1030.0, topics=topics(log=None)))
-    assert "is not there" in said["config_matches_spec"]
+    assert "is missing" in said["config_matches_spec"]
     assert "holdfast apply backfill fleet --store counts --from local" in said["config_matches_spec"]
     assert watch.failing(look(1060.0)) == {}
     assert [each.check for each in watch.news] == ["config_matches_spec"]
@@ -225,7 +225,7 @@ def test_partitions_that_were_added_part_keys_from_their_state() -> None:
 def test_a_source_that_is_not_there_is_told_once() -> None:
     said = Watch().failing(look(topics=topics(source=None)))
     assert set(said) == {"offsets_within_log"}
-    assert "is not there" in said["offsets_within_log"]
+    assert "is missing" in said["offsets_within_log"]
 
 
 def test_nothing_is_said_of_topics_that_a_verb_works_on() -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from holdfast.processors.engine.serving.checkpoint import superseded
+from holdfast.processors.engine.serving.local_checkpoints import superseded
 
 
 def test_each_task_keeps_its_newest_whoever_writes_beside_it(tmp_path: Path) -> None:

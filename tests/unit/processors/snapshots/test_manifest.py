@@ -50,6 +50,25 @@ def test_a_manifest_comes_back_as_it_was_written():
     assert (MANIFEST.rows, MANIFEST.records, MANIFEST.quarantined, MANIFEST.ends) == (4, 8, 2, {0: 9, 1: 9})
 
 
+#: ``MANIFEST`` as the first version of the code wrote it.
+WRITTEN_BEFORE = (
+    '{"version":1,"snapshot_id":"1234","processor":"p","store":"s","table":"holdfast.p.s","source":"incremental",'
+    '"base":null,"why":"Because it\'s so.","taken_at":1763000000.25,"code_version":"abc","state_format":"1.1.1",'
+    '"schema_version":1,"topic":"p-s-changelog","generation":2,"covers_from":1762999000.5,"partitions":['
+    '{"partition":0,"log_start":3,"start":5,"end":9,"records":4,"tombstones":1,"live_keys":2,"quarantined":1,'
+    '"topic_id":"an-id","fingerprint":"2-dc3e354ffad18fa7-dec1396ffd2e6fa7","inputs":{"flights":17},'
+    '"sources":{"flights":"another-id"}},'
+    '{"partition":1,"log_start":3,"start":5,"end":9,"records":4,"tombstones":1,"live_keys":2,"quarantined":1,'
+    '"topic_id":"an-id","fingerprint":"2-dc3e354ffad18fa7-dec1396ffd2e6fa7","inputs":{"flights":17},'
+    '"sources":{"flights":"another-id"}}]}'
+)
+
+
+def test_an_older_manifest_is_read_and_the_same_fields_are_written():
+    assert SnapshotManifest.decode(WRITTEN_BEFORE) == MANIFEST
+    assert json.loads(MANIFEST.encode()) == json.loads(WRITTEN_BEFORE)
+
+
 def test_a_later_version_is_refused_by_name():
     later = json.loads(MANIFEST.encode()) | {"version": 2}
     with pytest.raises(FormatUnknown, match="has version 2, expected 1"):

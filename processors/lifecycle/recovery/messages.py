@@ -10,11 +10,12 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
+
+import msgspec
 
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import Answer
@@ -48,16 +49,23 @@ class Notification:
     run: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outbox:
-    """Ids of the sent messages, and the time of the next try."""
+class Outbox(msgspec.Struct, frozen=True):
+    """Ids of the sent messages, and the time of the next try.
+
+    ``failures`` counts failed tries since the last accepted message; ``refusals`` counts refusals by message id.
+    """
 
     told: frozenset[str] = frozenset()
-    #: Failed tries since the last accepted message.
     failures: int = 0
     not_before: datetime | None = None
-    #: Number of refusals by message id.
-    refusals: dict[str, int] = field(default_factory=dict)
+    refusals: dict[str, int] = {}
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """What the sensor remembers: the outbox, and the log position of the last failed run that was handled."""
+
+    outbox: Outbox
+    failures_after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,55 +169,35 @@ def _after(outbox: Outbox, message: Notification, answer: Answer, now: datetime)
     if answer.refused:
         count = outbox.refusals.get(message.id, 0) + 1
         if count >= REFUSALS_MAX:
-            return replace(outbox, told=outbox.told | {message.id}, refusals=refusals)
-        return replace(outbox, refusals={**refusals, message.id: count})
+            return msgspec.structs.replace(outbox, told=outbox.told | {message.id}, refusals=refusals)
+        return msgspec.structs.replace(outbox, refusals={**refusals, message.id: count})
     pause_s = max(answer.pause_s, min(PAUSE_S_MAX, PAUSE_S * 2 ** min(outbox.failures, 10)))
-    return replace(outbox, failures=outbox.failures + 1, not_before=now + timedelta(seconds=pause_s))
+    return msgspec.structs.replace(outbox, failures=outbox.failures + 1, not_before=now + timedelta(seconds=pause_s))
 
 
 def forget(outbox: Outbox, known: Iterable[str]) -> Outbox:
     """Drop the ids of messages that cannot occur again."""
     ids = frozenset(known)
     refusals = {name: count for name, count in outbox.refusals.items() if name in ids}
-    return replace(outbox, told=outbox.told & ids, refusals=refusals)
+    return msgspec.structs.replace(outbox, told=outbox.told & ids, refusals=refusals)
 
 
-def as_data(outbox: Outbox) -> dict[str, Any]:
-    """As JSON-ready data."""
-    not_before = None if outbox.not_before is None else outbox.not_before.isoformat()
-    return {
-        "told": sorted(outbox.told),
-        "failures": outbox.failures,
-        "not_before": not_before,
-        "refusals": outbox.refusals,
-    }
+def encoded(cursor: Cursor) -> str:
+    """A cursor as JSON."""
+    return msgspec.json.encode(cursor, order="deterministic").decode()
 
 
-def from_data(data: dict[str, Any]) -> Outbox:
-    """An outbox from JSON-ready data; inverse of ``as_data``."""
-    not_before = data["not_before"]
-    return Outbox(
-        told=frozenset(data["told"]),
-        failures=int(data["failures"]),
-        not_before=None if not_before is None else datetime.fromisoformat(not_before),
-        refusals=dict(data["refusals"]),
-    )
+def decoded(text: str | None) -> Cursor | None:
+    """A cursor from its JSON; None when it can't be read, as at the first tick."""
+    try:
+        return msgspec.json.decode(text or "", type=Cursor)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
 
 
 def generic(message: Notification, link: str | None) -> dict[str, Any]:
     """A message as a document for programs."""
-    return {
-        "id": message.id,
-        "event": message.event,
-        "processor": message.processor,
-        "title": message.title,
-        "text": message.text,
-        "action": message.action,
-        "at": message.at.isoformat(),
-        "incident": message.incident,
-        "run": message.run,
-        "link": link,
-    }
+    return {**asdict(message), "at": message.at.isoformat(), "link": link}
 
 
 def slack(message: Notification, link: str | None) -> dict[str, Any]:
@@ -228,11 +216,6 @@ def slack(message: Notification, link: str | None) -> dict[str, Any]:
             },
         ],
     }
-
-
-def encoded(outbox: Outbox, **beside: Any) -> str:
-    """An outbox, and what its keeper has to remember beside it, as text."""
-    return json.dumps({**beside, "outbox": as_data(outbox)})
 
 
 def _cut(text: str) -> str:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed
-from holdfast.processors.engine.checkpoints.ports import Job, Objects, Storage, Work
+from holdfast.processors.engine.checkpoints.ports import Job, Objects, Steps, Storage, Work
 from holdfast.processors.engine.checkpoints.threads import step
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import Process
@@ -108,10 +108,10 @@ class SteppedWork(Work):
         self._process = process
         self._clock = clock
         self._step_s = step_s
-        self._jobs: list[tuple[Iterator[None], Job]] = []
+        self._jobs: list[tuple[Steps, Job]] = []
         self._due: dict[int, float] = {}
 
-    def start(self, work: Callable[[Job], Iterator[None]]) -> Job:
+    def start(self, work: Callable[[Job], Steps]) -> Job:
         job = Job()
         self._jobs.append((work(job), job))
         self._due[id(job)] = self._clock.monotonic()

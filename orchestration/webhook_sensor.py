@@ -1,6 +1,6 @@
 """The sensor ``notifications``: posts incidents and failed runs to the webhook of the settings.
 
-``processors.lifecycle.recovery.notifications`` writes the messages and decides when to send them; ``infra.webhook``
+``processors.lifecycle.recovery.messages`` writes the messages and decides when to send them; ``infra.webhook``
 posts them.
 
 Invariants:
@@ -9,9 +9,6 @@ Invariants:
     - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -22,22 +19,14 @@ from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
 from holdfast.orchestration.resources import LifecycleResource
-from holdfast.processors.lifecycle.recovery import notifications as messages
-from holdfast.processors.lifecycle.recovery.notifications import Notification, Outbox
+from holdfast.processors.lifecycle.recovery import messages
+from holdfast.processors.lifecycle.recovery.messages import Cursor, Notification, Outbox
 
 NOTIFY_EVERY_S = 15
 #: Number of the newest incidents that a tick reads.
 INCIDENTS_MAX = 200
 #: Number of failed runs that one tick reads.
 RUNS_MAX = 50
-
-
-@dataclass(frozen=True, slots=True)
-class _FailedRun:
-    """One failure in Dagster's log; ``message`` is None for a recovery run, whose incident has its own message."""
-
-    position: int
-    message: Notification | None
 
 
 def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
@@ -53,41 +42,31 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         settings = load_settings()
         if settings.webhook.url is None:
             return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")
-        outbox, position, first = _remembered(context.cursor)
-        if first:
-            position = _newest_failure(context.instance)
+        known = messages.decoded(context.cursor)
+        outbox = Outbox() if known is None else known.outbox
+        position = _newest_failure(context.instance) if known is None else known.failures_after
         try:
             incidents = _of_incidents(lifecycle)
         except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
             return dg.SensorResult(skip_reason=failed.message, cursor=context.cursor)
-        if first:  # incidents that ended before the first tick are not sent
+        if known is None:  # incidents that ended before the first tick are not sent
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
-        found = [each for pair in incidents for each in pair] + [run.message for run in runs if run.message]
+        found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
         pending = messages.waiting(outbox, found, lifecycle.world.clock())
         sending = messages.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
-        for run in runs:
-            if run.message is not None and run.message.id in left:
+        for reached, message in runs:
+            if message is not None and message.id in left:
                 break
-            position = run.position
-        known = [each.id for each in found]
-        cursor = messages.encoded(messages.forget(sending.outbox, known), failures_after=position)
+            position = reached
+        cursor = Cursor(messages.forget(sending.outbox, [each.id for each in found]), position)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
-        return dg.SensorResult(skip_reason=sentence, cursor=cursor)
+        return dg.SensorResult(skip_reason=sentence, cursor=messages.encoded(cursor))
 
     return notifications
-
-
-def _remembered(cursor: str | None) -> tuple[Outbox, int, bool]:
-    """The outbox, the log position of the last failed run that was handled, and whether this is the first tick."""
-    try:
-        document = json.loads(cursor or "{}")
-        return messages.from_data(document["outbox"]), int(document["failures_after"]), False
-    except (ValueError, KeyError, TypeError):
-        return Outbox(), 0, True
 
 
 def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:
@@ -102,8 +81,11 @@ def _newest_failure(instance: dg.DagsterInstance) -> int:
     return records[0].storage_id if records else 0
 
 
-def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRun]:
-    """Failed runs after that position of Dagster's log, in order."""
+def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, Notification | None]]:
+    """Position in Dagster's log and message of each failed run after a position, in order.
+
+    A recovery run has no message: its incident has one.
+    """
     wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=after)
     records = instance.fetch_run_status_changes(wanted, limit=RUNS_MAX, ascending=True).records
     if not records:
@@ -113,7 +95,6 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRu
     found = []
     for record in records:
         run, message = runs.get(record.run_id), None
-        # the incident's own message covers a recovery run
         if run is not None and INCIDENT_TAG not in run.tags:
             message = messages.of_failed_run(
                 run.run_id,
@@ -122,7 +103,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> Sequence[_FailedRu
                 datetime.fromtimestamp(record.timestamp, UTC),
                 processor=run.tags.get(PROCESSOR_TAG),
             )
-        found.append(_FailedRun(record.storage_id, message))
+        found.append((record.storage_id, message))
     return found
 
 

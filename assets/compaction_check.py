@@ -1,8 +1,9 @@
-"""The checks `compaction_healthy` and `importable`, and the config check that changelog assets share."""
+"""The check `compaction_healthy` of each changelog, with its picture; a schedule runs it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
@@ -12,58 +13,14 @@ from holdfast.assets.pictures import CHECKS_MAX, CompactionSeen, changelog_pictu
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rehearsals import measured_rate
 from holdfast.assets.rollouts import clients_of
-from holdfast.infra.kafka.records import TopicFacts, TopicSpec
-from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.waiting import wait_until
-from holdfast.processors.engine.changelog.config import drift
-from holdfast.processors.engine.serving.status import TaskStatus
-from holdfast.processors.engine.topology import ChangelogSpec, Topology
-from holdfast.processors.lifecycle.health.compaction import RESTORE_TARGET_S, CompactionFacts, judge_compaction
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.topology import ChangelogSpec
+from holdfast.processors.lifecycle.health.compaction import CompactionFacts, judge_compaction
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
-from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition
+from holdfast.processors.registration import ProcessorDefinition
 
 COMPACTION = "compaction_healthy"
-IMPORTABLE = "importable"
 MIB = 1024 * 1024
-#: Seconds until every broker knows a topic that was just created.
-SETTLE_S = 15.0
-#: Pause between two looks at them, seconds.
-SETTLE_CHECK_EVERY_S = 0.2
-
-
-def settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
-    """The facts of a processor's topics by name; waits up to ``SETTLE_S`` until all exist, then omits the missing."""
-    names = [spec.name for spec in topology.topics()]
-    facts: dict[str, TopicFacts] = {}
-
-    def settled() -> bool:
-        nonlocal facts
-        facts = topics.describe(names)
-        return len(facts) == len(set(names))
-
-    wait_until(settled, SETTLE_S, every_s=SETTLE_CHECK_EVERY_S)
-    return facts
-
-
-def config_result(key: dg.AssetKey, name: str, expected: TopicSpec, seen: TopicFacts | None) -> dg.AssetCheckResult:
-    """Whether a changelog has the config entries that state needs."""
-    action = "Materialise this asset; that creates the topic or corrects its config."
-    if seen is None:
-        sentence = f"Topic {expected.name} is missing."
-        metadata: dict[str, int | str] = {"drifted_entries": len(expected.config)}
-        return CheckResult(key, name, False, sentence, "the topic exists", action, metadata=metadata).result()
-    drifted = {
-        entry: (seen.config.get(entry, "unset"), value) for entry, value in drift(expected.config, seen.config).items()
-    }
-    text = "; ".join(f"{entry} is {found}, expected {value}" for entry, (found, value) in drifted.items())
-    return CheckResult(
-        key,
-        name,
-        not drifted,
-        f"Topic {expected.name}: {text}." if drifted else f"Topic {expected.name} has the config that state needs.",
-        action=action,
-        metadata={"drifted_entries": len(drifted), **{entry: found for entry, (found, _) in drifted.items()}},
-    ).result()
 
 
 def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheckKey]:
@@ -73,7 +30,7 @@ def compaction_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheck
 
 
 def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
-    """The check of each changelog's compaction, config and size; a schedule runs it."""
+    """The check of each changelog's compaction, config and size."""
 
     def results(
         context: dg.AssetCheckExecutionContext,
@@ -97,7 +54,7 @@ def compaction_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 def _with_picture(result: CheckResult, instance: dg.DagsterInstance) -> CheckResult:
     """The result with a picture of this check and the former ones."""
     key = dg.AssetCheckKey(result.key, COMPACTION)
-    seen = _compaction_seen(result.metadata, datetime.now(UTC), passed=result.passed)
+    seen = _compaction_seen(result.result().metadata, datetime.now(UTC), passed=result.passed)
     history = [] if seen is None else [seen]
     for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=CHECKS_MAX - 1):
         event = None if record.event is None else record.event.dagster_event
@@ -126,12 +83,13 @@ def compaction_results(
     warn: Callable[[str], None],
 ) -> Iterator[CheckResult]:
     """The check `compaction_healthy` of each changelog; ``warn`` logs each fact that could not be read."""
-    topics, workers = cluster.topics(), _tasks_of(processor, lifecycle)
+    topics = cluster.topics()
+    statuses = [client.status() for client in clients_of(processor, lifecycle)]
+    workers = [status.tasks for status in statuses if status is not None]
     for changelog in changelogs:
         spec = changelog.topic
-        facts = look_closer(
-            read_compaction(topics, spec.name), topics, client_config=cluster.client_config, workers=workers
-        )
+        read = read_compaction(topics, spec.name)
+        facts = look_closer(read, topics, client_config=cluster.client_config, workers=workers)
         rehearsed = None if facts.rate is None or facts.rate.measured else measured_rate(processor, lifecycle)
         if rehearsed is not None and facts.rate is not None:
             facts = replace(facts, rate=replace(facts.rate, records_per_s=rehearsed, measured=True))
@@ -141,31 +99,16 @@ def compaction_results(
         yield compaction_result(key, spec, facts, processor=processor, target_s=lifecycle.restore_target_s)
 
 
-def _tasks_of(processor: str, lifecycle: Lifecycle) -> list[tuple[TaskStatus, ...]]:
-    """The tasks of each worker that answers."""
-    statuses = [client.status() for client in clients_of(processor, lifecycle)]
-    return [status.tasks for status in statuses if status is not None]
-
-
 def compaction_result(
-    key: dg.AssetKey,
-    expected: TopicSpec,
-    facts: CompactionFacts,
-    *,
-    processor: str = "",
-    target_s: float = RESTORE_TARGET_S,
+    key: dg.AssetKey, expected: TopicSpec, facts: CompactionFacts, *, processor: str, target_s: float
 ) -> CheckResult:
     """The outcome of ``judge_compaction`` as a warning: nothing stops because of it."""
     problems = judge_compaction(expected, facts, processor=processor, restore_target_s=target_s)
     commands = dict.fromkeys(problem.command for problem in problems if problem.command)
-    metadata: dict[str, dg.MetadataValue] = {
-        name: dg.MetadataValue.float(float(value)) if isinstance(value, float) else dg.MetadataValue.int(value)
-        for name, value in _numbers(facts).items()
-        if value is not None
-    }
+    metadata: dict[str, Any] = {name: value for name, value in _numbers(facts).items() if value is not None}
     counted = {"drift": "drifted_entries", "hanging": "hanging_partitions", "overdue": "overdue_partitions"}
     for kind, name in counted.items():
-        metadata[name] = dg.MetadataValue.int(sum(problem.kind == kind for problem in problems))
+        metadata[name] = sum(problem.kind == kind for problem in problems)
     if commands:
         metadata["remedy"] = dg.MetadataValue.md("\n".join(f"    {command}" for command in commands))
     if facts.unknown:
@@ -197,30 +140,3 @@ def _numbers(facts: CompactionFacts) -> dict[str, int | float | None]:
         "store_mib": None if facts.space is None else round(facts.space.size_bytes / MIB, 3),
         "store_amplification": None if facts.space is None else round(facts.space.amplification, 3),
     }
-
-
-def broken_definition(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
-    """The asset of a definition that can't be imported, which shows the error, and its check, which fails."""
-    key = keys.broken_key(broken.target)
-    lines = broken.error.strip().splitlines() or ["no reason was given"]
-    spec = dg.AssetSpec(
-        key,
-        description=f"{broken.target} can't be imported: {lines[-1]}\n\n```\n{broken.error.strip()}\n```",
-        group_name=keys.BROKEN_GROUP,
-        kinds={"python"},
-        tags=keys.tags(keys.PROCESSORS),
-        metadata={"target": broken.target, "error": dg.MetadataValue.md(f"```\n{broken.error.strip()}\n```")},
-    )
-
-    @dg.asset_check(asset=key, name=IMPORTABLE, description="Python can import the definition.")
-    def importable() -> dg.AssetCheckResult:
-        return CheckResult(
-            key,
-            IMPORTABLE,
-            False,
-            f"{broken.target} can't be imported: {lines[-1]}",
-            action=f"Correct {broken.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions.",
-            metadata={"target": broken.target},
-        ).result()
-
-    return spec, importable

@@ -45,7 +45,8 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
         events: list[dg.AssetCheckEvaluation] = []
         try:
             events, memory = _registered(topologies, memory, lifecycle)
-            deployed = [topologies[name] for name in _deployed(lifecycle) if name in topologies]
+            names = [each.processor for each in lifecycle.registry.deployments()]
+            deployed = [topologies[name] for name in names if name in topologies]
             now = lifecycle.world.clock().timestamp()
             topics = cluster.topics(REQUEST_S)
             look = watched.look_at(deployed, topics, cluster.client_config, now, timeout_s=REQUEST_S)
@@ -107,10 +108,6 @@ def _judge(
     return findings, WatchMemory(known, told)
 
 
-def _deployed(lifecycle: LifecycleResource) -> list[str]:
-    return [each.processor for each in lifecycle.registry.deployments()]
-
-
 def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str, set[str]]:
     """Changelog -> the topic ids that the state of running workers was written with."""
     found: dict[str, set[str]] = {}
@@ -119,7 +116,7 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
         for slot in () if deployment is None else deployment.slots:
             status = lifecycle.world.statuses(name, slot).status()
             for task in () if status is None else status.tasks:
-                for at in getattr(task, "stores", {}).values():
+                for at in task.stores.values():
                     if at.get("topic_id"):
                         found.setdefault(at["changelog"], set()).add(at["topic_id"])
     return found
@@ -129,8 +126,7 @@ def _remade(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
     """Processor -> when its last verb of REPLACING_VERBS was done, seconds since 1970."""
     found: dict[str, float] = {}
     for name in processors:
-        for each in lifecycle.registry.journal.applies(10, processor=name):
+        for each in reversed(lifecycle.registry.journal.applies(10, processor=name)):
             if each.outcome == "done" and each.finished_at is not None and each.verb in REPLACING_VERBS:
                 found[name] = each.finished_at.timestamp()
-                break
     return found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import Answer
-from holdfast.processors.lifecycle.recovery import notifications as told
-from holdfast.processors.lifecycle.recovery.notifications import Notification, Outbox
+from holdfast.processors.lifecycle.recovery import messages as told
+from holdfast.processors.lifecycle.recovery.messages import Cursor, Notification, Outbox
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 WELL, AWAY, WRONG = Answer(200, "it answered 200"), Answer(None, "it can't be reached"), Answer(400, "it answered 400")
@@ -131,9 +130,12 @@ def test_what_is_a_day_old_is_no_news() -> None:
 def test_what_was_told_is_remembered_as_text_and_forgotten_with_its_incident() -> None:
     clock = Clock()
     outbox = told.deliver(Outbox(), messages(3), lambda one: WRONG if one.incident == 2 else WELL, clock).outbox
-    text = json.loads(told.encoded(outbox, failures_after=7))
-    assert told.from_data(text["outbox"]) == outbox
-    assert text["failures_after"] == 7
+    cursor = Cursor(outbox, 7)
+    assert told.decoded(told.encoded(cursor)) == cursor
+    assert [told.decoded(damaged) for damaged in (None, "", "{}", "7", "\ud800")] == [None] * 5
+    before = '{"failures_after": 7, "outbox": {"told": ["a"], "failures": 2, "not_before": %s, "refusals": {"b": 1}}}'
+    for moment, at in (("null", None), ('"2026-11-22T10:00:00+00:00"', datetime(2026, 11, 22, 10, tzinfo=UTC))):
+        assert told.decoded(before % moment) == Cursor(Outbox(frozenset("a"), 2, at, {"b": 1}), 7)
     kept = told.forget(outbox, ["incident-3-opened"])
     assert (kept.told, kept.refusals) == ({"incident-3-opened"}, {})
 

@@ -1,4 +1,4 @@
-"""The route ``/checkpoint``: a copy of every running task's RocksDB on the local disk, with its offsets."""
+"""Local checkpoints, by the route ``/checkpoint``: copies of the running tasks' databases, and how many are kept."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.serving.status import store_offsets
 
 MANIFEST_VERSION = 1
+#: The newest checkpoints of each task stay; older ones are deleted.
+LOCAL_CHECKPOINTS_KEPT = 3
 
 
-def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: int = 3) -> dict[str, Any]:
+def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str, Any]:
     """Checkpoint all running tasks into a new folder below ``folder``, and return the manifest.
 
     Call it on the worker's thread right after a commit. ``manifest.json`` is written last: a folder without one is not
-    a checkpoint. The ``keep`` newest checkpoints of each task stay.
-
-    Raises:
-        StateDiskFailed: The disk refused a write.
+    a checkpoint.
     """
     started = time.time()
     checkpoint_id = f"{int(started * 1000):015d}"
@@ -40,10 +40,7 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: in
                 "path": str(path),
                 "inputs": dict(task.committed),
                 "sources": dict(task.meta.sources),
-                "stores": {
-                    name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset}
-                    for name, at in task.meta.stores.items()
-                },
+                "stores": store_offsets(task),
             }
         )
     manifest = {
@@ -58,7 +55,7 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path, *, keep: in
     temporary = target / "manifest.tmp"
     temporary.write_text(json.dumps(manifest, indent=1))
     temporary.replace(target / "manifest.json")
-    for old in superseded(folder, keep):
+    for old in superseded(folder, LOCAL_CHECKPOINTS_KEPT):
         shutil.rmtree(old, ignore_errors=True)
     return manifest
 

@@ -8,47 +8,37 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 
-@dataclass(slots=True)
-class Step:
-    """One step while it runs; ``say`` sets the text of its line."""
-
-    text: str = ""
-
-    def say(self, text: str) -> None:
-        """Set the outcome, which the step's line shows at its end."""
-        self.text = text
-
-
-@dataclass(slots=True)
-class Telling:
-    """Prints steps and keeps their durations in seconds."""
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Prints the steps, bars and figures of a demo."""
 
     console: Console
-    durations: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def step(self, name: str, doing: str) -> Iterator[Step]:
-        """Show a spinner while a step runs, then its outcome and duration. A failure is printed and raised."""
-        step, began = Step(), time.monotonic()
+    def step(self, name: str, doing: str) -> Iterator[Callable[[str], None]]:
+        """Show a spinner while a step runs, then its outcome and duration; a failure is printed and raised.
+
+        The block gets a function that sets the outcome; without a call the line repeats ``doing``.
+        """
+        outcome, began = [doing], time.monotonic()
         try:
             with self.console.status(f"{escape(doing)} …"):
-                yield step
+                yield outcome.append
         except BaseException:
             self.line(name, f"failed: {doing}", time.monotonic() - began, mark="[red]✗[/]")
             raise
-        self.durations[name] = time.monotonic() - began
-        self.line(name, step.text or doing, self.durations[name])
+        self.line(name, outcome[-1], time.monotonic() - began)
 
     def line(self, name: str, text: str, seconds: float | None = None, *, mark: str = "[green]✓[/]") -> None:
         """Print a mark, a name, a text and a duration."""
@@ -56,11 +46,12 @@ class Telling:
         self.console.print(f"{mark} [bold]{escape(name):<11}[/] {escape(text)}{took}", highlight=False)
 
     @contextmanager
-    def bars(self, totals: Mapping[str, int]) -> Iterator[Bars]:
-        """Show a progress bar for each name while the block runs."""
+    def bars(self, totals: Mapping[str, int]) -> Iterator[Callable[[str, int], None]]:
+        """Show a progress bar for each name; the block gets a function that sets the completed items of a bar."""
         columns = (TextColumn("  {task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True) as progress:
-            yield Bars(progress, {name: progress.add_task(name, total=total) for name, total in totals.items()})
+            tasks = {name: progress.add_task(name, total=total) for name, total in totals.items()}
+            yield lambda name, completed: progress.update(tasks[name], completed=completed)
 
     def table(self, title: str, figures: Mapping[str, str]) -> None:
         """Print a table of names and figures."""
@@ -71,18 +62,6 @@ class Telling:
             table.add_row(name, figure)
         self.console.print()
         self.console.print(table)
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Progress bars by name."""
-
-    progress: Progress
-    tasks: Mapping[str, TaskID]
-
-    def move(self, name: str, completed: int) -> None:
-        """Set the number of completed items of a bar."""
-        self.progress.update(self.tasks[name], completed=completed)
 
 
 @contextmanager

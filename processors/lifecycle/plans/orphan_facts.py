@@ -1,0 +1,152 @@
+"""Facts of orphans: resources that nobody owns, their archived copies, and deletions that were interrupted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Kind = Literal["topic", "group", "state", "checkpoint", "table"]
+#: The version of the format of the archive's documents.
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A resource without an owner; ``size_bytes`` is None when unknown.
+
+    ``aside``: state that was set aside beside a task; no process opens it, not even the holder of the slot.
+    ``forsaken``: its processor is not registered.
+    """
+
+    kind: Kind
+    name: str
+    processor: str
+    why: str
+    size_bytes: int | None = None
+    aside: bool = False
+    forsaken: bool = False
+
+    @property
+    def title(self) -> str:
+        """Kind and name."""
+        return f"{self.kind} {self.name}"
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The original of a copy, and the copy's files (name -> bytes).
+
+    ``facts`` are those of the original before the copy: equal facts later mean that it has not changed. ``about`` has
+    other details: a topic's configuration and records, a table's rows.
+    """
+
+    kind: Kind
+    name: str
+    processor: str
+    why: str
+    archived_at: datetime
+    who: str
+    facts: dict[str, Any]
+    about: dict[str, Any]
+    files: dict[str, int]
+    version: int = VERSION
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of an original's deletion; ``leftovers`` is what an interrupted deletion may leave."""
+
+    begun_at: datetime
+    who: str
+    leftovers: dict[str, Any] = {}
+    ended_at: datetime | None = None
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """One complete copy, with the deletion of its original if that was begun."""
+
+    folder: Path
+    manifest: Manifest
+    deletion: Deletion | None = None
+
+    @property
+    def id(self) -> str:
+        """The folder's name, a moment: unique among the copies of one resource."""
+        return self.folder.name
+
+    @property
+    def half_deleted(self) -> bool:
+        """Whether the deletion of the original was begun, and its end is not recorded."""
+        return self.deletion is not None and self.deletion.ended_at is None
+
+    @property
+    def original_deleted(self) -> bool:
+        """Whether the original was deleted; a resource with its name now is another one."""
+        return self.deletion is not None and self.deletion.ended_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The present facts of an orphan.
+
+    Args:
+        facts: Its facts; None when it is gone or could not be read.
+        blocked: Why it must not be changed, a sentence; empty when it may be.
+        amount: Its size in records, files or rows, as text; empty when unknown.
+    """
+
+    facts: dict[str, Any] | None
+    blocked: str = ""
+    amount: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An orphan with its present facts and its newest copy."""
+
+    orphan: Orphan
+    look: Look
+    archived: Archived | None = None
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether its facts are those of its copy."""
+        facts = self.look.facts
+        return self.archived is not None and facts is not None and facts == self.archived.manifest.facts
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanFacts:
+    """All orphans of the installation at one moment.
+
+    Args:
+        now: The moment.
+        grace: The time between archiving and deletion.
+        subjects: The orphans, and what is left of interrupted deletions.
+        unseen: A sentence for each place that could not be read.
+        inside: A folder that is searched for orphans and contains the archive; None as it should be.
+    """
+
+    now: datetime
+    grace: timedelta
+    subjects: tuple[Subject, ...] = ()
+    unseen: tuple[str, ...] = ()
+    inside: Path | None = None
+
+
+class OrphanSource(Protocol):
+    """Where facts of orphans come from; read only."""
+
+    def orphans(self) -> OrphanFacts:
+        """All orphans.
+
+        Raises:
+            HoldfastError: Kafka or the registry does not answer.
+        """
+
+    def topic_copy(self, topic: str) -> tuple[Archived | None, bool]:
+        """The newest copy of a topic, and whether the topic exists."""

@@ -1,0 +1,32 @@
+"""Fingerprints of pairs in memory, by bucket and pair by pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xxhash import xxh64_intdigest
+
+from holdfast.processors.engine.state.buckets import BucketPrints
+from holdfast.processors.engine.state.fingerprint import SEED, Fingerprint
+
+
+def buckets_of(pairs: Iterable[tuple[bytes, bytes]]) -> BucketPrints:
+    """The fingerprints of the buckets of a set of pairs."""
+    found = BucketPrints()
+    held = list(pairs)
+    found.add_pairs([key for key, _ in held], [value for _, value in held])
+    return found
+
+
+def pair_hash(key: bytes, value: bytes) -> int:
+    """The hash of one pair, unsigned 64 bits."""
+    return int(xxh64_intdigest(value, xxh64_intdigest(key, SEED)))
+
+
+def one_by_one(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:
+    """The fingerprint of a set of pairs, added in the plainest way."""
+    found = Fingerprint()
+    for key, value in pairs:
+        hashed = pair_hash(key, value)
+        found += Fingerprint(1, hashed, hashed)
+    return found

@@ -1,0 +1,36 @@
+"""Processes that a run of the tests left behind: known by the run's folder in their command or environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.infra.process import start_mark
+from holdfast.infra.waiting import wait_until
+
+#: What ends by itself, as a code server without a webserver, has this many seconds.
+PATIENCE_S = 30.0
+
+
+def leftovers(run: Path) -> Iterator[tuple[int, str]]:
+    """Id and command of each such process, but the one that asks."""
+    folder = os.fsencode(f"{run}{os.sep}")
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes()
+            known = folder in command or folder in (process / "environ").read_bytes()
+            if known and int(process.name) != os.getpid() and start_mark(int(process.name)) is not None:
+                yield int(process.name), command.replace(b"\0", b" ").decode(errors="replace")[:300]
+
+
+def end_leftovers(run: Path) -> list[str]:
+    """Kill them, after some patience; a line for each."""
+    wait_until(lambda: not any(leftovers(run)), PATIENCE_S, every_s=0.5)
+    found = list(leftovers(run))
+    for pid, _ in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"process {pid}, {command}" for pid, command in found]
