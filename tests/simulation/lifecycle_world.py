@@ -190,7 +190,8 @@ class LifecycleWorld:
     def feed(self, partition: int, upto: int) -> None:
         """More input arrives."""
         for message in self.workload.messages[partition][self.sent[partition] : upto]:
-            offset = self.cluster.produce(INPUT, message.encode(partition), message.key, partition=partition)
+            time_ms, encoded = message.time_ms(self.clock.time()), message.encode(partition)
+            offset = self.cluster.produce(INPUT, encoded, message.key, partition=partition, timestamp_ms=time_ms)
             self.offsets[partition].append(offset)
         self.sent[partition] = max(self.sent[partition], upto)
 

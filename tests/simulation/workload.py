@@ -31,7 +31,7 @@ from holdfast.processors.engine.record_times import RecordTimeRefused
 GROUP = "totals"
 INPUT, OUTPUT, DEAD = "orders", "results", "spoilt"
 #: The fault of a message that is dated ``AHEAD_S`` ahead.
-AHEAD, AHEAD_S = "ahead", 7_200.0
+AHEAD, AHEAD_S = "ahead", 30 * 86_400.0
 STORES = ("first", "second")
 
 #: (partition, number of the message, stage): what names one output.
@@ -53,6 +53,10 @@ class Message(NamedTuple):
     amount: Any
     drops: bool
     spoils: str | None
+
+    def time_ms(self, now_s: float) -> int:
+        """Its timestamp when it is produced now; 0 for the present time."""
+        return int((now_s + AHEAD_S) * 1000) if self.spoils == AHEAD else 0
 
     def encode(self, partition: int) -> bytes:
         return json.dumps(

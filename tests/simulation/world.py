@@ -32,7 +32,7 @@ from tests.simulation.objects import SimulatedObjects
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
-from tests.simulation.workload import AHEAD, AHEAD_S, DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
+from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
 
 #: Everything healed, the rest of the input is processed in less than so many virtual seconds.
 RECOVERY_S = 400.0
@@ -231,10 +231,8 @@ class World:
     def feed(self, partition: int, upto: int) -> None:
         """More input arrives."""
         for message in self.workload.messages[partition][self._sent[partition] : upto]:
-            time_ms = int((self.clock.time() + AHEAD_S) * 1000) if message.spoils == AHEAD else 0
-            offset = self.cluster.produce(
-                INPUT, message.encode(partition), message.key, partition=partition, timestamp_ms=time_ms
-            )
+            time_ms, encoded = message.time_ms(self.clock.time()), message.encode(partition)
+            offset = self.cluster.produce(INPUT, encoded, message.key, partition=partition, timestamp_ms=time_ms)
             self._ends[partition] = offset + 1
         self._sent[partition] = max(self._sent[partition], upto)
 

@@ -78,7 +78,7 @@ CHANGED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "why"), CHANGED, ids=lambda given: ascii(given)[:40])
+@pytest.mark.parametrize(("value", "why"), CHANGED, ids=[why for _, why in CHANGED])
 def test_state_that_would_come_back_changed_is_refused_with_its_place(value: Any, why: str) -> None:
     with pytest.raises(ValueNotStorable, match=why):
         encode_value(value, 0)
