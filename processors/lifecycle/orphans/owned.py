@@ -20,7 +20,7 @@ from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
 
 #: Files in a slot's folder that are not tasks.
-SLOT_FILES = ("lock", "identity.json", "identity.tmp")
+SLOT_FILES = ("lock", "identity.json", "identity.tmp", "id", "id.tmp")
 _SHADOW = "--rebuild-"
 
 

@@ -35,7 +35,7 @@ def test_what_is_registered_or_was_never_ours_has_an_owner() -> None:
     found = Found(
         topics=("fleet-counts-changelog", "fleet-orders", "flights", "streams-app-store-changelog", "gone-out"),
         groups=("fleet", "console-consumer-17"),
-        state=(entry("flights-0"), entry("lock"), entry("identity.json")),
+        state=(entry("flights-0"), entry("lock"), entry("identity.json"), entry("id")),
         checkpoints={("fleet", ""): 5, ("fleet", "flights-1"): 5},
         tables=(
             "holdfast.fleet.counts",
