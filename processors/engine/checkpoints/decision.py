@@ -89,6 +89,11 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], l
     return usable, refused
 
 
+def worth_looking(replay: int) -> bool:
+    """Whether a replay of so many records is long enough to ask the checkpoint store."""
+    return replay >= SPARES_AT_LEAST
+
+
 def refusal(manifest: Manifest, wanted: Wanted) -> str | None:
     """The reason to refuse a checkpoint; None for a usable one."""
     return (

@@ -22,7 +22,7 @@ import structlog
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.checkpoints.decision import SPARES_AT_LEAST, Patience, Refusal, Wanted
+from holdfast.processors.engine.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
 from holdfast.processors.engine.checkpoints.fetch import Fetched
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.checkpoints.ports import Job
@@ -337,7 +337,7 @@ class Assignment:
     ) -> bool:
         """Whether a fetch of a checkpoint began; the task is opened again when the fetch ends."""
         replay = sum(known.end - decided.starts[name] for name, known in facts.items())
-        if self.checkpoints is None or task.name in self._fetched or replay < SPARES_AT_LEAST:
+        if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
             return False
         if self._options.start.from_changelog:
             return False
