@@ -1,4 +1,4 @@
-"""Sends messages to a webhook as an HTTP POST of JSON; ``orchestration`` makes their texts.
+"""Sends messages to a webhook as an HTTP POST of JSON; ``lifecycle.recovery.webhook_messages`` makes their texts.
 
 Invariants:
     - The URL is a secret, because chats put their token into it. No answer, error or log holds the URL or its path.

@@ -1,6 +1,6 @@
 """The sensor ``notifications``: posts incidents and failed runs to the webhook of the settings.
 
-``processors.lifecycle.recovery.messages`` writes the messages and decides when to send them; ``infra.webhook``
+``processors.lifecycle.recovery.webhook_messages`` writes the messages and decides when to send them; ``infra.webhook``
 posts them.
 
 Invariants:
@@ -19,8 +19,8 @@ from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
 from holdfast.orchestration.resources import LifecycleResource
-from holdfast.processors.lifecycle.recovery import messages
-from holdfast.processors.lifecycle.recovery.messages import Cursor, Notification, Outbox
+from holdfast.processors.lifecycle.recovery import webhook_messages
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
 
 NOTIFY_EVERY_S = 15
 #: Number of the newest incidents that a tick reads.
@@ -42,7 +42,7 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         settings = load_settings()
         if settings.webhook.url is None:
             return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")
-        known = messages.decoded(context.cursor)
+        known = webhook_messages.decoded(context.cursor)
         outbox = Outbox() if known is None else known.outbox
         position = _newest_failure(context.instance) if known is None else known.failures_after
         try:
@@ -54,17 +54,17 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
-        pending = messages.waiting(outbox, found, lifecycle.world.clock())
-        sending = messages.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
+        pending = webhook_messages.waiting(outbox, found, lifecycle.world.clock())
+        sending = webhook_messages.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
         for reached, message in runs:
             if message is not None and message.id in left:
                 break
             position = reached
-        cursor = Cursor(messages.forget(sending.outbox, [each.id for each in found]), position)
+        cursor = Cursor(webhook_messages.forget(sending.outbox, [each.id for each in found]), position)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
-        return dg.SensorResult(skip_reason=sentence, cursor=messages.encoded(cursor))
+        return dg.SensorResult(skip_reason=sentence, cursor=webhook_messages.encoded(cursor))
 
     return notifications
 
@@ -73,7 +73,7 @@ def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]
     """The messages of each incident, oldest incident first."""
     found = {incident.id: incident for incident in lifecycle.registry.incidents(INCIDENTS_MAX)}
     found |= {incident.id: incident for incident in lifecycle.registry.open_incidents()}
-    return [messages.of_incident(found[number]) for number in sorted(found)]
+    return [webhook_messages.of_incident(found[number]) for number in sorted(found)]
 
 
 def _newest_failure(instance: dg.DagsterInstance) -> int:
@@ -96,7 +96,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, No
     for record in records:
         run, message = runs.get(record.run_id), None
         if run is not None and INCIDENT_TAG not in run.tags:
-            message = messages.of_failed_run(
+            message = webhook_messages.of_failed_run(
                 run.run_id,
                 run.job_name,
                 _cause(instance, record),
@@ -127,7 +127,7 @@ def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
 
 def _send(message: Notification, settings: Settings) -> Answer:
     assert settings.webhook.url is not None
-    render = messages.slack if settings.webhook.kind == "slack" else messages.generic
+    render = webhook_messages.slack if settings.webhook.kind == "slack" else webhook_messages.generic
     document = render(message, _link(message, settings))
     return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
 
@@ -144,11 +144,12 @@ def _link(message: Notification, settings: Settings) -> str | None:
     return f"{base.rstrip('/')}/runs?q[0]={tag}"
 
 
-def _report(context: dg.SensorEvaluationContext, settings: Settings, sending: messages.Sending) -> None:
+def _report(context: dg.SensorEvaluationContext, settings: Settings, sending: webhook_messages.Sending) -> None:
     where = shown(settings.webhook.url or "")
     for identity in sending.given_up:
         context.log.error(
-            f"The webhook at {where} refused message {identity} {messages.REFUSALS_MAX} times; it is not sent again."
+            f"The webhook at {where} refused message {identity} {webhook_messages.REFUSALS_MAX} times; "
+            "it is not sent again."
         )
     if sending.failure:
         context.log.warning(f"The webhook at {where}: {sending.failure}")

@@ -12,7 +12,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import webhook_sensor as sensor_module
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.lifecycle.recovery import messages as told
+from holdfast.processors.lifecycle.recovery import webhook_messages as told
 from tests.webhook import SECRET, Webhook
 
 Tick = Callable[[], str]

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import Answer
-from holdfast.processors.lifecycle.recovery import messages as told
-from holdfast.processors.lifecycle.recovery.messages import Cursor, Notification, Outbox
+from holdfast.processors.lifecycle.recovery import webhook_messages as told
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 WELL, AWAY, WRONG = Answer(200, "it answered 200"), Answer(None, "it can't be reached"), Answer(400, "it answered 400")

@@ -1,0 +1,266 @@
+"""The settings, with defaults and meanings; the only module that reads the environment.
+
+Every setting is an environment variable ``HOLDFAST_<NAME>``; two underscores separate groups
+(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and each group has a module here. Other modules get values as arguments.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from holdfast.infra.log import configure_logging
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings.checkpoints import CheckpointSettings
+from holdfast.infra.settings.group import PREFIX, Properties, SettingsInvalid
+from holdfast.infra.settings.kafka import KafkaSettings
+from holdfast.infra.settings.orphans import OrphanSettings
+from holdfast.infra.settings.serving import ServingSettings, is_loopback
+from holdfast.infra.settings.snapshots import SnapshotSettings
+from holdfast.infra.settings.spark import WARM, SparkSettings
+from holdfast.infra.settings.warehouse import WarehouseSettings
+from holdfast.infra.settings.warehouse_retention import MaintenanceSettings
+from holdfast.infra.settings.webhook import WebhookSettings
+from holdfast.infra.settings.worker_memory import (
+    BASE_BYTES,
+    MEMORY_BYTES_MIN,
+    SHARED_BYTES_MIN,
+    MemoryTooSmall,
+    check_memory_bound,
+)
+
+__all__ = [
+    "BASE_BYTES",
+    "IMPORT_ROOT",
+    "MEMORY_BYTES_MIN",
+    "PREFIX",
+    "PROJECT",
+    "SHARED_BYTES_MIN",
+    "WARM",
+    "CheckpointSettings",
+    "KafkaSettings",
+    "MaintenanceSettings",
+    "MemoryTooSmall",
+    "OrphanSettings",
+    "Properties",
+    "ServingSettings",
+    "Settings",
+    "SettingsInvalid",
+    "SnapshotSettings",
+    "SparkSettings",
+    "WarehouseSettings",
+    "WebhookSettings",
+    "check_memory_bound",
+    "is_loopback",
+    "load_settings",
+    "unknown_variables",
+]
+
+_log = structlog.get_logger("settings")
+
+#: The folder of this checkout; holds the default home.
+PROJECT = Path(__file__).resolve().parents[2]
+#: The folder that contains the package ``holdfast``: this checkout, or the environment with the wheel.
+IMPORT_ROOT = Path(__file__).absolute().parents[3]
+#: Prefixes of the test suite's variables, which are no settings.
+_FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
+#: The value of a setting whose name contains one of these is never shown.
+_SECRET = (
+    *("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL", "CATALOG_URL"),
+    *("ACCESS_KEY", "CHECKPOINTS__OPTIONS", "WAREHOUSE__OPTIONS", "SPARK__CONF", "SPARK__MASTER", "WEBHOOK__URL"),
+)
+
+
+class Settings(OrphanSettings, BaseSettings):
+    """All settings; read once with ``load_settings``, and passed on as values."""
+
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)
+
+    home: Path = Field(default=PROJECT / ".holdfast", description="The home: the folder that Holdfast writes to.")
+    cache: Path = Field(
+        default=Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "holdfast",
+        description="Folder of downloaded jars, shared by clones.",
+    )
+    ivy_settings: Path | None = Field(
+        default=None, description="Ivy settings file that names the team's own mirror of jars. Unset: the public one."
+    )
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+    warehouse: WarehouseSettings = Field(default_factory=WarehouseSettings)
+    snapshots: SnapshotSettings = Field(default_factory=SnapshotSettings)
+    serving: ServingSettings = Field(default_factory=ServingSettings)
+    checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings)
+    maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
+    webhook: WebhookSettings = Field(default_factory=WebhookSettings)
+    processors: tuple[str, ...] = Field(
+        default=(
+            "holdfast.processors.definitions.fleet:application",
+            "holdfast.processors.definitions.routes:application",
+        ),
+        description="The processors to run: a JSON list of module:attribute, each an Application.",
+    )
+    standby_replicas: int = Field(
+        default=0,
+        ge=0,
+        description="Standby replicas: how many other workers follow each task's changelogs for a quick takeover.",
+    )
+    registry_url: str | None = Field(
+        default=None, description="SQLAlchemy URL of the registry. Unset: SQLite in the home."
+    )
+    memory_max_mb: int = Field(default=1024, gt=0, description="Memory bound of a worker, MiB, for all its buffers.")
+    restore_target_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="A check warns when a full restore from the changelog would take longer, seconds.",
+    )
+    stuck_after_s: float = Field(
+        default=30.0, gt=0, description="Silence of a processor's loop after which it counts as stuck, seconds."
+    )
+    recovery_enabled: bool = Field(default=True, description="Whether the recovery sensor starts switched on.")
+    log_format: str = Field(default="text", pattern="^(text|json)$", description="Format of log lines: text or json.")
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest logged level.")
+
+    @field_validator("home", "cache", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @property
+    def paths(self) -> Paths:
+        """Names below the home folder."""
+        return Paths(self.home)
+
+    @property
+    def checkpoint_store(self) -> str:
+        """URL of the checkpoint store, or the absolute path of its folder."""
+        return self._storage(self.checkpoints.url, self.paths.checkpoint_store)
+
+    @property
+    def archive_folder(self) -> Path:
+        """The archive of orphans; a relative setting is below the home folder."""
+        return self.paths.archive if self.archive is None else self.home / self.archive.expanduser()
+
+    @property
+    def warehouse_store(self) -> str:
+        """Place of the tables' files: ``s3://bucket/prefix``, or the absolute path of a folder."""
+        return self._storage(self.warehouse.url, self.paths.warehouse / "data").rstrip("/")
+
+    @property
+    def catalog(self) -> str:
+        """URL of the Iceberg catalog without user and password: ``postgresql://...``, or ``sqlite:///`` and a path."""
+        url = self.warehouse.catalog_url or ""
+        if url.startswith("sqlite:///"):
+            return f"sqlite:///{self.home / Path(url.removeprefix('sqlite:///')).expanduser()}"
+        return url or f"sqlite:///{self.paths.catalog}"
+
+    def _storage(self, url: str | None, default: Path) -> str:
+        """A URL unchanged, or the absolute path of a folder."""
+        if url is None or url == "":
+            return str(default)
+        folder = url.removeprefix("file://")
+        if "://" in folder or re.match(r"[A-Za-z][A-Za-z0-9+]+:", folder):
+            return url
+        return str(self.home / Path(folder).expanduser())
+
+    @property
+    def registry(self) -> str:
+        """The registry's SQLAlchemy URL."""
+        return self.registry_url or f"sqlite:///{self.paths.registry}"
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings of the environment; logs a warning for each unknown ``HOLDFAST_`` variable, once.
+
+    Raises:
+        SettingsInvalid: A value can't be used; names the variable, the value and the rule.
+    """
+    try:
+        settings = Settings(**overrides)
+    except SettingsError as unreadable:
+        field = re.search(r'field "(\w+)"', str(unreadable))
+        prefix = PREFIX + (field[1].upper() if field is not None else "")
+        seen = sorted(name for name in os.environ if name.upper().startswith(prefix)) or [prefix]
+        raise SettingsInvalid(
+            f"Setting {' or '.join(seen)} is not the JSON that it has to be.",
+            action='Write lists as ["a", "b"] and objects as {"name": "value"}; see docs/settings.md.',
+            variable=seen[0],
+        ) from unreadable
+    except ValidationError as invalid:
+        raise _invalid(invalid) from None  # the cause would show every value
+    check_memory_bound(settings.memory_max_mb << 20)
+    _warn_of_unknown(settings)
+    return settings
+
+
+def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
+    """Unknown names with the prefix of settings -> the most similar setting, or None."""
+    known = dict(_variables(Settings, PREFIX))
+    unknown: dict[str, str | None] = {}
+    for name in sorted(names):
+        upper = name.upper()
+        if not upper.startswith(PREFIX) or upper in known or upper.startswith(_FOREIGN):
+            continue
+        if not any(holds_keys and upper.startswith(f"{group}__") for group, holds_keys in known.items()):
+            unknown[name] = _nearest(upper)
+    return unknown
+
+
+def _variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]]:
+    """Each variable, and whether further variables below it may have free names, as keys of an object."""
+    for name, field in model.model_fields.items():
+        variable = f"{prefix}{name.upper()}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield variable, False
+            yield from _variables(field.annotation, f"{variable}__")
+        else:
+            yield variable, field.default_factory is dict
+
+
+def _nearest(variable: str) -> str | None:
+    """The most similar setting, compared without the common prefix."""
+    near = difflib.get_close_matches(variable.removeprefix(PREFIX), dict(_variables(Settings, "")), 1)
+    return PREFIX + near[0] if near else None
+
+
+_warned: set[str] = set()
+
+
+def _warn_of_unknown(settings: Settings) -> None:
+    for name, nearest in unknown_variables(os.environ).items():
+        if name in _warned:
+            continue
+        _warned.add(name)
+        if not structlog.is_configured():  # an unconfigured log writes to stdout, where programs read results
+            configure_logging(settings.log_level, settings.log_format)
+        _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
+
+
+def _invalid(invalid: ValidationError) -> SettingsInvalid:
+    first = invalid.errors()[0]
+    variable = PREFIX + "__".join(str(part) for part in first["loc"]).upper()
+    if first["type"] == "extra_forbidden":
+        nearest = _nearest(variable)
+        return SettingsInvalid(
+            f"There is no setting {variable}" + ("." if nearest is None else f"; the nearest is {nearest}."),
+            action="Correct the name, or unset the variable; docs/settings.md lists all settings.",
+            variable=variable,
+        )
+    given, rule = first.get("input"), first["msg"].removeprefix("Value error, ")
+    hidden = isinstance(given, dict) or any(part in variable for part in _SECRET)
+    value = "can't be used" if hidden else f"has the value {given!r}"
+    of_several = isinstance(given, dict) and first["type"] == "value_error"
+    return SettingsInvalid(
+        f"Setting {variable} {value}: {rule}.",
+        action="Change the settings that the rule names; docs/settings.md lists all settings."
+        if of_several
+        else f"Set `{variable}` to a value that fits, or unset it to take the default.",
+        variable=variable,
+    )

@@ -1,0 +1,28 @@
+"""The settings ``HOLDFAST_WEBHOOK__*``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from holdfast.infra.settings.group import Group
+
+
+class WebhookSettings(Group):
+    """Where incidents and failed runs are reported (docs/operations.md)."""
+
+    url: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^https?://(\[[0-9A-Fa-f:]+\]|[\w.-]+)(:\d+)?([/?][!-~]*)?$",
+        description="Webhook for incidents and failed runs. Unset: no messages.",
+    )
+    kind: Literal["generic", "slack"] = Field(
+        default="generic", description="Format of messages: generic (one JSON document each) or slack."
+    )
+    dagster_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[!-~]+$",
+        description="URL of Dagster's UI for readers of messages. Unset: the UI of this machine, while it runs.",
+    )
