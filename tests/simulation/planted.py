@@ -281,7 +281,7 @@ def _old_state_trusted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
-    def lenient(task: str, inputs: Any, committed: Mapping[str, int | None]) -> dict[str, int]:
+    def lenient(task: str, inputs: Any, committed: Mapping[str, int | None], fed_by: Any) -> dict[str, int]:
         return {topic: offset for topic, offset in committed.items() if offset is not None}
 
     patch.setattr("holdfast.processors.engine.runtime.assignment.check_inputs", lenient)

@@ -428,7 +428,8 @@ class Assignment:
         if restore.replays:
             task.begun_empty = restore.never_written(self._options.start.begin_empty)
             held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
-            resume = check_inputs(task.name, held, restore.committed)
+            fed_by = {name: self._topology.inputs_of(name) for name in held}
+            resume = check_inputs(task.name, held, restore.committed, fed_by)
         else:
             resume = committed
             self._check_local_only(task, resume)

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.infra.kafka.errors import TopicUnusable
@@ -56,24 +56,30 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
 
 
 def check_inputs(
-    task: str, state_inputs: Mapping[str, Mapping[str, int]], committed: Mapping[str, int | None]
+    task: str,
+    state_inputs: Mapping[str, Mapping[str, int]],
+    committed: Mapping[str, int | None],
+    fed_by: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, int]:
     """The next input offset of each topic, if the state holds exactly the input before the committed offsets.
 
     Args:
         state_inputs: By store, the input offsets of its last meta record; empty for a store that was never written.
         committed: The group's committed offset of each input topic; None without one.
+        fed_by: By store, the topics whose messages change it. The task may read others, for its other stores: a
+            version that did not read them recorded no offset of them. No entry stands for all topics.
 
     Raises:
         StateIncoherent: The state holds less or more input than the group committed.
     """
     for store, inputs in state_inputs.items():
+        if UNFINISHED in inputs.values():
+            raise _unfinished(task, store)
+        counts = (fed_by or {}).get(store, committed)
         for topic, offset in committed.items():
             held = inputs.get(topic)
-            if held == offset:
+            if held == offset or topic not in counts:
                 continue
-            if held == UNFINISHED:
-                raise _unfinished(task, store)
             if held is None or (offset is not None and held < offset):
                 raise StateIncoherent(
                     f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds "

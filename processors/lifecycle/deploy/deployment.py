@@ -62,6 +62,8 @@ class Rollout:
     options: tuple[str, ...] = ()
     #: The copy of its code, first on the import path; None when the code was not copied.
     release: Path | None = None
+    #: Whether no two versions may run beside each other: two groupings of tasks would both write a store's changelog.
+    together: bool = False
 
     def program(self, slot: str, world: World) -> ProgramSpec:
         """The program of one instance."""
@@ -182,6 +184,8 @@ def deploy(
     try:
         for slot in () if before is None else set(before.slots) - set(rollout.slots):
             world.deployer.remove(world.paths.program(rollout.processor, slot))
+        if rollout.together:
+            _stop_other_versions(rollout, world)
         started = tuple(slot for slot in rollout.slots if _bring_up(slot, rollout, world))
         statuses = settle(rollout, world, ready(), settle_s=settle_s, progress=progress)
         if any(status.phase != "running" for status in statuses.values()):  # a rebalance, which may end well or not
@@ -339,6 +343,14 @@ def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> Proces
     if failure is None or failure.started_at < program.started_at.timestamp() - 1.0:
         return None
     return failure
+
+
+def _stop_other_versions(rollout: Rollout, world: World) -> None:
+    """Stop every instance that has to be replaced, before the first one is started."""
+    for slot in rollout.slots:
+        program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
+        if step_for(program, status, rollout.code_version, paused="--paused" in rollout.options) == "replace":
+            world.deployer.stop_program(world.paths.program(rollout.processor, slot))
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:

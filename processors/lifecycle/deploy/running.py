@@ -95,7 +95,9 @@ class DeployedProcessors:
 
     def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
         """Run every slot as the stage asks; rolls back when a new release fails."""
-        rollout = replace(self._rollout(processor, stage.release_id), options=options_of(stage))
+        rollout = replace(
+            self._rollout(processor, stage.release_id), options=options_of(stage), together=stage.together
+        )
         if rollout.code_version != stage.code_version:
             raise ReleaseFailed(
                 f"The plan starts version {stage.code_version} of {processor}, but the present version is "
@@ -140,7 +142,7 @@ class DeployedProcessors:
                 action=f"{failed.action} To stop it: `holdfast apply stop {processor}`.",
                 **failed.fields,
             )
-        former = self._rollout(processor, stage.back_to)
+        former = replace(self._rollout(processor, stage.back_to), together=stage.together)
         tell(f"{failure.splitlines()[0]} Rolling back to version {former.code_version}")
         try:
             self.result = deploy(

@@ -65,6 +65,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         release_id: The release to run; None for the release of the deployed version.
         back_to: The release to start again when this one fails to start working; None for no rollback.
         settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
+        together: Whether all workers of another version stop before one of this version starts. Else slot by slot.
     """
 
     code_version: str
@@ -76,6 +77,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     release_id: str | None = None
     back_to: str | None = None
     settle_s: float = 0.0
+    together: bool = False
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):

@@ -147,3 +147,16 @@ def test_a_refused_plan_changes_with_nothing_but_the_facts() -> None:
     assert isinstance(plan.verdict, Refused)
     assert "its state would be left behind" in plan.verdict.sentence
     assert not plan.stages
+
+
+def test_a_version_with_other_tasks_starts_only_when_no_worker_of_the_former_runs() -> None:
+    application = Application(consumer_group="orders")
+    placed = application.dataframe(application.topic("placed"))
+    for store in ("totals", "seen", "both"):
+        placed.apply(count, stateful=True, store=store)
+    application.dataframe(application.topic("paid")).apply(count, stateful=True, store="both")
+    joined = plan_of(application.topology())
+    assert running(joined).together
+    assert "Tasks of store `totals` were called placed, now placed+paid" in explain(joined)
+    assert "stop every worker, because two versions with other tasks must not run beside each other" in explain(joined)
+    assert not running(plan_of(orders("totals", "seen", "late"))).together

@@ -57,6 +57,29 @@ def test_again_touches_nothing_and_a_new_version_replaces_all(stage: Any) -> Non
     assert stage.pid("1") != pids[1]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_versions_with_other_tasks_never_run_beside_each_other(
+    stage: Any, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    former = {stage.pid("0"), stage.pid("1")}
+    beside: list[bool] = []
+    start = stage.supervisor.start_program
+
+    def look_and_start(name: str) -> None:
+        beside.append(any(each.alive and each.pid in former for each in stage.supervisor.programs().values()))
+        start(name)
+
+    monkeypatch.setattr(stage.supervisor, "start_program", look_and_start)
+    stage.acts({"version": "v2"})
+    rollout = replace(stage.version("v2"), together=together)
+    assert deploy(rollout, stage.world, timeout_s=30).started == ("0", "1")
+    assert beside == ([False, False] if together else [True, False])
+    # An apply that is killed between stop and start finds nothing to stop, and starts all.
+    os.kill(stage.pid("0"), signal.SIGKILL)
+    assert deploy(rollout, stage.world, timeout_s=30).started == ("0",)
+
+
 def test_slots_that_are_no_longer_wanted_are_removed(stage: Any) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
     fewer = replace(stage.rollout, slots=("0",), inputs={"flights": 2})
