@@ -9,7 +9,6 @@ is full. Both decisions are pure functions of what happened since the last commi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Commits take at most 1/10 of the time, if the bounds allow it.
@@ -56,20 +55,41 @@ def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
 
 
 def is_due(
-    uncommitted: int, *, commit_every: int, remaining_s: float, dirty_bytes: Callable[[], int], overlay_bytes_max: int
+    uncommitted: int, *, commit_every: int, remaining_s: float, dirty_bytes: int, overlay_bytes_max: int
 ) -> bool:
     """Whether a commit is due now.
 
     Args:
         commit_every: Commit after this many messages; 0 for no such limit.
         remaining_s: Seconds until the commit of the interval; not positive when it has passed.
-        dirty_bytes: Size of the uncommitted state in bytes. It is asked last, because it costs a sum over all tasks.
+        dirty_bytes: Size of the uncommitted state in bytes.
     """
     if not uncommitted:
         return False
     if (commit_every and uncommitted >= commit_every) or remaining_s <= 0:
         return True
-    return dirty_bytes() > overlay_bytes_max
+    return dirty_bytes > overlay_bytes_max
+
+
+class Overlays:
+    """The size of all uncommitted state, in bytes, kept up to date task by task.
+
+    A sum over all tasks for each batch would make the cost of a message grow with the number of partitions.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._of: dict[str, int] = {}
+
+    def grown(self, task: str, size: int) -> None:
+        """Record the present size of a task's uncommitted state."""
+        self.total += size - self._of.get(task, 0)
+        self._of[task] = size
+
+    def clear(self) -> None:
+        """Forget all sizes, after a commit or when the work was dropped."""
+        self.total = 0
+        self._of.clear()
 
 
 class Pace:

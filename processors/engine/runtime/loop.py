@@ -24,7 +24,7 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, Membersh
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.commit_pace import Pace, is_due
+from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.maintenance import Maintenance
@@ -113,6 +113,7 @@ class Worker:
         self._open_since: float | None = None
         self._commit_due_at = 0.0
         self._uncommitted = 0
+        self._overlays = Overlays()
         self._slice = RECORDS_PER_SLICE
         self._message_at = cluster.clock.monotonic()
 
@@ -216,6 +217,7 @@ class Worker:
         self._leaving = False
         self._broken = None
         self._uncommitted = 0
+        self._overlays.clear()
         self.processed -= self._processed_open
         self._processed_open = 0
         self.member = member = self._cluster.group_consumer(self.options.group)
@@ -363,6 +365,7 @@ class Worker:
                 raise
             if task.positions[topic] != before:
                 self._uncommitted += max(done, 1)
+                self._overlays.grown(task.name, task.dirty_bytes())
             self.processed += done
             self._processed_open += done
             first = last
@@ -406,7 +409,7 @@ class Worker:
             self._uncommitted,
             commit_every=self.options.commit_every,
             remaining_s=self._commit_due_at - self.clock.monotonic(),
-            dirty_bytes=lambda: sum(task.dirty_bytes() for task in self.assignment.tasks),
+            dirty_bytes=self._overlays.total,
             overlay_bytes_max=self.options.overlay_bytes_max,
         )
 
@@ -417,6 +420,7 @@ class Worker:
             self._rewind()
             return
         self._uncommitted = 0
+        self._overlays.clear()
         self._processed_open = 0
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
@@ -427,6 +431,7 @@ class Worker:
         assert self.member is not None
         self._rewinds += 1
         self._uncommitted = 0
+        self._overlays.clear()
         self.processed -= self._processed_open
         self._processed_open = 0
         self._message_at = self.clock.monotonic()
