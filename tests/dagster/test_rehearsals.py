@@ -146,7 +146,7 @@ def test_the_measured_rate_is_what_checks_reckon_with(
     )
     lifecycle.close()
     assert result.name == COMPACTION
-    rate = result.metadata["restore_records_per_s"].value
+    rate = result.metadata["restore_records_per_s"]
     assert rate == pytest.approx(found["records"] / found["seconds"], rel=0.01)
 
 

@@ -166,7 +166,7 @@ def make_old(path):
     ghost = store_prefix("counts") + key_prefix(b"ghost") + b"n"
     old = replace(meta, complete_at=time.time() - 2 * DAY_S)
     # The last records count as not replayed, so that there is something to follow.
-    stores = {name: replace(at, offset=max(0, at.offset - 2)) for name, at in old.stores.items()}
+    stores = {name: at._replace(offset=max(0, at.offset - 2)) for name, at in old.stores.items()}
     store.write([(ghost, encode_value(7, 0))], replace(old, stores=stores))
     store.close()
 

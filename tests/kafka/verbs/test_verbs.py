@@ -161,7 +161,7 @@ def test_the_command_line_says_what_the_plan_says(operated: Operated) -> None:
     code, said = run("plan", "clear", group, "--store", "count", "--all")
     assert (code, "Did you mean counts?" in said) == (3, True)
     code, said = run("plan", "clear", group, "--store", "counts")
-    assert (code, "named in 0 ways" in said) == (64, True)
+    assert (code, "given in 0 ways" in said) == (64, True)
     code, said = run("plan", "stop", "nobody")
     assert (code, "There is no processor named 'nobody'" in said) == (64, True)
     code, said = run("apply", "resume", "999")
