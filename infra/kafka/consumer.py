@@ -421,7 +421,8 @@ class GroupConsumer:
         if error.code() in _MISSING:
             raise TopicUnusable(
                 f"Input topic {message.topic()} does not exist: {error.str()}.",
-                action="Create the topic, or set `auto_create_topics=True` on the `Application`.",
+                action="Create the topic: `holdfast apply provision PROCESSOR`, or, in `Application.run()`, with "
+                "`auto_create_topics=True`.",
                 topic=message.topic(),
             )
         if error.code() == KafkaError._ALL_BROKERS_DOWN:

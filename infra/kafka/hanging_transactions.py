@@ -36,6 +36,8 @@ class OpenTransaction:
     state: str | None = None
     age_s: float | None = None
     timeout_s: float | None = None
+    #: ``transaction.max.timeout.ms`` of the brokers, seconds.
+    max_timeout_s: float = MAX_TIMEOUT_S
 
     @property
     def open_for_s(self) -> float:
@@ -52,7 +54,7 @@ class OpenTransaction:
         )
 
 
-def standing(transaction: OpenTransaction, max_timeout_s: float = MAX_TIMEOUT_S) -> Standing:
+def standing(transaction: OpenTransaction) -> Standing:
     """``open`` (a coordinator knows the transaction), ``hanging`` (none does, and it is too old) or ``unexplained``.
 
     An unexplained transaction is unknown to the coordinators, but young: it began or ended during the look, or this
@@ -60,4 +62,4 @@ def standing(transaction: OpenTransaction, max_timeout_s: float = MAX_TIMEOUT_S)
     """
     if transaction.transactional_id is not None:
         return "open"
-    return "hanging" if transaction.since_write_s > max_timeout_s + SLACK_S else "unexplained"
+    return "hanging" if transaction.since_write_s > transaction.max_timeout_s + SLACK_S else "unexplained"

@@ -131,7 +131,7 @@ class Inspector:
             return ()
         known = self._coordinated({producer[0] for _, producer in before})
         still = self._producers(topic, numbers)
-        now_ms = time.time() * 1000
+        now_ms, longest_s = time.time() * 1000, self.max_timeout_s()
         found = []
         for place, producer in sorted(before):
             if (place, producer) not in still:
@@ -148,6 +148,7 @@ class Inspector:
                     state=None if described is None else str(described.state.value),
                     age_s=None if described is None else (now_ms - described.transaction_start_time_ms) / 1000,
                     timeout_s=None if described is None else described.transaction_timeout_ms / 1000,
+                    max_timeout_s=longest_s,
                 )
             )
         return tuple(found)

@@ -214,8 +214,8 @@ def check_before_start(
         if isinstance(stage, CreateTopic) and not may_create:
             raise TopicUnusable(
                 f"The {stage.role} {stage.spec.name} is not there, and this processor may not create topics.",
-                action=f"Run `holdfast apply provision {topology.processor}` ({stage.sentence()}), or set "
-                "`auto_create_topics=True`.",
+                action=f"Run `holdfast apply provision {topology.processor}` ({stage.sentence()}). A program "
+                "that calls `Application.run()` may set `auto_create_topics=True` instead.",
                 cause={"changelog": "changelog-missing", "source topic": "source-missing"}.get(stage.role, ""),
                 topic=stage.spec.name,
                 store=topology.store_of(stage.spec.name),

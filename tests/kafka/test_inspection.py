@@ -80,7 +80,7 @@ def test_one_that_no_coordinator_knows_hangs_and_is_aborted_alone(
         leave_hanging(broker, topic, 1, producer_id=777_001, age_s=MAX_TIMEOUT_S + SLACK_S + 30)
         leave_hanging(broker, topic, 2, producer_id=777_002, age_s=5)
     found = {each.partition.number: each for each in inspector.open_transactions(topic, range(3))}
-    told = {number: standing(each, inspector.max_timeout_s()) for number, each in found.items()}
+    told = {number: standing(each) for number, each in found.items()}
     assert told == {0: "open", 1: "hanging", 2: "unexplained"}
     hanging = found[1]
     assert (hanging.producer_id, hanging.start_offset, hanging.transactional_id) == (777_001, 0, None)

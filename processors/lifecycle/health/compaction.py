@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction, Standing, standing
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction, Standing, standing
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
@@ -117,7 +117,6 @@ class CompactionFacts:
     brokers: int | None = None
     rate: RestoreRate | None = None
     space: StoreSpace | None = None
-    max_timeout_s: float = MAX_TIMEOUT_S
     unknown: tuple[str, ...] = ()
 
     @property
@@ -262,7 +261,7 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
             numbers={"stood_still_s": part.stood_still_s},
         )
     for each in part.open:
-        meaning = standing(each, facts.max_timeout_s)
+        meaning = standing(each)
         abort = (
             f"kafka-transactions.sh abort --topic {facts.topic} --partition {part.partition} "
             f"--start-offset {each.start_offset}"

@@ -101,7 +101,6 @@ def _with_inspection(
     unknown: list[str] = []
     sizes: dict[int, int] = {}
     open_on: dict[int, tuple[Any, ...]] = {}
-    max_timeout_s = facts.max_timeout_s
     with Inspector(topics.bootstrap, config) as inspector:
         try:
             sizes = inspector.sizes(facts.topic, numbers)
@@ -112,14 +111,13 @@ def _with_inspection(
             try:
                 for each in inspector.open_transactions(facts.topic, stood):
                     open_on[each.partition.number] = (*open_on.get(each.partition.number, ()), each)
-                max_timeout_s = inspector.max_timeout_s()
             except KafkaFailed as failed:
                 unknown.append(str(failed))
     parts = tuple(
         replace(part, size_bytes=sizes.get(part.partition), open=open_on.get(part.partition, ()))
         for part in facts.partitions
     )
-    return replace(facts, partitions=parts, max_timeout_s=max_timeout_s, unknown=(*facts.unknown, *unknown))
+    return replace(facts, partitions=parts, unknown=(*facts.unknown, *unknown))
 
 
 def _with_young(

@@ -33,7 +33,6 @@ class HangingTransactions:
         if not partitions:
             return ()
         with Inspector(self._bootstrap, self._config) as inspector:
-            longest_s = inspector.max_timeout_s()
             return tuple(
                 HangingTransaction(
                     topic,
@@ -45,7 +44,7 @@ class HangingTransactions:
                 )
                 for topic, count in partitions.items()
                 for each in inspector.open_transactions(topic, range(count))
-                if standing(each, longest_s) == "hanging"
+                if standing(each) == "hanging"
             )
 
     def abort_hanging(self, stage: AbortTransaction) -> bool:

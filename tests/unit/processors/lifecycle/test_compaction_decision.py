@@ -81,7 +81,7 @@ def test_a_transaction_that_no_coordinator_knows_hangs_when_it_outlived_every_ti
     assert problem.command == "kafka-transactions.sh abort --topic p-s-changelog --partition 0 --start-offset 90"
     (young,) = problems(held(OPEN))
     assert "it may still end by its timeout" in young.sentence
-    (longer,) = problems(replace(held(replace(OPEN, since_write_s=2000.0)), max_timeout_s=7200.0))
+    (longer,) = problems(held(replace(OPEN, since_write_s=2000.0, max_timeout_s=7200.0)))
     assert "it may still end by its timeout" in longer.sentence
 
 
