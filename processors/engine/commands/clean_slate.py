@@ -82,12 +82,17 @@ class CleanSlate:
         """The work of the worker: empty every store, move the offsets if asked, and stop."""
         yield from self._own_all(worker)
         partitions = {spec.name: self._partitions_of(spec.name) for spec in self._topology.inputs}
-        for sub in self._topology.subtopologies:
-            firsts = {topic: self._first_offsets(topic) for topic in sub.inputs} if self._rewind else {}
-            if sub.stores:
-                yield from work_of(Clear(store=sub.stores, all=True, positions=firsts or None), worker, ticket)
-            elif firsts:
-                yield from work_of(Position(positions=firsts), worker, ticket)
+        topics = self._cluster.topics()
+        try:
+            for sub in self._topology.subtopologies:
+                firsts = {topic: topics.start_offsets(topic) for topic in sub.inputs} if self._rewind else {}
+                if sub.stores:
+                    yield from work_of(Clear(store=sub.stores, all=True, positions=firsts or None), worker, ticket)
+                elif firsts:
+                    yield from work_of(Position(positions=firsts), worker, ticket)
+        except (CommandRefused, CommandFailed):
+            self._check_members(expected=1)  # a task was taken away; another member is the reason to name
+            raise
         if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
             self._check_members(expected=1)
             raise CommandFailed(
@@ -150,9 +155,6 @@ class CleanSlate:
     def _partitions_of(self, topic: str) -> int:
         facts = self._cluster.topics().describe([topic])
         return facts[topic].partitions if topic in facts else 0
-
-    def _first_offsets(self, topic: str) -> dict[int, int]:
-        return self._cluster.topics().start_offsets(topic)
 
     def _check_members(self, *, expected: int) -> None:
         group = self._topology.processor

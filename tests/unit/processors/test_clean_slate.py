@@ -155,6 +155,47 @@ def test_it_is_refused_while_a_member_lives(cluster: InMemoryCluster, tmp_path: 
     assert set(states(cluster)["counts"].values()) == {5}
 
 
+class Joined(InlineProcess):
+    """A clearing process whose group gets another member after its n-th commit."""
+
+    def __init__(self, cluster: InMemoryCluster, commits: int) -> None:
+        super().__init__(cluster.clock)
+        self.cluster, self.left = cluster, commits
+        self.rival = InlineProcess(cluster.clock, "rival")
+
+    def point(self, name: str) -> None:
+        self.left -= name == "commit:after"
+        if self.left == 0 and name == "commit:after":
+            self.cluster._broker.group("counting").join(self.rival, ("in", "others", "plain"))
+
+
+@pytest.mark.parametrize("commits", [1, 4, 7])
+def test_a_member_that_joins_in_the_middle_stops_it(
+    cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    monkeypatch.setattr(sweep, "ENTRIES_MAX", 2)
+    feed(cluster)
+    cluster.run(build(state_dir=tmp_path))
+    process = Joined(cluster, commits)
+    with pytest.raises(CommandRefused, match="1 live member,"):
+        build(state_dir=tmp_path).clear_state_on(cluster.connect(process), load_settings(home=tmp_path))
+    assert databases(tmp_path)
+    process.frozen = process.rival.frozen = True
+    cluster.clear_state(build(state_dir=tmp_path))
+    assert states(cluster) == {"counts": {}, "elsewhere": {}}
+    assert databases(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [{"state_backend": "memory"}, {"processing_guarantee": "at-least-once"}])
+def test_other_backends_and_guarantees_are_cleared_too(cluster: InMemoryCluster, options: dict[str, Any]) -> None:
+    feed(cluster)
+    cluster.run(build(**options))
+    offsets = cluster.committed_offsets("counting")
+    cluster.clear_state(build(**options))
+    assert states(cluster) == {"counts": {}, "elsewhere": {}}
+    assert cluster.committed_offsets("counting") == offsets
+
+
 def test_it_is_refused_while_a_slot_is_held(cluster: InMemoryCluster, tmp_path: Path) -> None:
     feed(cluster)
     cluster.run(build(state_dir=tmp_path, slot="0"))
