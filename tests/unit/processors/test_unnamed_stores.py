@@ -49,6 +49,19 @@ def test_the_same_key_of_two_streams_is_counted_apart() -> None:
     assert [json.loads(record.value or b"") for _, record in cluster.read("payments-out")] == [1, 2]
 
 
+def test_state_under_the_former_name_is_not_left_behind_without_a_deploy() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("orders")
+    cluster.produce("orders", b"1", b"alice")
+    cluster.run(build("orders", store="default"))
+    with pytest.raises(HoldfastError, match="store orders holds nothing of it") as refused:
+        cluster.run(build("orders"))
+    assert "such as `default`" in (refused.value.action or "")
+    cluster.produce("orders", b"1", b"alice")
+    cluster.run(build("orders", store="default"))
+    assert cluster.state(build("orders", store="default"), "default") == {(b"alice", "n"): 2}
+
+
 def test_functions_of_one_stream_share_its_store_and_an_aggregation_has_one_of_its_own() -> None:
     app = Application(consumer_group="p")
     frame = app.dataframe(app.topic("orders"))
