@@ -6,8 +6,7 @@ Modules that only a worker needs are imported in ``run``: the Dagster code serve
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
-from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.arguments import (
@@ -57,7 +56,9 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.failures import OnProcessingError
     from holdfast.processors.engine.runtime.loop import Worker
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
+    from holdfast.processors.engine.runtime.owner import Owner
     from holdfast.processors.engine.runtime.ports import Cluster
+    from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
 
@@ -159,6 +160,7 @@ class Application:
         self._broker_timeout_s = broker_availability_timeout
         self._slot = slot
         self._start: Start | None = None
+        self._errand: Callable[[Owner, Ticket], Work] | None = None
         self._standby_replicas = standby_replicas
         self._state_backend = state_backend
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
@@ -257,9 +259,7 @@ class Application:
         Raises:
             HoldfastError: The error that stopped the worker; all messages before it are committed.
         """
-        settings = load_settings()
-        if self._log_level is not None:
-            configure_logging(self._log_level.upper(), settings.log_format)
+        settings = self._settings()
         self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
 
     def cluster(self, settings: Settings) -> KafkaCluster:
@@ -314,7 +314,8 @@ class Application:
             # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
             chosen = 0
         memory = self._memory(settings)
-        facts, options = self._prepare_topics(topology, cluster), self._options()
+        facts = required_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
+        options = self._options()
         written, start = topology.written(), self._start or options.start
         limits = record_limits(written, facts, cluster.record_bytes_max)
         options = replace(
@@ -353,22 +354,43 @@ class Application:
         if self._worker is not None:
             self._worker.stop()
 
-    def clear_state(self) -> None:
-        """Deletes the local state of this application's slots on this machine.
+    def clear_state(self, *, rewind: Literal["stay", "earliest"] = "stay") -> None:
+        """Empties every store: its changelog, its checkpoints, and the local state on this machine.
 
-        The changelogs stay; the next start restores the state from them.
+        Other machines empty theirs at the next start. Call it again after an interruption.
+
+        Args:
+            rewind: ``stay`` keeps the input offsets; ``earliest`` sets them to the beginning of the inputs.
 
         Raises:
-            StateFolderTaken: A live process holds a slot.
+            CommandRefused: The group has a live member, on any host.
+            StateFolderTaken: A live process holds a slot of this machine.
+            HoldfastError: The error that stopped the worker which clears; the state is partly cleared.
         """
-        from holdfast.processors.engine.state.folder import StateFolder
+        settings = self._settings()
+        self.clear_state_on(self.cluster(settings), settings, rewind=rewind)
 
-        root = (self.state_dir or load_settings().paths.state).resolve()
-        group = root / self.consumer_group
-        for slot in sorted(path.name for path in group.iterdir()) if group.is_dir() else []:
-            folder = StateFolder(root, self.consumer_group, slot)
-            shutil.rmtree(folder.path)
-            folder.release()
+    def clear_state_on(
+        self, cluster: Cluster, settings: Settings, *, rewind: Literal["stay", "earliest"] = "stay"
+    ) -> None:
+        """Like ``clear_state``, on a given cluster."""
+        from holdfast.processors.engine.commands.clean_slate import CleanSlate
+
+        one_of("rewind", rewind, ("stay", "earliest"))
+        root = self.state_dir or settings.paths.state
+        slate = CleanSlate(self.topology(), cluster, root, settings, rewind=rewind == "earliest")
+        slate.prepare()
+        if slate.needs_worker:
+            made = copy(self)
+            made._start, made._standby_replicas, made._errand = slate.start, 0, slate.errand
+            made.run_on(cluster, slate.settings)
+        slate.finish()
+
+    def _settings(self) -> Settings:
+        settings = load_settings()
+        if self._log_level is not None:
+            configure_logging(self._log_level.upper(), settings.log_format)
+        return settings
 
     def _make_worker(
         self,
@@ -394,6 +416,7 @@ class Application:
         )
         name = transactional_id(self.consumer_group, folder.id, folder.slot)
         worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)
+        worker.maintenance.errand = self._errand
         if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
             worker.same_changelogs = SameChangelogs(topology, cluster)
         return worker
@@ -444,26 +467,6 @@ class Application:
             commit_every=self._commit_every,
             broker_timeout_s=self._broker_timeout_s,
         )
-
-    def _prepare_topics(self, topology: Topology, cluster: Cluster) -> Mapping[str, TopicFacts]:
-        """Creates missing topics if allowed; returns the facts of all topics."""
-        topics = cluster.topics()
-        facts = required_topics.read_facts(topics, topology)
-        _log.info(f"topics required by application {self.consumer_group!r}:")
-        brokers = required_topics.brokers_if_asked(topics, topology, facts)
-        for name, (role, spec) in required_topics.resolve(topology, facts, brokers).items():
-            _log.info(
-                f"  {role} {name}",
-                partitions=spec.partitions,
-                replication=spec.replication or "cluster default",
-                config=dict(spec.config) or "cluster default",
-                there=name in facts,
-            )
-        missing = required_topics.check_before_start(topology, facts, may_create=self._may_create, brokers=brokers)
-        required_topics.apply(missing, topics)
-        if missing.stages:
-            facts = required_topics.read_facts(topics, topology)
-        return facts
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:
         """Sets what a deployed worker gets from its command line.

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.processors.engine.changelog.config import (
@@ -25,6 +27,8 @@ from holdfast.processors.engine.changelog.config import (
     reason_for,
 )
 from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("application")
 
 
 class TopicWorld(Protocol):
@@ -221,6 +225,24 @@ def check_before_start(
                 store=topology.store_of(stage.spec.name),
             )
     return ProvisionPlan(tuple(stage for stage in decided.stages if isinstance(stage, CreateTopic)), ())
+
+
+def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapping[str, TopicFacts]:
+    """Create the missing topics of a processor that starts, if allowed; returns the facts of all its topics."""
+    facts = read_facts(topics, topology)
+    _log.info(f"topics required by application {topology.processor!r}:")
+    brokers = brokers_if_asked(topics, topology, facts)
+    for name, (role, spec) in resolve(topology, facts, brokers).items():
+        _log.info(
+            f"  {role} {name}",
+            partitions=spec.partitions,
+            replication=spec.replication or "cluster default",
+            config=dict(spec.config) or "cluster default",
+            there=name in facts,
+        )
+    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers)
+    apply(missing, topics)
+    return read_facts(topics, topology) if missing.stages else facts
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:

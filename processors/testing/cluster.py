@@ -13,14 +13,15 @@ is virtual. The application runs on the production engine.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
-from holdfast.infra.settings import CheckpointSettings, load_settings
+from holdfast.infra.settings import CheckpointSettings, Settings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.ports import TopicView
@@ -102,6 +103,10 @@ class InMemoryTopics(TopicView):
         self._await_answer("start_offsets")
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
 
+    def members(self, group: str) -> int:
+        self._await_answer("members")
+        return len(self._broker.group(group).members)
+
     def group_shares(self, group: str) -> GroupShares | None:
         self._await_answer("group_shares")
         return self._broker.group(group).told()
@@ -181,13 +186,24 @@ class InMemoryCluster:
         Raises:
             HoldfastError: The error that stopped the application.
         """
+        with self._process_for(application) as (view, settings):
+            application.run_on(view, settings, count=count, timeout=quiet_s)
+
+    def clear_state(self, application: Application, *, rewind: Literal["stay", "earliest"] = "stay") -> None:
+        """``Application.clear_state`` on this cluster."""
+        with self._process_for(application) as (view, settings):
+            application.clear_state_on(view, settings, rewind=rewind)
+
+    @contextmanager
+    def _process_for(self, application: Application) -> Iterator[tuple[ClusterView, Settings]]:
+        """A process's connection, and settings with a temporary home and without checkpoints."""
         process = InlineProcess(self.clock)
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
             process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member holds its partitions until its session ends
         with tempfile.TemporaryDirectory() as home:
             settings = load_settings(home=Path(home), checkpoints=CheckpointSettings(enabled=False))
             try:
-                application.run_on(self.connect(process), settings, count=count, timeout=quiet_s)
+                yield self.connect(process), settings
             finally:
                 process.frozen = True
                 process.sleep(1.0)  # until the last transaction markers are written

@@ -49,7 +49,7 @@ def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
 
 def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:
     """With the function."""
-    return frame.apply(totals, stateful=True)
+    return frame.apply(totals, stateful=True, store="default")
 
 
 def bound_for(block_cache_mb: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -142,6 +143,10 @@ class Stream:
         frame = app.dataframe(app.topic(self.source)).apply(step or count, stateful=True, store="counts")
         frame.to_topic(app.topic(self.sink))
         return app
+
+    def delete_local_state(self) -> None:
+        """As a new disk: the next start restores from the changelog."""
+        shutil.rmtree(self.state_dir / self.group)
 
     def read(self, topic: str) -> list[Record]:
         return [

@@ -162,7 +162,7 @@ def test_a_changelog_record_of_a_future_version_is_refused(stream, key, value):
     newer = Producer({"bootstrap.servers": stream.bootstrap})
     newer.produce(changelog_topic(stream.group, "counts"), value, key, 1)
     assert newer.flush(30) == 0
-    stream.application().clear_state()
+    stream.delete_local_state()
     with pytest.raises(FormatUnknown) as unknown:
         stream.application().run(timeout=30)
     assert unknown.value.exit_code == EXIT_BAD_CONFIGURATION

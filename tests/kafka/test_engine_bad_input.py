@@ -81,7 +81,7 @@ def test_a_recreated_changelog_is_refused_by_a_warm_store(stream, waiting):
 def test_a_lost_changelog_and_disk_never_start_from_nothing(stream, waiting):
     stream.feed_numbers(20)
     stream.application().run(count=20, timeout=30)
-    stream.application().clear_state()
+    stream.delete_local_state()
     changelog = changelog_topic(stream.group, "counts")
     stream.topics.delete(changelog)
     waiting(lambda: not stream.topics.describe([changelog]), "the topic to be gone")
@@ -200,7 +200,7 @@ def test_an_open_foreign_transaction_on_the_changelog_is_waited_out(stream):
     """The restore reads up to the high watermark: stopping at the last stable offset would miss committed state."""
     stream.feed_numbers(100)
     stream.application().run(count=100, timeout=30)
-    stream.application().clear_state()
+    stream.delete_local_state()
     foreign = Producer(
         {"bootstrap.servers": stream.bootstrap, "transactional.id": stream.group, "transaction.timeout.ms": 5000}
     )

@@ -20,7 +20,7 @@ def test_the_documented_example_counts_exactly_and_starts_again_where_it_was(str
 def test_a_lost_disk_is_restored_from_the_changelog(stream):
     stream.feed_numbers(500)
     stream.application().run(count=500, timeout=60)
-    stream.application().clear_state()
+    stream.delete_local_state()
     stream.feed_numbers(500)
     stream.application().run(count=500, timeout=60)
     expected = {b"k%d" % number: 100 for number in range(10)}
@@ -32,7 +32,7 @@ def test_at_least_once_counts_right_when_nothing_crashes(stream):
     stream.options["processing_guarantee"] = "at-least-once"
     stream.feed_numbers(300)
     stream.application().run(count=150, timeout=60)
-    stream.application().clear_state()
+    stream.delete_local_state()
     stream.application().run(count=150, timeout=60)
     assert stream.counts() == {b"k%d" % number: 30 for number in range(10)}
 

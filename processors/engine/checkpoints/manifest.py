@@ -168,7 +168,7 @@ class Place:
     @property
     def folder(self) -> str:
         """The task's folder."""
-        return f"{file_name(self.processor)}/{file_name(self.task)}/"
+        return f"{folder_of(self.processor)}{file_name(self.task)}/"
 
     @property
     def manifests(self) -> str:
@@ -196,6 +196,11 @@ class Place:
     def mark(self, holder: str, upload: str) -> str:
         """The name of an upload's mark."""
         return f"{self.uploads}{holder}.{upload}"
+
+
+def folder_of(processor: str) -> str:
+    """The folder of a processor's checkpoints."""
+    return f"{file_name(processor)}/"
 
 
 def generation_of(manifest: str) -> int:

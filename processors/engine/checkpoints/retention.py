@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 
 from holdfast.infra.storage.errors import ObjectMissing
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, generation_of
+from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, folder_of, generation_of
 from holdfast.processors.engine.checkpoints.ports import Objects
 
 #: Checkpoints of a task that are kept: one to restore from, and one in case its files are damaged.
@@ -44,6 +44,13 @@ def collect(objects: Objects, place: Place, time: Callable[[], float]) -> Iterat
     objects.delete(old)
     yield
     objects.delete(sorted(set(files) - used))
+
+
+def delete_all(objects: Objects, processor: str) -> None:
+    """Deletes all checkpoints of a processor; manifests first, so that none names a missing file."""
+    found = sorted(objects.sizes(folder_of(processor)))
+    objects.delete([name for name in found if generation_of(name)])
+    objects.delete(found)
 
 
 def manifests_of(objects: Objects, place: Place) -> list[str]:

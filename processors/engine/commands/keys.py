@@ -31,6 +31,7 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     yield
     totals = Totals()
     for task in tasks:
+        check_running(task, ticket)  # the group may have taken it while the task before was at work
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             check_running(task, ticket)
@@ -86,6 +87,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     yield
     totals = Totals()
     for task in tasks:
+        check_running(task, ticket)  # the group may have taken it while the task before was at work
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             yield from settle(worker, task, ticket)

@@ -19,9 +19,6 @@ from holdfast.processors.engine.topology import StoreSpec
 if TYPE_CHECKING:
     from holdfast.processors.engine.schema.types import StoreSchema
 
-DEFAULT_STORE = "default"
-AGGREGATE_STORE = "aggregate"
-
 
 class StepInvalid(BadConfiguration):
     """The declaration of a step can't run."""
@@ -42,6 +39,8 @@ class Node:
     topic: Topic | None = None
     #: Makes the headers of an output from its value; None sends the message's own.
     headers: Callable[[Any], Any] | None = None
+    #: Whether the name of its store comes from the stream.
+    unnamed: bool = False
     #: The model of the store's values, an argument of ``schema_of``.
     model: Any = None
     children: list[Node] = field(default_factory=list)
@@ -97,7 +96,7 @@ class StreamingDataFrame:
         stateful: bool = False,
         expand: bool = False,
         metadata: bool = False,
-        store: str = DEFAULT_STORE,
+        store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
         """Replaces each value by the result of ``func``; with ``expand``, by each item of the result.
@@ -107,7 +106,8 @@ class StreamingDataFrame:
             stateful: Whether the function gets the state of the message's key.
             expand: Whether the function returns several values.
             metadata: Whether the function gets key, timestamp and headers.
-            store: The store of the state.
+            store: The store of the state. None takes the stream's own, which has the name of its topic: steps of one
+                stream share it, steps of two streams share a store only if both name it.
             model: The model of the store's values, for typed columns in the warehouse: a pydantic model (or another
                 type) of every value; a mapping of state keys to models, ``"*"`` for all other keys; or ``"infer"``.
                 One of the steps that share a store declares it.
@@ -115,8 +115,10 @@ class StreamingDataFrame:
         Raises:
             StepInvalid: The store's name or the model can't be used.
         """
-        kept = self._store(stateful, store)
-        return self._then(Node("apply", func, kept, expand, metadata, model=_modelled(kept, model)))
+        kept = self._store(store, self.topic.name) if stateful else None
+        return self._then(
+            Node("apply", func, kept, expand, metadata, unnamed=store is None, model=_modelled(kept, model))
+        )
 
     def update(
         self,
@@ -124,15 +126,17 @@ class StreamingDataFrame:
         *,
         stateful: bool = False,
         metadata: bool = False,
-        store: str = DEFAULT_STORE,
+        store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
         """Calls ``func`` for its effect on the value or the state and ignores its result. Works in place.
 
         The arguments are those of ``apply``.
         """
-        kept = self._store(stateful, store)
-        return self._in_place(Node("update", func, kept, False, metadata, model=_modelled(kept, model)))
+        kept = self._store(store, self.topic.name) if stateful else None
+        return self._in_place(
+            Node("update", func, kept, False, metadata, unnamed=store is None, model=_modelled(kept, model))
+        )
 
     def filter(
         self,
@@ -140,18 +144,20 @@ class StreamingDataFrame:
         *,
         stateful: bool = False,
         metadata: bool = False,
-        store: str = DEFAULT_STORE,
+        store: str | None = None,
         model: Any = None,
     ) -> StreamingDataFrame:
         """Keeps the values for which ``func`` returns a true value; the arguments are those of ``apply``."""
-        kept = self._store(stateful, store)
-        return self._then(Node("filter", func, kept, False, metadata, model=_modelled(kept, model)))
+        kept = self._store(store, self.topic.name) if stateful else None
+        return self._then(
+            Node("filter", func, kept, False, metadata, unnamed=store is None, model=_modelled(kept, model))
+        )
 
     def aggregate(
         self,
         columns: Mapping[str, Aggregator] | None = None,
         *,
-        store: str = AGGREGATE_STORE,
+        store: str | None = None,
         model: Any = None,
         **named: Aggregator,
     ) -> StreamingDataFrame:
@@ -159,7 +165,7 @@ class StreamingDataFrame:
 
         Args:
             columns: Aggregators by the column's name, for example ``{"orders": Count(), "total": Sum("amount")}``.
-            store: A store that no other step uses.
+            store: A store that no other step uses; None takes ``<topic>-aggregate``.
             model: A pydantic model with more exact types for the warehouse. Without it, the column of a sum is a
                 double; the columns of min, max and last are text.
             named: More columns, for example ``total=Sum("amount")``.
@@ -171,7 +177,8 @@ class StreamingDataFrame:
         if isinstance(model, Aggregator):  # a column with the name "model"
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
-        return self._then(Node("apply", made, self._store(True, store), model=model))
+        kept = self._store(store, f"{self.topic.name}-aggregate")
+        return self._then(Node("apply", made, kept, unnamed=store is None, model=model))
 
     def to_topic(
         self,
@@ -197,10 +204,9 @@ class StreamingDataFrame:
         self._node.children.append(node)
         return StreamingDataFrame(self.topic, self._source, node, self._renamed)
 
-    def _store(self, stateful: bool, store: str) -> str | None:
-        """The name under which a step's store is stored; None for a step without state."""
-        if not stateful:
-            return None
+    def _store(self, store: str | None, unnamed: str) -> str:
+        """The name under which a step's store is stored; ``unnamed`` for one without a name."""
+        store = unnamed if store is None else store
         renamed = next((new for new, old in self._renamed.items() if old == store), None)
         if renamed is not None:
             raise StepInvalid(
@@ -235,6 +241,13 @@ def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> t
     aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
     described = []
     for store, topics in users.items():
+        if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
+            raise StepInvalid(
+                f"Store {store!r} is the unnamed store of one stream, and a step of another stream has the same store; "
+                f"the streams are {', '.join(topics)}.",
+                action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
+                store=store,
+            )
         made = aggregations.get(store)
         kind, columns = ("key-value", ()) if made is None else ("aggregation", made.describe())
         described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store)))

@@ -472,7 +472,7 @@ class Assignment:
         raise StateIncoherent(
             f"Task {task.name}: its state holds the inputs up to {dict(task.meta.inputs)}, but the group committed "
             f"{dict(committed)}. The store has no changelog to repair it from.",
-            action="Call `clear_state()` and reset the group's offsets to rebuild the state; turn changelogs on.",
+            action='Call `clear_state(rewind="earliest")` to rebuild the state; turn changelogs on.',
             cause="offsets-reset",
             task=task.name,
         )

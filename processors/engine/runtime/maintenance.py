@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -55,6 +55,8 @@ class Maintenance:
         self.holds = False
         #: Whether the running command waits for input.
         self.waits = False
+        #: Work that this worker begins by itself, and again in its next session; its failure stops the worker.
+        self.errand: Callable[[Owner, Ticket], Work] | None = None
         self._numbers = itertools.count(1)
         self._tickets: list[Ticket] = []
         self._running: tuple[Ticket, Work] | None = None
@@ -113,6 +115,9 @@ class Maintenance:
         if self._running is None and self._worker.assignment.reseeds.waiting:
             ticket = self._ticket("reseed")
             self._take(ticket, self._commands.reseed(self._worker, ticket))
+        if self._running is None and self.errand is not None:
+            ticket = self._ticket("errand")
+            self._take(ticket, self.errand(self._worker, ticket))
         if self._running is None:
             return
         ticket, work = self._running
@@ -125,6 +130,8 @@ class Maintenance:
             self._end(ticket, TicketPhase.DONE)
         except (CommandWrong, CommandRefused, CommandFailed) as failure:
             self._fail(ticket, failure)
+            if self.errand is not None:
+                raise
         except OwnershipLost as lost:
             self._fail(ticket, _lost(ticket, lost), session=False)
             raise
@@ -134,6 +141,8 @@ class Maintenance:
         except Exception as failure:  # a bug in the command; all that it changed is committed
             _log.exception("command", id=ticket.id, verb=ticket.verb)
             self._fail(ticket, _ended(ticket, f"{type(failure).__name__}: {failure}"))
+            if self.errand is not None:
+                raise
 
     def interrupt(self, why: str = "the worker left its group, or stops") -> None:
         """Fail the running command, for example because the worker leaves its group."""

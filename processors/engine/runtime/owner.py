@@ -66,6 +66,9 @@ class Owner(Protocol):
     def commit_all(self) -> bool:
         """Commit all open work; False when it was dropped and will be read again."""
 
+    def stop(self) -> None:
+        """Ask the worker to finish."""
+
     def seek(self, tasks: Sequence[Task]) -> None:
         """Read the inputs of tasks from their positions."""
 

@@ -142,6 +142,9 @@ class TopicView(TopicWorld, Protocol):
     def start_offsets(self, topic: str) -> dict[int, int]:
         """By partition, the first offset that the topic still has."""
 
+    def members(self, group: str) -> int:
+        """The number of members of a group."""
+
     def group_shares(self, group: str) -> GroupShares | None:
         """The members of a group and their partitions; None during a rebalance."""
 

@@ -55,6 +55,10 @@ def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
     )
 
 
+#: Of a store that holds nothing; steps without `store=` had store `default` or `aggregate` in earlier versions.
+NAMED_ANEW = " If its state has a former name, such as `default`, keep that name: `store=...`, or `renamed_stores`."
+
+
 def check_inputs(
     task: str,
     state_inputs: Mapping[str, Mapping[str, int]],
@@ -86,7 +90,7 @@ def check_inputs(
                     f"{'nothing of it' if held is None else f'it only up to {held}'}: its changelog lost records, or "
                     "the store is new.",
                     action=f"Rebuild the store from its source: `holdfast apply backfill PROCESSOR --store {store} "
-                    "--from topic`.",
+                    "--from topic`." + (NAMED_ANEW if held is None else ""),
                     cause="changelog-truncated",
                     task=task,
                     store=store,

@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import socket
 from pathlib import Path
 
@@ -91,6 +92,15 @@ class StateFolder:
             cause="state-missing",
             path=str(self.path),
         )
+
+    def delete_state(self) -> None:
+        """Deletes the databases and all copies of them; the slot keeps its lock, identity and id."""
+        try:
+            for entry in self.path.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+        except OSError as failure:
+            raise _not_writable(self.path, failure) from failure
 
     def release(self) -> None:
         """Releases the lock; a second call does nothing."""

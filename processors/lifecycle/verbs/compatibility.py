@@ -20,6 +20,9 @@ from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape
 #: How long an unused store should be kept, in case the former version is deployed again, days.
 GRACE_DAYS = 7
 
+#: The former name of an unnamed store -> what its name has now behind the name of its topic.
+FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
+
 #: What a difference is called -> the attribute of ``StoreShape``: with another value, state would be misread.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
@@ -82,6 +85,10 @@ def compare(
         if former is not None:
             verdicts.append(_of_store(processor, former, store, before, after))
             continue
+        unnamed = next((each for each in free if _is_former_unnamed(each, store)), None)
+        if unnamed is not None and store.name not in dropped:
+            verdicts.append(_was_unnamed(processor, unnamed, store))
+            continue
         alike = next((each for each in free if _alike(each, store)), None)
         if alike is not None and store.name not in dropped:
             free.remove(alike)
@@ -104,6 +111,20 @@ def _looks_renamed(processor: str, was: str, now: str) -> Verdict:
         "state would be left behind.",
         f"If it was renamed, declare it: `Application(renamed_stores={{'{now}': '{was}'}})`. If not, delete the old "
         f"store and begin empty: `holdfast apply deploy {processor} --drop {was}`.",
+    )
+
+
+def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
+    also = ""
+    if was.inputs == now.inputs:
+        also = f", or declare `Application(renamed_stores={{'{now.name}': '{was.name}'}})`"
+    return Verdict(
+        "looks renamed",
+        now.name,
+        f"Store `{was.name}` is gone, and store `{now.name}` is new. A step without `store=` had the first one, and "
+        "now has the store of its stream: its state would be left behind.",
+        f"To keep the state, write `store='{was.name}'` in these steps on {', '.join(was.inputs)}{also}. "
+        f"To begin empty, delete the old store: `holdfast apply deploy {processor} --drop {was.name}`.",
     )
 
 
@@ -208,6 +229,12 @@ def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:
 
 def _alike(old: StoreShape, new: StoreShape) -> bool:
     return all(getattr(old, each) == getattr(new, each) for each in (*_VALUES.values(), "inputs"))
+
+
+def _is_former_unnamed(old: StoreShape, new: StoreShape) -> bool:
+    """Whether a step without a store's name had the one in an earlier Holdfast, and has the other one now."""
+    names = {f"{topic}{FORMER_UNNAMED[old.name]}" for topic in old.inputs} if old.name in FORMER_UNNAMED else set()
+    return new.name in names and set(new.inputs) <= set(old.inputs)
 
 
 def _text(value: object) -> str:

@@ -47,7 +47,7 @@ def test_changed_offsets_are_refused_until_they_are_set_right(stream, offsets, w
     changed, said, action = CHANGES[change]
     offsets(changed(held))
     if cold:
-        stream.application(slot="0").clear_state()
+        stream.delete_local_state()
     with pytest.raises(StateIncoherent, match=said) as refused:
         stream.application(slot="0").run(count=1, timeout=60)
     assert sum(stream.counts().values()) == 100

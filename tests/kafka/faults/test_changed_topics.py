@@ -33,7 +33,7 @@ def test_a_source_that_was_made_anew_is_refused_though_its_offsets_fit(counted, 
     waiting(lambda: topics.create(TopicSpec(counted.source, counted.partitions, 1)), "the source to be made anew")
     counted.feed_numbers(400)
     if cold:
-        counted.application().clear_state()
+        counted.delete_local_state()
     with pytest.raises((StateIncoherent, KafkaFailed), match="was recreated|offsets were reset"):
         counted.application(slot="0").run(count=1, timeout=60)
     assert sum(counted.counts().values()) == 100
@@ -59,6 +59,6 @@ def test_a_changelog_that_lost_its_head_is_refused_by_a_cold_store_and_fine_for_
     counted.feed_numbers(100)
     counted.application(slot="0").run(count=100, timeout=60)
     assert stored_counts(counted.state_dir) == {b"k%d" % number: 20 for number in range(10)}
-    counted.application().clear_state()
+    counted.delete_local_state()
     with pytest.raises(StateIncoherent, match="the changelog was truncated"):
         counted.application(slot="0").run(count=1, timeout=60)

@@ -51,7 +51,7 @@ def held(stream, waiting):
     finally:
         app.stop()
         thread.join(60)
-    app.clear_state()
+    stream.delete_local_state()
     stream.feed_numbers(100)
     return stranger
 

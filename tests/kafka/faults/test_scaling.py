@@ -44,7 +44,7 @@ def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, wa
     messages = [(b"k%d" % (number % 3000), b"1") for number in range(6000)]
     stream.feed(messages)
     stream.application(slot="0").run(count=6000, timeout=60)
-    stream.application().clear_state()
+    stream.delete_local_state()
     monkeypatch.setattr(restore, "RECORDS_PER_STEP", 3)  # a restore takes a thousand turns
     apps = [stream.application(slot=str(number)) for number in range(3)]
     threads = [threading.Thread(target=app.run) for app in apps]

@@ -94,6 +94,43 @@ def test_a_store_that_looks_renamed_is_refused_with_both_ways_out() -> None:
     assert (new.change, gone.change, new.refused) == ("new", "removed", False)
 
 
+def unnamed(*topics: str, store: str | None = None, renamed: dict[str, str] | None = None) -> Topology:
+    application = Application(consumer_group="orders", renamed_stores=renamed)
+    for topic in topics:
+        application.dataframe(application.topic(topic)).apply(keep, stateful=True, store=store)
+    return application.topology()
+
+
+def test_the_former_store_of_steps_without_a_name_is_not_left_behind() -> None:
+    before = shape(unnamed("placed", store="default"))
+    found = verdicts(before, shape(unnamed("placed")))
+    assert [each.store for each in found if each.refused] == ["placed"]
+    assert "`store='default'` in these steps on placed" in found[0].action
+    assert "renamed_stores={'placed': 'default'}" in found[0].action
+    assert verdicts(before, shape(unnamed("placed", store="default"))) == (same("default"),)
+    assert verdicts(before, shape(unnamed("placed", renamed={"placed": "default"}))) == (same("default"),)
+    assert not any(each.refused for each in verdicts(before, shape(unnamed("placed")), dropped=("default",)))
+
+
+def test_the_former_store_that_streams_shared_by_having_no_name_is_not_left_behind() -> None:
+    found = verdicts(shape(unnamed("placed", "paid", store="default")), shape(unnamed("placed", "paid")))
+    assert [each.store for each in found if each.refused] == ["placed", "paid"]
+    for each in found[:2]:
+        assert "`store='default'` in these steps on paid, placed." in each.action
+        assert "renamed_stores" not in each.action
+
+
+def test_the_former_store_of_an_aggregation_without_a_name_is_not_left_behind() -> None:
+    def made(store: str | None) -> Shape:
+        application = Application(consumer_group="orders")
+        application.dataframe(application.topic("placed")).aggregate(n=Count(), store=store)
+        return shape(application.topology())
+
+    found = verdicts(made("aggregate"), made(None))
+    assert (found[0].store, found[0].change) == ("placed-aggregate", "looks renamed")
+    assert "`store='aggregate'`" in found[0].action
+
+
 def test_a_store_that_is_declared_as_renamed_is_the_same() -> None:
     assert verdicts(shape(topology("a")), shape(topology("b", renamed={"b": "a"}))) == (same("a"),)
 

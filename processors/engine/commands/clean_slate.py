@@ -1,0 +1,189 @@
+"""A clean slate: every store of an application empty, without a registry and a supervisor.
+
+    alone? ──► a paused worker owns all partitions ──► ``clear`` in each subtopology ──► checkpoints ──► local state
+
+The worker deletes the keys in ordinary transactions, as for ``holdfast apply clear``. It reads no input.
+
+Invariants:
+    - The changelogs are emptied first. What an interrupted run leaves in checkpoints and folders is older than the
+      deletes, and a restore replays them.
+    - It ends as done only if the worker owned all partitions all the time: no other member can have written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import Settings
+from holdfast.infra.storage.objects import FsspecObjects
+from holdfast.processors.engine.checkpoints.retention import delete_all
+from holdfast.processors.engine.commands.checks import check_settled
+from holdfast.processors.engine.commands.table import work_of
+from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, CommandRefused, Position
+from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("clean_slate")
+
+#: Seconds for a member that is alone in its group to get all partitions.
+OWN_ALL_S = 60.0
+#: Seconds between two looks at the partitions.
+LOOK_EVERY_S = 0.5
+
+
+class CleanSlate:
+    """Empties the stores of one application.
+
+    The caller runs ``prepare``, then a worker with ``start``, ``settings`` and ``errand`` if ``needs_worker``, then
+    ``finish``. After an interruption the same steps complete it.
+    """
+
+    def __init__(
+        self, topology: Topology, cluster: Cluster, state_dir: Path, settings: Settings, *, rewind: bool
+    ) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        self._state_dir = state_dir
+        kept = settings.checkpoints
+        self._checkpoints = FsspecObjects(settings.checkpoint_store, kept.options) if kept.enabled else None
+        self._rewind = rewind
+        self._done = False
+        #: Whether a changelog has records, or offsets are to be moved.
+        self.needs_worker = rewind
+        #: A changelog that is missing or was never written stops no clean slate.
+        self.start = Start(paused=True, begin_empty=frozenset(spec.name for spec in topology.stores))
+        # Its last checkpoint would be of state that is to be deleted.
+        self.settings = settings.model_copy(update={"checkpoints": kept.model_copy(update={"enabled": False})})
+
+    def prepare(self) -> None:
+        """Refuse while a worker lives, here or elsewhere; delete local state that has no changelog.
+
+        Raises:
+            CommandRefused: The group has a live member.
+            StateFolderTaken: A live process holds a slot of this machine.
+        """
+        self._check_members(expected=0)
+        for slot in self._slots():
+            StateFolder(self._state_dir, self._topology.processor, slot).release()
+        if not self._topology.changelogs:
+            self._delete_local()  # a worker would refuse state that does not fit the committed offsets
+        topics, names = self._cluster.topics(), [spec.topic.name for spec in self._topology.changelogs]
+        for name in topics.describe(names):
+            self.needs_worker |= any(topics.end_offsets(name, committed=False).values())
+
+    def errand(self, worker: Owner, ticket: Ticket) -> Work:
+        """The work of the worker: empty every store, move the offsets if asked, and stop."""
+        yield from self._own_all(worker)
+        partitions = {spec.name: self._partitions_of(spec.name) for spec in self._topology.inputs}
+        topics = self._cluster.topics()
+        try:
+            for sub in self._topology.subtopologies:
+                firsts = {topic: topics.start_offsets(topic) for topic in sub.inputs} if self._rewind else {}
+                if sub.stores:
+                    yield from work_of(Clear(store=sub.stores, all=True, positions=firsts or None), worker, ticket)
+                elif firsts:
+                    yield from work_of(Position(positions=firsts), worker, ticket)
+        except (CommandRefused, CommandFailed):
+            self._check_members(expected=1)  # a task was taken away; another member is the reason to name
+            raise
+        if not self._owns_all(worker) or partitions != {name: self._partitions_of(name) for name in partitions}:
+            self._check_members(expected=1)
+            raise CommandFailed(
+                f"The partitions of {self._topology.processor} changed while its state was cleared.",
+                action="Call `clear_state()` again.",
+                done=ticket.done,
+            )
+        self._done = True
+        worker.stop()
+        return {}
+
+    def finish(self) -> None:
+        """Delete checkpoints and local state.
+
+        Raises:
+            CommandFailed: The worker was stopped before it was done.
+        """
+        processor = self._topology.processor
+        if self.needs_worker and not self._done:
+            raise CommandFailed(
+                f"The worker that clears the state of {processor} was stopped before it was done.",
+                action="Call `clear_state()` again: it continues where this stopped.",
+                done=0,
+            )
+        if self._checkpoints is not None:
+            delete_all(self._checkpoints, processor)
+        self._delete_local()
+        _log.info("state is cleared", processor=processor, stores=[spec.name for spec in self._topology.stores])
+
+    def _own_all(self, worker: Owner) -> Work:
+        """Wait until the worker runs the tasks of all partitions; refuse when another member takes a share."""
+        began = looked_at = worker.clock.monotonic()
+        while True:
+            worker.maintenance.waits = True
+            yield
+            now = worker.clock.monotonic()
+            if not _is_settled(worker):
+                began = now
+            elif now - looked_at >= LOOK_EVERY_S:
+                looked_at = now
+                if self._owns_all(worker):
+                    worker.maintenance.waits = False
+                    return {}
+                self._check_members(expected=1)
+                if now - began > OWN_ALL_S:
+                    raise CommandFailed(
+                        f"The worker that clears {self._topology.processor} did not get all partitions of its inputs "
+                        f"within {OWN_ALL_S:g} s.",
+                        action="Check that no partitions are being added, then call `clear_state()` again.",
+                        done=0,
+                    )
+
+    def _owns_all(self, worker: Owner) -> bool:
+        return all(
+            worker.assignment.running(Partition(spec.name, number)) is not None
+            for spec in self._topology.inputs
+            for number in range(self._partitions_of(spec.name))
+        )
+
+    def _partitions_of(self, topic: str) -> int:
+        facts = self._cluster.topics().describe([topic])
+        return facts[topic].partitions if topic in facts else 0
+
+    def _check_members(self, *, expected: int) -> None:
+        group = self._topology.processor
+        members = self._cluster.topics().members(group) - expected
+        if members > 0:
+            raise CommandRefused(
+                f"Group {group} has {members} live member{'' if members == 1 else 's'}, here or on another host; "
+                "expected none, because a worker would continue from the state that is to be deleted.",
+                action="Stop its workers. A killed one leaves the group after its session timeout.",
+                processor=group,
+                members=members,
+            )
+
+    def _slots(self) -> list[str]:
+        group = self._state_dir / self._topology.processor
+        return sorted(path.name for path in group.iterdir()) if group.is_dir() else []
+
+    def _delete_local(self) -> None:
+        for slot in self._slots():
+            folder = StateFolder(self._state_dir, self._topology.processor, slot)
+            try:
+                folder.delete_state()
+            finally:
+                folder.release()
+
+
+def _is_settled(worker: Owner) -> bool:
+    try:
+        check_settled(worker)
+    except CommandRefused:
+        return False
+    return True
