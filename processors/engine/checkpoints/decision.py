@@ -90,7 +90,7 @@ def choose(found: Iterable[Manifest], wanted: Wanted) -> tuple[list[Manifest], l
 
 
 def worth_looking(replay: int) -> bool:
-    """Whether a replay of so many records is long enough to ask the checkpoint store."""
+    """Whether a replay of this many records is long enough to ask the checkpoint store."""
     return replay >= SPARES_AT_LEAST
 
 
