@@ -101,7 +101,7 @@ class Verbs:
         self._topics = topics
         self._who = who
         self._world: World = replace(build_world(settings.paths, registry), clock=clock)
-        self._owners = WorkingOwners(self._client, self._slots, self._width)
+        self._owners = WorkingOwners(self._client, self._slots, self._tasks_with)
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
@@ -333,8 +333,8 @@ class Verbs:
         found = self._registry.deployment(processor)
         return () if found is None else found.slots
 
-    def _width(self, processor: str) -> int:
-        return max(self._input_partitions(processor).values(), default=0)
+    def _tasks_with(self, processor: str, stores: Sequence[str]) -> frozenset[tuple[str, int]]:
+        return self.definition(processor).topology.tasks_with(stores, self._input_partitions(processor))
 
     def _folders(self, processor: str) -> LocalFolders:
         tasks = self.definition(processor).topology.tasks(self._input_partitions(processor))
