@@ -183,16 +183,19 @@ class Verbs:
         """
         return self._applier(tell).resume(self._open_apply(apply_id))
 
-    def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
-        """Close an open apply without undoing its stages, and resume a processor that it paused; returns its record.
+    def abandon(self, apply_id: int, *, reason: str, tell: Tell = lambda text: None) -> ApplyRecord:
+        """Close an open apply without undoing its stages; returns its record.
+
+        A processor that it paused is resumed. Workers that it started paused are stopped or run as before. ``tell``
+        hears what is done, and what the apply leaves.
 
         Raises:
             ApplyUnknown: No open apply has that number.
             ApplyInProgress: A live process holds the apply.
-            HoldfastError: The paused processor cannot be resumed; the apply stays open.
+            HoldfastError: The processor cannot be stopped or resumed; the apply stays open.
         """
         record = self._open_apply(apply_id)
-        self._applier().abandon(record, reason)
+        self._applier(tell).abandon(record, reason)
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
