@@ -101,7 +101,7 @@ class Verbs:
         self._topics = topics
         self._who = who
         self._world: World = replace(build_world(settings.paths, registry), clock=clock)
-        self._owners = WorkingOwners(self._client, self._slots, self._width)
+        self._owners = WorkingOwners(self._client, self._slots, self._tasks_with)
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
@@ -183,16 +183,19 @@ class Verbs:
         """
         return self._applier(tell).resume(self._open_apply(apply_id))
 
-    def abandon(self, apply_id: int, *, reason: str) -> ApplyRecord:
-        """Close an open apply without undoing its stages, and resume a processor that it paused; returns its record.
+    def abandon(self, apply_id: int, *, reason: str, tell: Tell = lambda text: None) -> ApplyRecord:
+        """Close an open apply without undoing its stages; returns its record.
+
+        A processor that it paused is resumed. Workers that it started paused are stopped or run as before. ``tell``
+        hears what is done, and what the apply leaves.
 
         Raises:
             ApplyUnknown: No open apply has that number.
             ApplyInProgress: A live process holds the apply.
-            HoldfastError: The paused processor cannot be resumed; the apply stays open.
+            HoldfastError: The processor cannot be stopped or resumed; the apply stays open.
         """
         record = self._open_apply(apply_id)
-        self._applier().abandon(record, reason)
+        self._applier(tell).abandon(record, reason)
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
@@ -333,8 +336,8 @@ class Verbs:
         found = self._registry.deployment(processor)
         return () if found is None else found.slots
 
-    def _width(self, processor: str) -> int:
-        return max(self._input_partitions(processor).values(), default=0)
+    def _tasks_with(self, processor: str, stores: Sequence[str]) -> frozenset[tuple[str, int]]:
+        return self.definition(processor).topology.tasks_with(stores, self._input_partitions(processor))
 
     def _folders(self, processor: str) -> LocalFolders:
         tasks = self.definition(processor).topology.tasks(self._input_partitions(processor))

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -276,6 +277,21 @@ class Topics:
     def members(self, group: str) -> int:
         """The present number of members of a group."""
         return sum(len(known.members) for known in self._groups(group))
+
+    def live_groups(self) -> dict[str, frozenset[str]]:
+        """The groups that have members and that this client may see: group -> topics that its members read now.
+
+        A group of a protocol that this client does not know counts as live, and its topics are unknown.
+        """
+        groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "describe the groups")
+        found: dict[str, frozenset[str]] = {}
+        for known in groups:
+            if known.members or known.error is not None or known.state == "Dead":
+                raw = [member.assignment for member in known.members] if known.protocol_type == "consumer" else []
+                with contextlib.suppress(KafkaFailed):  # an assignor of another program
+                    found[known.id] = frozenset()
+                    found[known.id] = frozenset(place.topic for each in raw for place in decode_assignment(each))
+        return found
 
     def group_shares(self, group: str) -> GroupShares | None:
         """The assignment of a group; None while the group rebalances or is empty."""

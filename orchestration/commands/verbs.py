@@ -100,9 +100,9 @@ def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> Non
 def abandon(
     apply_id: ApplyNumber, reason: Annotated[str, typer.Option(help="The reason to record.")], who: Who = None
 ) -> None:
-    """Close an apply that was broken off; stages that are done stay done."""
+    """Close an apply that was broken off; stages that are done stay done, and workers are put back as they were."""
     with _opened(who) as verbs:
-        record = verbs.abandon(apply_id, reason=reason)
+        record = verbs.abandon(apply_id, reason=reason, tell=typer.echo)
     typer.echo(f"Apply {record.id} ({record.verb} {record.processor}) is abandoned after {len(record.done)} stage(s).")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -55,6 +55,10 @@ class Subtopology:
         """The name of its task for one partition."""
         return f"{self.name}-{partition}"
 
+    def width(self, partitions: Mapping[str, int]) -> int:
+        """Its number of tasks, given how many partitions each input topic has."""
+        return max((partitions.get(name, 0) for name in self.inputs), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -91,11 +95,12 @@ class Topology:
 
     def tasks(self, partitions: Mapping[str, int]) -> tuple[str, ...]:
         """The names of all tasks, given how many partitions each input topic has."""
-        return tuple(
-            sub.task(number)
-            for sub in self.subtopologies
-            for number in range(max((partitions.get(name, 0) for name in sub.inputs), default=0))
-        )
+        return tuple(sub.task(number) for sub in self.subtopologies for number in range(sub.width(partitions)))
+
+    def tasks_with(self, stores: Sequence[str], partitions: Mapping[str, int]) -> frozenset[tuple[str, int]]:
+        """The tasks that have all of these stores, as name of the subtopology and partition."""
+        subs = [sub for sub in self.subtopologies if set(stores) <= set(sub.stores)]
+        return frozenset((sub.name, number) for sub in subs for number in range(sub.width(partitions)))
 
     def topics(self) -> tuple[TopicSpec, ...]:
         """All topics that the processor reads or writes, inputs first."""

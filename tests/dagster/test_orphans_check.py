@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from confluent_kafka import Producer
 
 from holdfast.assets import keys
 from holdfast.assets.orphans import ALL_OWNED
@@ -13,6 +14,8 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.jobs.lifecycle_verbs import CleanConfig
+from holdfast.processors.engine.changelog.format import META_KEY
+from tests.kafka.orphans.leaving import signed_by
 from tests.operating import Operated
 
 
@@ -43,6 +46,7 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
     assert checked(operated).passed
 
     operated.topics.create(TopicSpec(f"{group}-old-changelog", 1, 1))
+    sign(operated, f"{group}-old-changelog")
     operated.topics.create(TopicSpec(f"{group}-mine", 1, 1))  # no changelog: somebody else's
     aside = paths.state / group / "0" / f"{group}-in-0.corrupt"
     former = paths.state / f"{group}-former" / "0" / "in-0"
@@ -68,6 +72,13 @@ def test_what_runs_has_an_owner_and_what_is_left_has_none(
     assert operated.topics.describe([f"{group}-old-changelog"]), "nothing is deleted by looking"
 
     archived_then_deleted_by_the_job(operated, capsys, monkeypatch)
+
+
+def sign(operated: Operated, topic: str) -> None:
+    """A meta record that names the processor, as its workers write it."""
+    producer = Producer({"bootstrap.servers": operated.topics.bootstrap})
+    producer.produce(topic, signed_by(operated.group), META_KEY)
+    assert producer.flush(30) == 0
 
 
 def archived_then_deleted_by_the_job(

@@ -258,7 +258,11 @@ class Operator:
             clock=self._now,
         )
         self.journal = registry.journal
-        self.owners = WorkingOwners(self._client, self._slots, lambda name: world.schedule.partitions)
+        self.owners = WorkingOwners(
+            self._client,
+            self._slots,
+            lambda name, stores: world.topology.tasks_with(stores, {INPUT: world.schedule.partitions}),
+        )
         self.facts = WorldFacts(
             self.topics,
             self.acting,

@@ -127,6 +127,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         inputs: The next input offset of each topic; the state holds all messages before it.
         sources: The topic ids of the inputs; a recreated source has another id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
+        processor: The processor that owns the changelog; empty in records of versions that did not name it.
     """
 
     inputs: Mapping[str, int]
@@ -134,6 +135,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     code_version: str
     sources: Mapping[str, str] = {}
     owner: str = ""
+    processor: str = ""
     version: int = META_VERSION
 
     def encode(self) -> bytes:

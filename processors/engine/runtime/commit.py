@@ -93,7 +93,12 @@ def produce_changelogs(
     """Step 1: produce the overlays and the meta records, which name their ``owner``, to the changelogs."""
     for part in commit.tasks:
         meta = ChangelogMeta(
-            part.inputs, part.transaction, topology.code_version, _ids_of(part.inputs, topic_ids), owner
+            inputs=part.inputs,
+            transaction=part.transaction,
+            code_version=topology.code_version,
+            sources=_ids_of(part.inputs, topic_ids),
+            owner=owner,
+            processor=topology.processor,
         ).encode()
         for name, state in part.task.states.items():
             if name not in part.writes:  # a command gives its own writes

@@ -7,12 +7,12 @@ After a kill in a stage, the resumed apply repeats it:
 
 Invariants:
     - One process at a time changes an archive.
-    - Right before a deletion, the owners and the facts of the orphan are read again.
+    - Right before a deletion, the owners, the live groups and the facts of the orphan are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.processors.lifecycle.orphans.archive import Archive, copied_files
 from holdfast.processors.lifecycle.orphans.facts import orphans_of
-from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged, Thing, thing_of
-from holdfast.processors.lifecycle.orphans.owned import Defined
+from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged, Thing, changed, thing_of
+from holdfast.processors.lifecycle.orphans.owned import Defined, in_use
 from holdfast.processors.lifecycle.orphans.put_back import put_back
 from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed, Done
 from holdfast.processors.lifecycle.plans.explanation import count_of
@@ -76,7 +76,8 @@ class OrphanCleaning:
         """Every orphan with its present facts and its archived copy."""
         found, unseen = self._found()
         copies, unread = self._archive.newest()
-        subjects = [self._subject(each, copies.get((each.kind, each.name))) for each in found]
+        groups = self._topics.live_groups() if any(each.kind == "topic" for each in found) else {}
+        subjects = [self._subject(each, copies.get((each.kind, each.name)), groups) for each in found]
         there = {(each.kind, each.name) for each in found}
         for (kind, name), copy in sorted(copies.items()):
             if copy.half_deleted and (kind, name) not in there:
@@ -111,22 +112,29 @@ class OrphanCleaning:
                     name=stage.name,
                 ) from failed
 
-    def _found(self) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
-        return orphans_of(self._defined(), self._settings, self._registry, self._topics)
+    def _found(self, only: str | None = None) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
+        return orphans_of(self._defined(), self._settings, self._registry, self._topics, only)
 
     def _thing(self, kind: Kind, name: str) -> Thing:
         return thing_of(kind, name, self._settings, self._topics)
 
-    def _subject(self, orphan: Orphan, copy: Archived | None) -> Subject:
+    def _subject(self, orphan: Orphan, copy: Archived | None, groups: Mapping[str, Set[str]]) -> Subject:
         try:
-            members = self._topics.members(orphan.processor) if orphan.forsaken else 0
-            if members:  # a program outside of the registry, or of another installation
-                how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
-                return Subject(orphan, Look(None, f"{orphan.processor} runs: {how}"), copy)
+            used = self._used(orphan, groups)
+            if used:
+                return Subject(orphan, Look(None, used), copy)
             return Subject(orphan, self._thing(orphan.kind, orphan.name).look(orphan), copy)
         except (HoldfastError, OSError) as failed:
             why = failed.message if isinstance(failed, HoldfastError) else f"{failed}."
             return Subject(orphan, Look(None, f"it could not be read: {why}"), copy)
+
+    def _used(self, orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
+        """Why live groups forbid to touch it, as a sentence; empty when none does."""
+        members = self._topics.members(orphan.processor) if orphan.forsaken else 0
+        if members:  # a program outside of the registry, or of another installation
+            how = f"its group has {count_of(members, 'member')}. Stop them, then plan again."
+            return f"{orphan.processor} runs: {how}"
+        return in_use(orphan, groups)
 
     def _inside(self) -> Path | None:
         """The searched folder that the archive lies in."""
@@ -174,16 +182,25 @@ class OrphanCleaning:
         elif orphan is None:
             return self._gone(stage)
         else:
+            self._check_free(orphan, stage)
             note = Deletion(begun_at=self._clock(), who=self._who, leftovers=thing.leftovers(orphan, facts))
             self._archive.note_deletion(copy, note)
             thing.delete(orphan, facts, note.leftovers)
         self._archive.note_deletion(copy, msgspec.structs.replace(note, ended_at=self._clock()))
         return Done(f"{stage.kind} {stage.name} deleted; its archive is {copy.folder}")
 
+    def _check_free(self, orphan: Orphan, stage: DeleteOrphan) -> None:
+        """Raise OrphanChanged when a live group may use it, or when it is deleted only by its full name."""
+        used = self._used(orphan, self._topics.live_groups() if orphan.kind == "topic" else {})
+        if used:
+            raise changed(orphan, used)
+        if orphan.unsigned and not stage.by_name:
+            raise changed(orphan, f"its records name no processor, so only `--only topic/{orphan.name}` deletes it.")
+
     def _orphan(self, stage: ArchiveOrphan | DeleteOrphan) -> Orphan | None:
         """The orphan of a stage, with owners read again; None when it has an owner, or is gone."""
         place = (stage.kind, stage.name)
-        return next((each for each in self._found()[0] if (each.kind, each.name) == place), None)
+        return next((each for each in self._found(stage.name)[0] if (each.kind, each.name) == place), None)
 
     def _gone(self, stage: ArchiveOrphan | DeleteOrphan) -> Done:
         """What is no orphan now and does not exist needs no work.

@@ -22,19 +22,24 @@ from holdfast.processors.lifecycle.orphans.owned import (
     Found,
     Known,
     Owner,
+    Signed,
     StateEntry,
+    candidates,
     find_orphans,
 )
 from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.lifecycle.plans.shape import from_document
+from holdfast.processors.lifecycle.world.changelog_meta import writers_of
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 from holdfast.processors.snapshots.names import CATALOG
 
 
 def orphans_of(
-    defined: Defined, settings: Settings, registry: Registry, topics: Topics
+    defined: Defined, settings: Settings, registry: Registry, topics: Topics, only: str | None = None
 ) -> tuple[tuple[Orphan, ...], tuple[str, ...]]:
     """All orphans, and a sentence for each place that could not be read.
+
+    ``only`` is the one resource that matters: then the records of no other topic are read.
 
     Raises:
         HoldfastError: Kafka or the registry does not answer.
@@ -56,6 +61,9 @@ def orphans_of(
         state=tuple(entry for root in state_roots for entry in _state(root)),
         checkpoints=_checkpoints(settings, known, unseen),
         tables=_tables(settings, unseen),
+        signed={
+            topic: _signed(topics, topic, unseen) for topic in candidates(known, names) if only is None or topic == only
+        },
     )
     return find_orphans(known, found), tuple(unseen)
 
@@ -83,7 +91,18 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
         slots = frozenset(deployed[name].slots) if name in deployed else None
         folders = frozenset(StateFolder.path_of(Path(), "", "", task).name for task in tasks)
         vague = topology is None and release is None
-        yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None, vague)
+        here = name in deployed and deployed[name].desired != "stopped"
+        yield Owner(name, frozenset(stores), frozenset(changelogs), slots, folders or None, vague, here)
+
+
+def _signed(topics: Topics, topic: str, unseen: list[str]) -> Signed:
+    """The first look at a topic; one that can't be read counts as one whose records name no processor."""
+    try:
+        ends = topics.end_offsets(topic, committed=False)
+        return Signed(writers_of(topics, topic), ends)
+    except HoldfastError as failed:
+        unseen.append(f"The records of topic {topic} could not be read: {failed.message}")
+        return Signed()
 
 
 def _names(settings: Settings, registry: Registry, roots: Iterable[Path]) -> frozenset[str]:

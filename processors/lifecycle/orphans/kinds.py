@@ -91,6 +91,8 @@ class TopicThing(Thing):
         stable = self._topics.end_offsets(orphan.name, committed=True)
         starts = self._topics.start_offsets(orphan.name)
         facts = {"topic_id": described.topic_id, "ends": {str(number): ends[number] for number in sorted(ends)}}
+        if orphan.ends is not None and orphan.ends != ends:
+            return Look(facts, "it is written to: its end moved between two looks. Stop its writer, then plan again.")
         if any(stable.get(number, 0) < end for number, end in ends.items()):
             return Look(facts, "a transaction is open on it. Wait for its end, or abort it, then plan again.")
         return Look(facts, "", f"at most {count_of(sum(ends.values()) - sum(starts.values()), 'record')}")
@@ -199,7 +201,7 @@ class FolderThing(Thing):
             path.rename(trash)
             if folder_facts(trash) != facts:
                 trash.rename(path)
-                raise _changed(orphan)
+                raise changed(orphan)
             sync(path.parent)
             _remove(trash)
 
@@ -282,7 +284,7 @@ class TableThing(Thing):
         """Drop the table from the catalog, then delete its files."""
         _check_same(orphan, facts, self.look(orphan))
         if not drop_table(self._settings, _in_catalog(orphan.name), facts["uuid"]):
-            raise _changed(orphan)
+            raise changed(orphan)
         self.finish(orphan.name, leftovers, orphan=True)
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
@@ -382,10 +384,11 @@ def _remove(path: Path) -> None:
 
 def _check_same(orphan: Orphan, facts: Mapping[str, Any], now: Look) -> None:
     if now.blocked or now.facts != facts:
-        raise _changed(orphan, now.blocked)
+        raise changed(orphan, now.blocked)
 
 
-def _changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
+def changed(orphan: Orphan, blocked: str = "") -> OrphanChanged:
+    """The error that an orphan was not touched; ``blocked`` is the reason, a sentence."""
     return OrphanChanged(
         f"{orphan.kind} {orphan.name} was not touched: {blocked or 'it changed since the plan was made.'}",
         action="Run `holdfast plan clean`. A changed orphan is archived again, and its grace period starts again.",

@@ -4,6 +4,8 @@
 
 Invariants:
     - Only resources with the name of a processor of this installation can be orphans; those of other programs never.
+    - The records of a changelog name its processor. Its name alone does not: ``orders-eu-totals-changelog`` fits
+      processor ``orders`` and processor ``orders-eu``, which may run in another installation.
     - In doubt a resource has an owner: while it is in use, while an apply of its processor is open, and if it may
       belong to a definition that can't be imported now.
 """
@@ -36,6 +38,7 @@ class Owner:
         tasks: The names of its tasks in state folders and in the checkpoint store; None when unknown.
         vague: Whether its stores are unknown, as for a deployed processor without a definition here. Then it owns every
             changelog and table with its name.
+        deployed: Whether it is deployed here and not stopped, so that the members of its group are its workers.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Owner:
     slots: frozenset[str] | None = None
     tasks: frozenset[str] | None = None
     vague: bool = False
+    deployed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,18 @@ class StateEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Signed:
+    """The first look at a topic: the processors that its records name, and its high watermarks by partition."""
+
+    writers: frozenset[str] = frozenset()
+    ends: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """The resources that exist.
+
+    ``signed`` has the topics whose records were read; ``candidates`` names those that need it.
 
     ``checkpoints`` is (processor, task) -> bytes, of checkpoint folders (with an empty task) and of the checkpoint
     store. ``tables`` are ``holdfast.<namespace>.<table>``.
@@ -86,6 +100,7 @@ class Found:
     state: Sequence[StateEntry] = ()
     checkpoints: Mapping[tuple[str, str], int] = field(default_factory=dict)
     tables: Sequence[str] = ()
+    signed: Mapping[str, Signed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +140,46 @@ class Known:
 def find_orphans(known: Known, found: Found) -> tuple[Orphan, ...]:
     """The resources in ``found`` without an owner, sorted by kind and name."""
     everything = (
-        *_topics(known, found.topics),
+        *_topics(known, found),
         *_groups(known, found.groups),
         *_state(known, found.state),
         *_checkpoints(known, found.checkpoints),
         *_tables(known, found.tables),
     )
-    orphans = [replace(each, forsaken=known.owner(each.processor) is None) for each in everything if each.why]
+    orphans = [replace(each, forsaken=_forsaken(known, each.processor)) for each in everything if each.why]
     return tuple(sorted(orphans, key=lambda each: (each.kind, each.name)))
+
+
+def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
+    """The topics that are orphans by their names, and the processor or shadow of each name: their records decide."""
+    names = known.all_names()
+    owned = {log for owner in known.owners for log in owner.changelogs}
+    found = {}
+    for topic in topics:
+        name = next((each for each in names if topic.startswith(f"{each}-")), None)
+        if name is not None and topic.endswith("-changelog") and topic not in owned and _unowned(known, name, topic):
+            found[topic] = name
+    return found
+
+
+def in_use(orphan: Orphan, groups: Mapping[str, Set[str]]) -> str:
+    """Why live groups (group -> topics that it reads) forbid to touch a topic, as a sentence; empty when none does.
+
+    A group whose longer name begins the topic's name may be a processor that runs in another installation.
+    """
+    if orphan.kind != "topic":
+        return ""
+    for group, read in sorted(groups.items()):
+        if orphan.name in read:
+            return f"group {group} reads it. Stop the members of {group}, then plan again."
+        if len(group) > len(orphan.processor) and orphan.name.startswith(f"{group}-"):
+            return f"group {group} has members, and the topic may be its changelog. Stop them, then plan again."
+    return ""
+
+
+def _forsaken(known: Known, processor: str) -> bool:
+    owner = known.owner(processor)
+    return owner is None or not owner.deployed
 
 
 # Each function below yields the resources of one kind with a name of ours; those with an owner have an empty ``why``.
@@ -143,25 +190,32 @@ def _processor(name: str) -> str:
     return name.partition(_SHADOW)[0]
 
 
-def _topics(known: Known, topics: Sequence[str]) -> Iterator[Orphan]:
+def _topics(known: Known, found: Found) -> Iterator[Orphan]:
     names = known.all_names()
-    owned = {log for owner in known.owners for log in owner.changelogs}
-    for topic in topics:
-        name = next((each for each in names if topic.startswith(f"{each}-")), None)
-        if name is None or not topic.endswith("-changelog") or topic in owned or _processor(name) in known.busy:
-            continue
-        owner = known.owner(name)
-        if owner is None:
-            why = known.unregistered(name)
-        elif owner.vague:
-            continue
-        elif any(topic.startswith(f"{shadow_group(name, store)}-") for store in owner.stores):
-            why = f"it is left from a backfill of {name}, and none is open"
-        elif topic in {filling_topic(name, store) for store in owner.stores}:
-            why = f"it is left from a restore of {name}, and none is open"
-        else:
-            why = f"no store of {name} has this changelog"
-        yield Orphan("topic", topic, _processor(name), why)
+    for topic, by_name in candidates(known, found.topics).items():
+        signed = found.signed.get(topic, Signed())
+        if any(_processor(writer) not in names for writer in signed.writers):
+            continue  # it belongs to a processor of another installation
+        whys = {name: _unowned(known, name, topic) for name in sorted(signed.writers) or [by_name]}
+        if all(whys.values()):
+            name, why = next(iter(whys.items()))
+            yield Orphan("topic", topic, _processor(name), why, unsigned=not signed.writers, ends=signed.ends)
+
+
+def _unowned(known: Known, name: str, topic: str) -> str:
+    """Why a processor, or a shadow, does not own a topic that is no changelog of its stores; empty if it may."""
+    owner = known.owner(name)
+    if _processor(name) in known.busy:
+        return ""
+    if owner is None:
+        return known.unregistered(name)
+    if owner.vague:
+        return ""
+    if any(topic.startswith(f"{shadow_group(name, store)}-") for store in owner.stores):
+        return f"it is left from a backfill of {name}, and none is open"
+    if topic in {filling_topic(name, store) for store in owner.stores}:
+        return f"it is left from a restore of {name}, and none is open"
+    return f"no store of {name} has this changelog"
 
 
 def _groups(known: Known, groups: Sequence[str]) -> Iterator[Orphan]:

@@ -27,10 +27,13 @@ from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.stages import (
+    ClearKeys,
+    CompareStores,
     RemoveLoaded,
     RemoveShadow,
     ResumeProcessor,
     RunProcessor,
+    SetPositions,
     Stage,
     StopProcessor,
 )
@@ -209,17 +212,36 @@ class Applier:
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; False when it had ended.
 
-        A processor that the apply paused is resumed, and its shadow or temporary topic is removed.
+        A processor that the apply paused is resumed, and its shadow or temporary topic is removed. Workers that it
+        started paused are stopped or run as before. ``tell`` hears what is done, and what the apply leaves.
 
         Raises:
             ApplyInProgress: A live run holds it.
-            HoldfastError: The paused processor cannot be resumed; the apply stays open.
+            HoldfastError: The processor cannot be stopped or resumed; the apply stays open.
         """
         begun = plans.decode(record.plan)
         self._refuse_held(record, begun)
-        for stage in begun.stages[len(record.done) :]:
-            if isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
-                self.execute(begun.processor, stage, lambda text: None)
+        if not self.journal.claim_apply(record.id, self.holder.name, self.clock(), instead_of=record.holder):
+            now = self.journal.apply_of(record.id)
+            if now is None or now.finished_at is not None:
+                return False
+            raise _in_progress(now, begun, "was just taken over by another run")
+        left = begun.stages[len(record.done) :]
+        if left:
+            self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
+        after, said = after_abandoning(begun, len(record.done))
+        for stage in left:
+            if stage is after or isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
+                try:
+                    with self._beating(record.id):
+                        done = self.execute(begun.processor, stage, self.tell)
+                except HoldfastError as failed:
+                    why = f"abandoning it failed: {failed}"
+                    self.journal.let_go_of_apply(record.id, self.holder.name, why, self.clock())
+                    raise
+                self.tell(f"{stage.says}: {done.text}")
+        if said:
+            self.tell(said)
         return self.journal.end_apply(record.id, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
 
     def _carry_out(self, plan: Plan, record: ApplyRecord) -> Applied:
@@ -302,6 +324,40 @@ def standing(done: Sequence[Stage]) -> Stage | None:
     """The done stage that a resumed run repeats first: a processor started paused, which may have died since."""
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None
+
+
+def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
+    """The remaining stage that puts workers back as they were before an abandoned apply, and what it leaves, in words.
+
+    ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped if the
+    processor was stopped before. If it is meant to run they run, unless the state is changed in part.
+    """
+    tried, left = plan.stages[: done + 1], plan.stages[done:]
+    name, repeat = plan.processor, "Repeat the command that was broken off"
+    if standing(plan.stages[:done]) is not None or (left and standing(left[:1]) is not None):
+        end = next((stage for stage in left if _ends_a_pause(stage)), None)
+        if isinstance(end, StopProcessor):
+            return end, ""
+        half = end is None or (end is not left[0] and any(_between(stage) for stage in tried))
+        if isinstance(end, RunProcessor) and end.release_id is None and not half:
+            return end, ""
+        return None, (
+            f"{name} stays paused and reads no input, because its state is changed in part. {repeat}, or start the "
+            f"processor with the state that it has: `holdfast apply deploy {name}`."
+        )
+    last = next((stage for stage in reversed(tried) if isinstance(stage, RunProcessor | StopProcessor)), None)
+    if isinstance(last, StopProcessor) and not last.for_good:
+        return None, f"{name} stays down. {repeat}, or start the processor: `holdfast apply deploy {name}`."
+    return None, ""
+
+
+def _ends_a_pause(stage: Stage) -> bool:
+    return isinstance(stage, StopProcessor) or (isinstance(stage, RunProcessor) and not stage.paused)
+
+
+def _between(stage: Stage) -> bool:
+    """Whether state and input offsets do not fit together while the stage is done in part."""
+    return (isinstance(stage, ClearKeys) and bool(stage.positions)) or isinstance(stage, SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder, now: datetime) -> bool:

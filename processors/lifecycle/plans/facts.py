@@ -185,6 +185,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """The desired state of the deployment, such as ``stopped``; None when it was never deployed."""
         return None if self.deployment is None else self.deployment.desired
 
+    @property
+    def widths(self) -> dict[str, int]:
+        """Topic -> number of partitions."""
+        return {name: each.partitions for name, each in self.topics.items()}
+
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
         """The topic ids of these topics, without missing ones."""
         return {name: self.topics[name].topic_id for name in names if name in self.topics}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,10 @@ class Orphan:
     """A resource without an owner; ``size_bytes`` is None when unknown.
 
     ``aside``: state that was set aside beside a task; no process opens it, not even the holder of the slot.
-    ``forsaken``: its processor is not registered.
+    ``forsaken``: its processor is not deployed here, so members of its group run elsewhere.
+    ``unsigned``: a topic whose records name no processor. It may belong to another installation, so it is deleted only
+    by its full name.
+    ``ends``: a topic's high watermarks at the first look; a second look shows whether the topic is written to.
     """
 
     kind: Kind
@@ -29,6 +33,8 @@ class Orphan:
     size_bytes: int | None = None
     aside: bool = False
     forsaken: bool = False
+    unsigned: bool = False
+    ends: Mapping[int, int] | None = None
 
     @property
     def title(self) -> str:

@@ -247,11 +247,15 @@ class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
 
 
 class DeleteOrphan(_Stage, frozen=True, tag="delete_orphan"):
-    """Delete an orphan that is equal to its copy ``archive``, or finish its interrupted deletion."""
+    """Delete an orphan that is equal to its copy ``archive``, or finish its interrupted deletion.
+
+    ``by_name``: a person named this topic in full, because its records name no processor.
+    """
 
     kind: Kind
     name: str
     archive: str
+    by_name: bool = False
     destructive: ClassVar[bool] = True
 
 

@@ -148,7 +148,8 @@ class TableStages:
         topic = topology.changelog_of(stage.store)
         assert topic is not None
         inputs = topology.inputs_of(stage.store)
-        unfinished = ChangelogMeta(dict.fromkeys(inputs, UNFINISHED), 0, topology.code_version).encode()
+        begun = dict.fromkeys(inputs, UNFINISHED)
+        unfinished = ChangelogMeta(begun, 0, topology.code_version, processor=processor).encode()
         progress = Progress(tell, f"of {stage.store} written")
         of = (stage.store, stage.table, stage.version)
         with loader(self._on.cluster(processor), processor) as load:
@@ -198,7 +199,7 @@ class TableStages:
     ) -> None:
         sub, number = task
         sources = {topic: ids[topic] for topic in inputs}
-        meta = ChangelogMeta(dict(inputs), 0, topology.code_version, sources).encode()
+        meta = ChangelogMeta(dict(inputs), 0, topology.code_version, sources, processor=topology.processor).encode()
         for store in (store for store in sub.stores if store in stores):
             topic = topology.changelog_of(store)
             assert topic is not None
@@ -268,9 +269,11 @@ class TableStages:
         count = self._on.topics.describe([topic])[topic].partitions
         place = PARTITIONERS[stage.partitioner]
         progress, keyless, seen = Progress(tell, "written"), 0, set[int]()
+        named = ChangelogMeta({}, 0, "", processor=processor).encode()
         columns = tuple(dict.fromkeys((stage.key, *stage.columns)))
         try:
             with loader(self._on.cluster(processor), processor) as load:
+                load.send(topic, 0, ([META_KEY], [named]))
                 for batch in self._on.tables.other_rows(stage.table, stage.version, columns):
                     parts: dict[int, tuple[list[bytes], list[bytes]]] = {}
                     for row in batch:

@@ -6,6 +6,7 @@
 
 Invariants:
     - Only resources are deleted that have no owner, were archived a grace period ago, and have not changed since.
+    - A topic whose records name no processor is deleted only when its name is given in full.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, R
 from holdfast.processors.lifecycle.plans.requests import Clean
 from holdfast.processors.lifecycle.plans.stages import ArchiveOrphan, DeleteOrphan
 
-Step = Literal["archive", "archive again", "delete", "finish", "wait", "blocked", "gone"]
+Step = Literal["archive", "archive again", "delete", "finish", "wait", "by name", "blocked", "gone"]
 #: The steps with work, in the order of a plan.
 _WORK: tuple[Step, ...] = ("finish", "delete", "archive", "archive again")
 #: The order of deletions: Kafka reports a group's offsets only for topics that exist.
@@ -33,9 +34,9 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
     if refused is not None:
         return Plan(request=request, verdict=refused)
     chosen = [each for each in facts.subjects if not request.only or any(_fits(word, each) for word in request.only)]
-    due = [(step, each) for each in chosen if (step := next_step(each, facts)) in _WORK]
+    due = [(step, each) for each in chosen if (step := next_step(each, facts, request.only)) in _WORK]
     due.sort(key=lambda each: (_WORK.index(each[0]), _ORDER.index(each[1].orphan.kind), each[1].orphan.name))
-    findings = (*(_finding(each, facts) for each in chosen), *facts.unseen)
+    findings = (*(_finding(each, facts, request.only) for each in chosen), *facts.unseen)
     if not due:
         return Plan(request=request, verdict=NothingToDo("No orphan is due."), findings=findings)
     deleted = [each.orphan for step, each in due if step in ("delete", "finish")]
@@ -57,8 +58,8 @@ def plan(request: Clean, facts: OrphanFacts) -> Plan:
     )
 
 
-def next_step(subject: Subject, facts: OrphanFacts) -> Step:
-    """The next step of one orphan."""
+def next_step(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> Step:
+    """The next step of one orphan, in a plan of ``only`` the selected ones."""
     copy = subject.archived
     if subject.look.blocked:
         return "blocked"
@@ -70,10 +71,13 @@ def next_step(subject: Subject, facts: OrphanFacts) -> Step:
         return "archive"
     if not subject.unchanged or copy.original_deleted:
         return "archive again"
-    return "wait" if facts.now < copy.manifest.archived_at + facts.grace else "delete"
+    if facts.now < copy.manifest.archived_at + facts.grace:
+        return "wait"
+    in_full = subject.orphan.name in only or f"{subject.orphan.kind}/{subject.orphan.name}" in only
+    return "delete" if in_full or not subject.orphan.unsigned else "by name"
 
 
-def state_of(subject: Subject, facts: OrphanFacts) -> str:
+def state_of(subject: Subject, facts: OrphanFacts, only: tuple[str, ...] = ()) -> str:
     """The state of an orphan and its next step, in a few words."""
     since, until = "", ""
     if subject.archived is not None:
@@ -84,11 +88,12 @@ def state_of(subject: Subject, facts: OrphanFacts) -> str:
         "archive again": f"{since}, changed since",
         "wait": f"{since}, can be deleted from {until}",
         "delete": f"{since}, can be deleted now",
+        "by name": f"{since}; its records name no processor, so only `--only topic/{subject.orphan.name}` deletes it",
         "finish": "its deletion was interrupted",
         "blocked": f"not touched: {subject.look.blocked}",
         "gone": "gone",
     }
-    return words[next_step(subject, facts)]
+    return words[next_step(subject, facts, only)]
 
 
 def as_document(subject: Subject, facts: OrphanFacts) -> dict[str, Any]:
@@ -141,14 +146,14 @@ def _stage(step: Step, subject: Subject) -> ArchiveOrphan | DeleteOrphan:
     assert copy is not None
     interrupted = f"finish the deletion of {orphan.title}, which was interrupted"
     says = interrupted if step == "finish" else f"delete {orphan.title}, archived {_moment(copy.manifest.archived_at)}"
-    return DeleteOrphan(says, orphan.kind, orphan.name, copy.id)
+    return DeleteOrphan(says, orphan.kind, orphan.name, copy.id, orphan.unsigned)
 
 
-def _finding(subject: Subject, facts: OrphanFacts) -> str:
+def _finding(subject: Subject, facts: OrphanFacts, only: tuple[str, ...]) -> str:
     orphan = subject.orphan
     size = "" if orphan.size_bytes is None else in_bytes(orphan.size_bytes)
     sizes = ", ".join(part for part in (subject.look.amount, size) if part)
-    return f"{orphan.title}{f' ({sizes})' if sizes else ''}: {orphan.why}; {state_of(subject, facts)}"
+    return f"{orphan.title}{f' ({sizes})' if sizes else ''}: {orphan.why}; {state_of(subject, facts, only)}"
 
 
 def _deleted(orphan: Orphan) -> str:

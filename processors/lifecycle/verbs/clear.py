@@ -11,7 +11,7 @@ and topics would not.
 from __future__ import annotations
 
 from holdfast.processors.engine import required_topics
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
@@ -47,7 +47,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     refused = (
         unknown_stores(topology, stores)
         or _missing(request, facts, topology)
-        or unknown_partitions(topology, facts, request.partitions)
+        or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
         or not_as_deployed(facts, topology)
     )
@@ -62,13 +62,14 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     known = [facts.counted[store] for store in stores if store in facts.counted]
     keys = sum(each.keys for each in known) if len(known) == len(stores) else None
     if keys == 0 and not moved:
-        said = f"Store {quoted(stores)} holds no key of the selection ({request.selection.words()}{_where(request)})."
+        selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
+        said = f"Store {quoted(stores)} holds no key of the selection ({selected_keys})."
         return Plan(request=request, verdict=NothingToDo(said), basis=basis)
     rewound = " and read the input again from its beginning" if positions else ""
     seconds, rate = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S, "keys")
     return Plan(
         request=request,
-        verdict=Ready(f"delete {_what(request, stores)}{rewound}."),
+        verdict=Ready(f"delete {_what(request, stores, request.partitions)}{rewound}."),
         stages=_stages(request, facts, topology, stores, positions, online=online),
         findings=_findings(facts, topology, stores, positions),
         kept=_kept(request, topology, stores),
@@ -195,22 +196,32 @@ def _stages(
         stages += _changelogs_made(facts, topology) if positions else ()
         stages.append(RunProcessor(says, topology.code_version, START_S, paused=True, begin_empty=empty))
     groups = [
-        (group, {topic: positions[topic] for topic in sub.inputs if topic in positions})
+        (
+            group,
+            _partitions(request, facts, sub),
+            {topic: positions[topic] for topic in sub.inputs if topic in positions},
+        )
         for sub in topology.subtopologies
         if (group := tuple(store for store in stores if store in sub.stores))
     ]
-    for group, _ in groups if request.export else ():
-        says = f"write {_what(request, group)} to a file"
-        stages.append(ExportKeys(says, group, request.selection, request.partitions))
-    for group, firsts in groups:
-        says = f"delete {_what(request, group)} from state and changelog, in committed transactions"
+    groups = [each for each in groups if each[1] or not request.partitions]
+    for group, numbers, _ in groups if request.export else ():
+        says = f"write {_what(request, group, numbers)} to a file"
+        stages.append(ExportKeys(says, group, request.selection, numbers))
+    for group, numbers, firsts in groups:
+        says = f"delete {_what(request, group, numbers)} from state and changelog, in committed transactions"
         if firsts:
             partitions = sum(len(each) for each in firsts.values())
             says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to the start"
-        stages.append(ClearKeys(says, group, request.selection, request.partitions, firsts))
+        stages.append(ClearKeys(says, group, request.selection, numbers, firsts))
     if not online:
         stages.append(_as_meant(facts, topology))
     return tuple(stages)
+
+
+def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ...]:
+    """The requested partitions that a subtopology has; the stores of another one may have more."""
+    return tuple(number for number in request.partitions if number < sub.width(facts.widths))
 
 
 def _as_meant(facts: Facts, topology: Topology) -> Stage:
@@ -253,9 +264,8 @@ def _kept(request: Clear, topology: Topology, stores: tuple[str, ...]) -> tuple[
 def _deleted(facts: Facts, store: str, request: Clear) -> str:
     counted = facts.counted.get(store)
     amount = "" if counted is None else f" ({count_of(counted.keys, 'key')})"
-    return (
-        f"store `{store}`: {request.selection.words()}{_where(request)}{amount}, in local state, changelog and standbys"
-    )
+    where = f"{_where(request.partitions)}{amount}, in local state, changelog and standbys"
+    return f"store `{store}`: {request.selection.words()}{where}"
 
 
 def _undo(request: Clear) -> str:
@@ -266,9 +276,9 @@ def _undo(request: Clear) -> str:
     return "Only an earlier warehouse snapshot holds the deleted keys."
 
 
-def _what(request: Clear, stores: tuple[str, ...]) -> str:
-    return f"{request.selection.words()} of {', '.join(stores)}{_where(request)}"
+def _what(request: Clear, stores: tuple[str, ...], partitions: tuple[int, ...]) -> str:
+    return f"{request.selection.words()} of {', '.join(stores)}{_where(partitions)}"
 
 
-def _where(request: Clear) -> str:
-    return "" if not request.partitions else f" in partition {', '.join(map(str, request.partitions))}"
+def _where(partitions: tuple[int, ...]) -> str:
+    return "" if not partitions else f" in partition {', '.join(map(str, partitions))}"

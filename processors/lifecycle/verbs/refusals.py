@@ -32,16 +32,18 @@ def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
     )
 
 
-def unknown_partitions(topology: Topology, facts: Facts, partitions: Sequence[int]) -> Refused | None:
-    """Refuses a partition that no input has."""
-    count = max(
-        (facts.topics[spec.name].partitions for spec in topology.inputs if spec.name in facts.topics), default=0
-    )
+def unknown_partitions(
+    topology: Topology, facts: Facts, partitions: Sequence[int], stores: Sequence[str] = ()
+) -> Refused | None:
+    """Refuses a partition that no input of these stores has; no ``stores`` are all inputs of the processor."""
+    subs = [sub for sub in topology.subtopologies if not stores or set(stores) & set(sub.stores)]
+    count = max((sub.width(facts.widths) for sub in subs), default=0)
     unknown = next((number for number in partitions if not 0 <= number < count), None)
     if unknown is None:
         return None
+    of = f" of {', '.join(stores)}" if stores else ""
     return Refused(
-        f"{topology.processor} has no partition {unknown}; its inputs have {count}.",
+        f"{topology.processor} has no partition {unknown}{of}; its inputs have {count}.",
         f"Name partitions from 0 to {count - 1}."
         if count
         else f"Create its topics first: `holdfast apply provision {topology.processor}`.",

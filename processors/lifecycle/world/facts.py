@@ -10,10 +10,8 @@ from collections.abc import Callable, Sequence
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.kafka.partitioners import spread_in
-from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
-from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.releases import Code, release_id
 from holdfast.processors.lifecycle.plans.facts import (
@@ -29,6 +27,7 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.world.changelog_meta import last_meta
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
@@ -36,8 +35,6 @@ from holdfast.processors.lifecycle.world.owners import WorkingOwners
 #: Longest wait for members whose process died, seconds; they stay in the group for the session timeout (45 by default).
 GHOSTS_S = 60.0
 _LOOK_EVERY_S = 0.5
-#: Offsets of a changelog read first from its end; eight times as many in each further step without a meta record.
-FIRST_LOOK = 2_000
 
 
 class WorldFacts:
@@ -137,23 +134,10 @@ class WorldFacts:
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next offset, for partitions with a meta record."""
         starts, ends = self._topics.start_offsets(changelog), self._topics.settled_end_offsets(changelog)
-        found = {number: self._last_meta(changelog, number, starts[number], end) for number, end in ends.items()}
+        found = {
+            number: last_meta(self._topics, changelog, number, (starts[number], end)) for number, end in ends.items()
+        }
         return {number: dict(meta.inputs) for number, meta in found.items() if meta is not None}
-
-    def _last_meta(self, changelog: str, number: int, start: int, end: int) -> ChangelogMeta | None:
-        """The last committed meta record; reads only the end, because a transaction writes its meta record last."""
-        look, begin = FIRST_LOOK, end
-        while begin > start:
-            upto, begin = begin, max(start, end - look)
-            last = None
-            config = self._topics.client_config
-            for record in read_range(self._topics.bootstrap, changelog, number, begin, upto, extra_config=config):
-                if record.key == META_KEY and record.value is not None:
-                    last = record.value
-            if last is not None:
-                return ChangelogMeta.decode(last)
-            look *= 8
-        return None
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers, found from the newest keys of the topic."""

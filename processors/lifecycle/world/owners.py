@@ -1,13 +1,14 @@
 """Asks the workers of a processor over HTTP to change the state that they own (``execution.Owners``).
 
 Invariants:
-    - Each worker is asked for the partitions that it owns now. A wanted partition without owner is an error, before
-      anything is changed.
+    - Each worker is asked for the tasks that it owns now, by number: partition 3 of one subtopology may have another
+      owner than partition 3 of the next, and subtopologies may have unequal numbers of partitions.
+    - A wanted task without owner is an error, before anything is changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
@@ -29,25 +30,26 @@ class WorkingOwners:
     Args:
         client: Processor, slot -> client of that worker.
         slots: Processor -> its slots.
-        width: Processor -> its number of partitions. A command without partitions needs owners of all of them.
+        tasks: Processor, stores -> the tasks that have all of these stores, as subtopology and partition. A command
+            without partitions needs owners of all of them.
     """
 
     def __init__(
         self,
         client: Callable[[str, str], ProcessorClient],
         slots: Callable[[str], tuple[str, ...]],
-        width: Callable[[str], int],
+        tasks: Callable[[str, Sequence[str]], Set[tuple[str, int]]],
     ) -> None:
         self._client = client
         self._slots = slots
-        self._width = width
+        self._tasks = tasks
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection, counted by its owners; None when an owner is missing or does not answer."""
         keys = size = 0
         try:
-            for client, owned in self._owners(processor, partitions):
-                answer = client.count(store, partitions=_asked(owned, partitions), **_named(selection))
+            for client, owned in self._owners(processor, (store,), partitions):
+                answer = client.count(store, partitions=owned, **_named(selection))
                 keys, size = keys + int(answer["keys"]), size + int(answer["bytes"])
         except (NobodyOwns, ProcessorSilent, CommandRefused):
             return None
@@ -56,24 +58,23 @@ class WorkingOwners:
     def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
         paths: list[str] = []
         keys = 0
-        for client, owned in self._owners(processor, stage.partitions):
+        for client, owned in self._owners(processor, stage.stores, stage.partitions):
             tell(f"slot {client.slot} writes the keys to a file")
-            answer = client.export(stage.stores, partitions=_asked(owned, stage.partitions), **_named(stage.selection))
+            answer = client.export(stage.stores, partitions=owned, **_named(stage.selection))
             paths += [str(file["path"]) for file in answer.get("files", ())]
             keys += int(answer["keys"])
         return tuple(paths), keys
 
     def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
         keys = 0
-        for client, owned in self._owners(processor, stage.partitions):
+        for client, owned in self._owners(processor, stage.stores, stage.partitions):
             tell(f"slot {client.slot} deletes the keys")
             positions = {
                 topic: {number: at for number, at in each.items() if number in owned}
                 for topic, each in stage.positions.items()
             }
-            asked = _asked(owned, stage.partitions)
             named = _named(stage.selection)
-            answer = client.clear(stage.stores, partitions=asked, positions=positions or None, **named)
+            answer = client.clear(stage.stores, partitions=owned, positions=positions or None, **named)
             keys += int(answer["keys"])
         return keys
 
@@ -85,10 +86,13 @@ class WorkingOwners:
             before, after = before + int(answer["bytes_before"]), after + int(answer["bytes_after"])
         return before, after
 
-    def _owners(self, processor: str, partitions: tuple[int, ...]) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
-        """Each worker with the wanted partitions that it owns."""
+    def _owners(
+        self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]
+    ) -> list[tuple[ProcessorClient, tuple[int, ...]]]:
+        """Each worker with the wanted partitions of the stores' tasks that it owns."""
         found: list[tuple[ProcessorClient, tuple[int, ...]]] = []
-        missing = set(partitions or range(self._width(processor)))
+        wanted = {task for task in self._tasks(processor, stores) if not partitions or task[1] in partitions}
+        missing = set(wanted)
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
@@ -99,25 +103,19 @@ class WorkingOwners:
                     processor=processor,
                     slot=slot,
                 )
-            owned = {task.partition for task in status.tasks}
-            wanted = tuple(sorted(owned & set(partitions or owned)))
+            owned = {(task.subtopology, task.partition) for task in status.tasks} & wanted
             missing -= owned
-            if wanted:
-                found.append((client, wanted))
-        if missing or not found:
-            listed = ", ".join(map(str, sorted(missing))) or "none is owned"
+            if owned:
+                found.append((client, tuple(sorted(number for _, number in owned))))
+        if missing or not (found or partitions):
+            listed = ", ".join(str(number) for _, number in sorted(missing)) or "none is owned"
             raise NobodyOwns(
-                f"No running worker of {processor} owns partition {listed}.",
+                f"No running worker of {processor} owns partition {listed} of {', '.join(stores)}.",
                 action="Wait until `holdfast status` shows all partitions assigned, then retry.",
                 processor=processor,
                 partitions=listed,
             )
         return found
-
-
-def _asked(owned: tuple[int, ...], partitions: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The partitions to send to a worker; None for all, because a store may have fewer than the worker owns."""
-    return owned if partitions else None
 
 
 def _named(selection: Selection) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -17,6 +18,7 @@ from holdfast.infra.kafka.records import Record, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.verbs import Verbs
+from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.plan import Plan
@@ -94,6 +96,12 @@ class Left:
 ALL = ["checkpoint", "group", "state", "topic"]
 
 
+def signed_by(processor: str) -> bytes:
+    """A meta record that names the processor of its changelog; without a name, as older versions wrote it."""
+    fields = {} if not processor else {"processor": processor}
+    return msgspec.json.encode({"version": 1, "inputs": {"in": 1}, "transaction": 1, "code_version": "v", **fields})
+
+
 @pytest.fixture
 def left(broker: str, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Left]:
     monkeypatch.setenv("HOLDFAST_PROCESSORS", "[]")
@@ -104,7 +112,8 @@ def left(broker: str, unique: Callable[[str], str], tmp_path: Path, monkeypatch:
     registry.migrate()
     made = Left(unique("gone"), settings, Topics(broker), registry)
     made.topics.create(TopicSpec(made.topic, 2, 1, CONFIG))
-    made.write([(number % 2, b"k%d" % number, None if number == 7 else b"v%d" % number) for number in range(200)])
+    made.write([(number % 2, b"k%d" % number, None if number == 7 else b"v%d" % number) for number in range(198)])
+    made.write([(number, META_KEY, signed_by(made.group)) for number in range(2)])
     made.write([(0, None, b"\x00\xff binary"), (1, b"", b"")])
     consumer = Consumer({"bootstrap.servers": broker, "group.id": made.group})
     consumer.commit(offsets=[TopicPartition(made.topic, 0, 17), TopicPartition(made.topic, 1, 4)], asynchronous=False)

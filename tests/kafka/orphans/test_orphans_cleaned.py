@@ -10,17 +10,22 @@ import shutil
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import TopicSpec
 from holdfast.orchestration.verbs import Verbs
+from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.lifecycle.orphans.archive import ArchiveBusy
 from holdfast.processors.lifecycle.orphans.cleaning import OrphanOwned
+from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged, thing_of
 from holdfast.processors.lifecycle.plans.apply import NotConfirmed, PlanRefused, PlanStale
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan
 from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.stages import DeleteOrphan
 from holdfast.processors.lifecycle.verbs.clean import state_of
-from tests.kafka.orphans.leaving import ALL, CONFIG, Left, same
+from tests.kafka.conftest import wait_for
+from tests.kafka.orphans.leaving import ALL, CONFIG, Left, same, signed_by
 
 
 def test_archived_then_kept_then_deleted_and_the_topic_comes_back_as_it_was(left: Left) -> None:
@@ -178,3 +183,61 @@ def test_what_is_gone_between_plan_and_stage_is_done(left: Left, monkeypatch: py
     for title in (f"group {left.group}", f"topic {left.topic}", f"state {left.state}"):
         assert f"{title} is gone" in done.text
     assert left.kinds() == []
+
+
+def test_the_changelogs_of_another_installation_are_not_deleted(left: Left) -> None:
+    """It runs ``<group>-eu``, whose changelogs have names that fit our former processor too."""
+    signed, older = (f"{left.group}-eu-{store}-changelog" for store in ("totals", "seen"))
+    for topic, writer in ((signed, f"{left.group}-eu"), (older, "")):
+        left.topics.create(TopicSpec(topic, 2, 1))
+        producer = Producer({"bootstrap.servers": left.topics.bootstrap})
+        producer.produce(topic, signed_by(writer), META_KEY, 1)
+        assert producer.flush(30) == 0
+    left.apply(left.plan("topic"))
+    left.now += timedelta(days=8)
+    assert {each.orphan.name for each in left.verbs.orphans().subjects if each.orphan.kind == "topic"} == {
+        left.topic,
+        older,
+    }, "the records of the other name their processor"
+
+    named = left.plan(f"topic/{older}")
+    assert [type(stage) for stage in named.stages] == [DeleteOrphan]
+    settings = {"bootstrap.servers": left.topics.bootstrap, "group.id": f"{left.group}-eu"}
+    member = Consumer({**settings, "auto.offset.reset": "earliest"})
+    member.subscribe([signed])
+    try:
+        wait_for(lambda: member.poll(0.1) or left.topics.members(f"{left.group}-eu"), "the other group is live")
+        found = left.plan(f"topic/{older}")
+        assert found.stages == ()
+        assert f"group {left.group}-eu has members, and the topic may be its changelog" in found.findings[0]
+        with pytest.raises(PlanStale):
+            left.apply(named)
+        cleaning = left.verbs._orphans()
+        with pytest.raises(OrphanChanged, match="may be its changelog"):
+            cleaning(named.stages[0])
+    finally:
+        member.close()
+    wait_for(lambda: not left.topics.members(f"{left.group}-eu"), "the other group is empty")
+
+    left.apply(left.plan("topic"))
+    assert not left.topics.describe([left.topic])
+    assert len(left.topics.describe([signed, older])) == 2, "records that name no processor: only by the full name"
+    left.apply(left.plan(f"topic/{older}"))
+    assert set(left.topics.describe([signed, older])) == {signed}
+
+
+def test_a_topic_that_is_read_or_written_now_is_left_alone(left: Left) -> None:
+    reader = Consumer({"bootstrap.servers": left.topics.bootstrap, "group.id": f"reads-{left.group}"})
+    reader.subscribe([left.topic])
+    try:
+        wait_for(lambda: reader.poll(0.1) or reader.assignment(), "it reads")
+        (finding,) = left.plan("topic").findings
+        assert f"group reads-{left.group} reads it" in finding
+    finally:
+        reader.close()
+    wait_for(lambda: not left.topics.live_groups().get(f"reads-{left.group}"), "it reads no more")
+    (subject,) = (each for each in left.verbs.orphans().subjects if each.orphan.kind == "topic")
+    assert not subject.look.blocked
+    left.write([(0, b"k", b"one more")])
+    thing = thing_of("topic", left.topic, left.settings, left.topics)
+    assert "its end moved between two looks" in thing.look(subject.orphan).blocked

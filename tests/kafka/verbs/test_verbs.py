@@ -34,7 +34,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import Operated
+from tests.operating import Killed, Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALL_THREE = {f"key-{number}": 4 for number in range(3)}
@@ -129,6 +129,35 @@ def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Op
     assert [note.stage for note in done.notes] == ["run_processor", "export_keys", "clear_keys", "stop_processor"]
     assert operated.logged() == {}
     assert operated.client.status() is None
+
+
+def test_a_clear_that_is_abandoned_leaves_a_stopped_processor_stopped(operated: Operated) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=2)
+    operated.processed(6)
+    operated.do(Stop(operated.group))
+    plan = operated.verbs.plan(Clear(operated.group))
+
+    def killed(text: str) -> None:
+        if text.startswith("stage 2 of"):
+            raise Killed(text)
+
+    with pytest.raises(Killed):
+        operated.verbs.apply(plan, confirmed=plan.hash, tell=killed)
+    status = operated.client.status()
+    assert status is not None
+    assert status.paused
+    record = operated.verbs.begun(plan.request)
+    assert record is not None
+    told: list[str] = []
+    operated.verbs.abandon(record.id, reason="not needed", tell=told.append)
+    assert operated.client.status() is None
+    assert any("it was stopped before: slot 0 stopped" in text for text in told)
+    deployment = operated.verbs._registry.deployment(operated.group)
+    assert deployment is not None
+    assert deployment.desired == "stopped"
+    operated.do(Deploy(operated.group))
+    assert operated.logged() == {f"key-{number}": 2 for number in range(3)}
 
 
 @pytest.mark.thorough

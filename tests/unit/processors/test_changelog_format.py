@@ -1,7 +1,9 @@
 """The bytes of changelog records: round trips, no collisions, unknown versions refused, an old sample kept."""
 
 import math
+from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,23 @@ def test_the_sample_of_version_one_stays_readable():
     assert ChangelogMeta.decode(b'{"version":1,"inputs":{"flights":7},"transaction":2,"code_version":"ab"}') == (
         ChangelogMeta({"flights": 7}, 2, "ab")
     )
+
+
+def test_a_meta_record_names_its_processor_and_older_and_newer_code_read_each_others():
+    class Older(msgspec.Struct, frozen=True):
+        """What versions decode that did not name the processor."""
+
+        inputs: Mapping[str, int]
+        transaction: int
+        code_version: str
+        sources: Mapping[str, str] = {}
+        owner: str = ""
+        version: int = 1
+
+    newer = ChangelogMeta({"flights": 7}, 2, "ab", {"flights": "id"}, "me", processor="fleet")
+    assert msgspec.json.decode(newer.encode(), type=Older) == Older({"flights": 7}, 2, "ab", {"flights": "id"}, "me")
+    assert ChangelogMeta.decode(newer.encode()) == newer
+    assert ChangelogMeta.decode(msgspec.json.encode(Older({"flights": 7}, 2, "ab"))).processor == ""
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ from holdfast.processors.lifecycle.plans.apply import (
     Tell,
     check_shown,
 )
+from holdfast.processors.lifecycle.plans.facts import DeploymentFacts
 from holdfast.processors.lifecycle.plans.plan import Plan, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
-from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, Stage, StopProcessor
 from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
@@ -166,6 +167,65 @@ def test_an_apply_that_is_given_up_is_out_of_the_way(journal: ApplyJournal) -> N
     assert not applier.abandon(record, "again")
     (ended,) = journal.applies()
     assert (ended.outcome, ended.reason) == ("abandoned", "bob: not needed")
+
+
+def abandoned(plan: Plan, journal: ApplyJournal, *, dies_in: int) -> tuple[list[str], str]:
+    """The stages that are carried out when an apply that died in a stage is abandoned, and what is told."""
+    with pytest.raises(Killed):
+        apply(plan, Doing(dies_in=dies_in), journal, who="ada", holder=ME)
+    (record,) = journal.applies(open_only=True)
+    doing, told = Doing(), list[str]()
+    assert Applier(doing, journal, "bob", ME, told.append, lambda: NOW).abandon(record, "not needed")
+    return doing.done, "\n".join(told)
+
+
+@pytest.mark.parametrize("dies_in", [1, 2, 3, 4])
+def test_workers_that_only_a_clear_started_are_stopped_when_it_is_abandoned(
+    journal: ApplyJournal, dies_in: int
+) -> None:
+    done, told = abandoned(clearing(), journal, dies_in=dies_in)
+    assert done == ["StopProcessor"]
+    assert f"stage {dies_in} may be done in part" in told
+    assert "stop orders: it was stopped before: did StopProcessor" in told
+
+
+MEANT_TO_RUN = stopped(TOPOLOGY, deployment=DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3))
+
+
+def test_an_abandoned_apply_stays_open_while_its_workers_cannot_be_stopped(journal: ApplyJournal) -> None:
+    with pytest.raises(Killed):
+        apply(clearing(), Doing(dies_in=2), journal, who="ada", holder=ME)
+    (record,) = journal.applies(open_only=True)
+    with pytest.raises(HoldfastError, match="the disk is full"):
+        Applier(Doing(fails_in=1), journal, "bob", ME, clock=lambda: NOW).abandon(record, "not needed")
+    (record,) = journal.applies(open_only=True)
+    assert record.holder is None
+    assert record.reason.startswith("abandoning it failed: the disk is full.")
+    assert Applier(Doing(), journal, "bob", ME, clock=lambda: NOW).abandon(record, "not needed")
+
+
+def test_workers_that_are_meant_to_run_run_again_unless_state_and_offsets_may_differ(journal: ApplyJournal) -> None:
+    clear = decide(Clear("orders"), MEANT_TO_RUN, TOPOLOGY)
+    assert isinstance(clear.stages[-1], RunProcessor)
+    assert abandoned(clear, journal, dies_in=3)[0] == ["RunProcessor"]
+    again = decide(Clear("orders", rewind="earliest"), MEANT_TO_RUN, TOPOLOGY)
+    assert abandoned(again, journal, dies_in=2)[0] == ["RunProcessor"], "nothing is deleted yet"
+    done, told = abandoned(again, journal, dies_in=3)
+    assert done == []
+    assert "orders stays paused and reads no input, because its state is changed in part" in told
+    assert abandoned(again, journal, dies_in=4)[0] == ["RunProcessor"], "all is deleted, and the offsets are set"
+
+
+def test_a_restore_that_is_abandoned_stops_what_was_stopped_and_says_what_is_down(journal: ApplyJournal) -> None:
+    restore = decide(Restore("orders"), stopped(TOPOLOGY), TOPOLOGY)
+    assert abandoned(restore, journal, dies_in=1)[0] == [], "its workers were not started yet"
+    assert abandoned(restore, journal, dies_in=2)[0] == ["StopProcessor"]
+    running = decide(Restore("orders"), world_of(TOPOLOGY, local=stopped(TOPOLOGY).local), TOPOLOGY)
+    assert isinstance(running.stages[0], StopProcessor)
+    done, told = abandoned(running, journal, dies_in=2)
+    assert done == []
+    assert "orders stays down." in told
+    assert abandoned(running, journal, dies_in=3)[0] == [], "recovery starts what did not start"
 
 
 def test_a_verb_that_plans_anew_replaces_what_was_broken_off(journal: ApplyJournal) -> None:

@@ -183,6 +183,22 @@ def test_single_ones_can_be_named_by_kind_name_or_both() -> None:
     assert "no-such names no orphan" in refused.sentence
 
 
+def test_a_topic_whose_records_name_no_processor_is_archived_but_deleted_only_by_its_full_name() -> None:
+    assert names(plan_of(subject(unsigned=True))) == ["old"]
+    due = subject(archived=copied(), unsigned=True)
+    for only in ((), ("topic",)):
+        plan = plan_of(due, only=only)
+        assert plan.stages == ()
+        assert "its records name no processor, so only `--only topic/old` deletes it" in explain(plan)
+    for word in ("old", "topic/old"):
+        (stage,) = plan_of(due, only=(word,)).stages
+        assert isinstance(stage, DeleteOrphan)
+        assert stage.by_name
+    (stage,) = plan_of(subject(archived=copied()), only=("topic",)).stages
+    assert isinstance(stage, DeleteOrphan)
+    assert not stage.by_name
+
+
 def test_an_archive_among_the_orphans_is_refused() -> None:
     facts = OrphanFacts(NOW, GRACE, (subject(),), inside=Path("/data/state"))
     refused = clean.plan(Clean(), facts).verdict

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
-from holdfast.processors.lifecycle.orphans.owned import Found, Known, Owner, StateEntry, find_orphans
+from holdfast.processors.lifecycle.orphans.owned import Found, Known, Owner, Signed, StateEntry, find_orphans, in_use
+from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 
 FLEET = Owner(
     "fleet",
@@ -129,3 +130,46 @@ def test_where_slots_and_tasks_are_not_known_all_are_owned() -> None:
     vague = Owner("fleet", frozenset(), frozenset())
     found = Found(state=(entry("anything", slot="9"),), checkpoints={("fleet", "anything"): 1})
     assert find_orphans(known(owners=(vague,)), found) == ()
+
+
+TOTALS = "orders-eu-totals-changelog"
+
+
+@pytest.mark.parametrize(
+    ("writers", "expected"),
+    [
+        ((), [("orders", True)]),
+        (("orders",), [("orders", False)]),
+        (("orders-eu",), []),
+        (("orders", "orders-eu"), []),
+        (("orders--rebuild-eu-totals",), [("orders", False)]),
+    ],
+)
+def test_the_records_of_a_changelog_say_whose_it_is(writers: tuple[str, ...], expected: list[tuple[str, bool]]) -> None:
+    """Another installation runs ``orders-eu``; this one had a processor ``orders``, and does not know the other."""
+    found = Found(topics=(TOTALS,), signed={TOTALS: Signed(frozenset(writers))})
+    orphans = find_orphans(known(owners=(), names=frozenset({"orders"})), found)
+    assert [(each.processor, each.unsigned) for each in orphans] == expected
+
+
+def test_a_changelog_belongs_to_the_processor_that_its_records_name_and_not_to_a_longer_name() -> None:
+    found = Found(topics=(TOTALS,), signed={TOTALS: Signed(frozenset({"orders"}))})
+    vague = Owner("orders", frozenset(), frozenset(), vague=True)
+    assert find_orphans(known(owners=(vague,), names=frozenset({"orders-eu"})), found) == ()
+    both = known(owners=(), names=frozenset({"orders", "orders-eu"}), busy=frozenset({"orders"}))
+    assert find_orphans(both, found) == ()
+
+
+def test_a_live_group_keeps_the_topics_that_it_reads_or_that_bear_its_name() -> None:
+    orphan = Orphan("topic", TOTALS, "orders", "-")
+    free: dict[str, frozenset[str]] = {"orders": frozenset({"placed"}), "orders-e": frozenset(), "billing": frozenset()}
+    assert in_use(orphan, free) == ""
+    assert "group orders-eu has members" in in_use(orphan, {**free, "orders-eu": frozenset()})
+    assert "group billing reads it" in in_use(orphan, {**free, "billing": frozenset({TOTALS})})
+    assert in_use(Orphan("group", "orders", "orders", "-"), {"orders-eu": frozenset()}) == ""
+
+
+def test_members_of_a_processor_that_is_not_deployed_here_run_elsewhere() -> None:
+    stopped = Owner("orders", frozenset({"a"}), frozenset({"orders-a-changelog"}), deployed=False)
+    (orphan,) = find_orphans(known(owners=(stopped,)), Found(topics=("orders-b-changelog",)))
+    assert orphan.forsaken

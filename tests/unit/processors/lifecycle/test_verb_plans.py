@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -47,7 +49,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     StopProcessor,
 )
 from holdfast.processors.lifecycle.verbs.table import decide
-from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
+from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, two_widths_topology, world_of
 
 TOPOLOGY = orders_topology()
 CHANGELOG = TOPOLOGY.changelogs[0].topic.name
@@ -163,6 +165,23 @@ def test_an_unknown_partition_is_refused() -> None:
     plan = decide(Clear("orders", partitions=(7,)), stopped(TOPOLOGY), TOPOLOGY)
     assert isinstance(plan.verdict, Refused)
     assert "no partition 7; its inputs have 2" in plan.verdict.sentence
+
+
+def test_a_partition_concerns_the_stores_that_have_it() -> None:
+    """Store ``narrow`` has 2 partitions, store ``wide`` 5."""
+    topology = two_widths_topology()
+    widths = {"few": 2, "orders-narrow-changelog": 2}
+    facts = stopped(topology)
+    topics = {name: replace(each, partitions=widths.get(name, 5)) for name, each in facts.topics.items()}
+    facts = msgspec.structs.replace(facts, topics=topics)
+    plan = decide(Clear("orders", partitions=(1, 4)), facts, topology)
+    cleared = {stage.stores: stage.partitions for stage in plan.stages if isinstance(stage, ClearKeys | ExportKeys)}
+    assert cleared == {("narrow",): (1,), ("wide",): (1, 4)}
+    plan = decide(Clear("orders", partitions=(4,)), facts, topology)
+    assert [stage.stores for stage in plan.stages if isinstance(stage, ClearKeys)] == [("wide",)]
+    refused = decide(Clear("orders", ("narrow",), partitions=(4,)), facts, topology).verdict
+    assert isinstance(refused, Refused)
+    assert "no partition 4 of narrow; its inputs have 2" in refused.sentence
 
 
 def test_a_definition_that_is_not_what_was_deployed_is_not_started_by_the_way() -> None:

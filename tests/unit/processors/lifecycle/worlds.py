@@ -27,6 +27,14 @@ def orders_topology(*, changelogs: bool = True) -> Topology:
     return application.topology()
 
 
+def two_widths_topology() -> Topology:
+    """Two subtopologies: ``few`` with store ``narrow``, and ``many`` with store ``wide``."""
+    application = Application(consumer_group="orders")
+    for topic, store in (("few", "narrow"), ("many", "wide")):
+        application.dataframe(application.topic(topic)).apply(count, stateful=True, store=store)
+    return application.topology()
+
+
 def world_of(topology: Topology, **changes: Any) -> Facts:
     """Facts of a processor that works; each change replaces a field."""
     topics = {

@@ -1,0 +1,47 @@
+"""Reads the last committed meta record of changelog partitions: its inputs, and the processor that wrote it."""
+
+from __future__ import annotations
+
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+
+#: Offsets of a changelog read first from its end; eight times as many in each further step without a meta record.
+FIRST_LOOK = 2_000
+#: Offsets read from the end at most, where any topic may have the name of a changelog.
+LONGEST_LOOK = 130_000
+
+
+def last_meta(
+    topics: Topics, changelog: str, number: int, offsets: tuple[int, int], longest: int | None = None
+) -> ChangelogMeta | None:
+    """The last committed meta record in a range of offsets; None without one.
+
+    Only the end is read, because a transaction writes its meta record last. ``longest`` limits the search to so many
+    offsets before the end.
+    """
+    start, end = offsets
+    if longest is not None:
+        start = max(start, end - longest)
+    look, begin = FIRST_LOOK, end
+    while begin > start:
+        upto, begin = begin, max(start, end - look)
+        last = None
+        for record in read_range(topics.bootstrap, changelog, number, begin, upto, extra_config=topics.client_config):
+            if record.key == META_KEY and record.value is not None:
+                last = record.value
+        if last is not None:
+            return ChangelogMeta.decode(last)
+        look *= 8
+    return None
+
+
+def writers_of(topics: Topics, changelog: str) -> frozenset[str]:
+    """The processors that the last meta records of all partitions name; empty if they are older, or there are none.
+
+    Raises:
+        HoldfastError: The topic can't be read, or has meta records of a newer version.
+    """
+    starts, ends = topics.start_offsets(changelog), topics.end_offsets(changelog, committed=True)
+    found = (last_meta(topics, changelog, number, (starts[number], end), LONGEST_LOOK) for number, end in ends.items())
+    return frozenset(meta.processor for meta in found if meta is not None and meta.processor)

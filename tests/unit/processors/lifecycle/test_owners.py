@@ -1,0 +1,90 @@
+"""Which worker is asked for which partitions, where two subtopologies have unequal numbers of partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.processors.engine.runtime.commands import CommandRefused
+from holdfast.processors.engine.serving.status import TaskStatus
+from holdfast.processors.lifecycle.plans.requests import Everything, Keys
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
+from holdfast.processors.lifecycle.world.owners import NobodyOwns, WorkingOwners
+from tests.unit.processors.lifecycle.worlds import two_widths_topology
+
+TOPOLOGY = two_widths_topology()
+NARROW, WIDE = (sub.name for sub in TOPOLOGY.subtopologies)
+#: The group has given the partitions so: the numbers of the two streams have different owners.
+OWNED = {"0": {NARROW: (0,), WIDE: (0, 1, 2)}, "1": {NARROW: (1,), WIDE: (3, 4)}}
+
+
+@dataclass
+class Worker:
+    """A worker that refuses what it does not own, as ``commands.checks`` does."""
+
+    slot: str
+    owned: dict[str, tuple[int, ...]]
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def status(self) -> Any:
+        tasks = [
+            TaskStatus(f"{sub}-{number}", sub, number, "running", {})
+            for sub, numbers in self.owned.items()
+            for number in numbers
+        ]
+        return SimpleNamespace(tasks=tasks)
+
+    def clear(self, stores: Any, *, partitions: Any, positions: Any = None, **named: Any) -> dict[str, Any]:
+        (sub,) = (sub for sub in TOPOLOGY.subtopologies if set(stores) <= set(sub.stores))
+        mine = self.owned.get(sub.name, ())
+        placed = {number for each in (positions or {}).values() for number in each}
+        if not {*partitions, *placed} <= set(mine):
+            raise CommandRefused(f"owns {mine}, asked for {partitions} and {placed}", action="-")
+        self.asked.append((stores, partitions, positions))
+        return {"keys": len(partitions), "bytes": 0}
+
+    def count(self, store: str, **which: Any) -> dict[str, Any]:
+        return self.clear((store,), **which)
+
+    export = clear
+
+
+def owners_of(owned: dict[str, dict[str, tuple[int, ...]]]) -> tuple[WorkingOwners, dict[str, Worker]]:
+    workers = {slot: Worker(slot, each) for slot, each in owned.items()}
+    client: Any = lambda processor, slot: workers[slot]  # noqa: E731
+    counts = {"few": 2, "many": 5}
+    owners = WorkingOwners(
+        client, lambda name: tuple(workers), lambda name, stores: TOPOLOGY.tasks_with(stores, counts)
+    )
+    return owners, workers
+
+
+def clearing(store: str, partitions: tuple[int, ...], **positions: dict[int, int]) -> ClearKeys:
+    return ClearKeys("-", (store,), Everything(), partitions, positions)
+
+
+def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
+    owners, workers = owners_of(OWNED)
+    assert owners.clear("orders", clearing("narrow", (), few={0: 0, 1: 7}), print) == 2
+    assert owners.clear("orders", clearing("wide", (1, 3)), print) == 2
+    assert owners.export("orders", ExportKeys("-", ("narrow",), Everything(), (1,)), print) == ((), 1)
+    assert workers["0"].asked == [(("narrow",), (0,), {"few": {0: 0}}), (("wide",), (1,), None)]
+    assert workers["1"].asked == [
+        (("narrow",), (1,), {"few": {1: 7}}),
+        (("wide",), (3,), None),
+        (("narrow",), (1,), None),
+    ]
+    counted = owners.count("orders", "narrow", Keys(("a",)), (1, 4))
+    assert counted is not None
+    assert counted.keys == 1
+
+
+def test_a_task_without_owner_is_told_although_its_number_has_one() -> None:
+    """Slot 1 has lost its part of ``many``; slot 0 still has the numbers 0 to 2 of it, slot 1 number 1 of ``few``."""
+    owners, _ = owners_of({**OWNED, "1": {NARROW: (1, 3)}})
+    with pytest.raises(NobodyOwns, match=r"owns partition 3, 4 of wide"):
+        owners.clear("orders", clearing("wide", ()), print)
+    assert owners.count("orders", "wide", Keys(("a",)), ()) is None
