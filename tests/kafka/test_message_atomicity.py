@@ -260,7 +260,7 @@ def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline,
         }
         assert ours["holdfast.processor"] == stream.group.encode()
         assert ours["holdfast.code_version"] == version.encode()
-        assert len(ours) == 7
+        assert len(ours) == 8
         kind, reason = why[int(dict(record.headers)["number"])]
         assert ours["holdfast.error.type"] == kind.encode()
         assert reason.encode() in ours["holdfast.error"]

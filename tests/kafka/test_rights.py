@@ -250,11 +250,11 @@ def test_the_rules_that_a_worker_names_are_all_that_it_needs(
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path))
     settings = load_settings()
 
-    def run(number: int) -> None:
+    def run() -> None:
         app = Application(
             secured.bootstrap,
             consumer_group=group,
-            state_dir=tmp_path / f"state-{number}",
+            state_dir=tmp_path / "state",  # its id is a part of the transactional id
             auto_offset_reset="earliest",
             commit_interval=0.2,
             slot="0",
@@ -267,9 +267,9 @@ def test_the_rules_that_a_worker_names_are_all_that_it_needs(
         app.run_on(cluster, settings, count=10, timeout=30)
 
     added = []
-    for number in range(30):
+    for _ in range(30):
         try:
-            run(number)
+            run()
             break
         except AccessRefused as refused:
             added.append(allow(secured, refused))
