@@ -100,6 +100,7 @@ def test_a_run_that_is_killed_takes_its_jvm_along(tmp_path, held_run):
     until(lambda: alive_in(tmp_path / "home") == [], "the end of the JVM", tmp_path / "run.log")
 
 
+@pytest.mark.thorough
 def test_no_job_starts_a_process_for_each_step():
     assert EXECUTOR.name == "in_process"
     names = {job.name: job.executor_def.name for job in defs.resolve_all_job_defs()}

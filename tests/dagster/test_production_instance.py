@@ -132,6 +132,7 @@ def test_a_database_that_is_away_is_told_without_its_password(
     assert PASSWORD not in str(seen.value)
 
 
+@pytest.mark.thorough
 def test_both_instances_keep_the_same_rules() -> None:
     """What is different in production is storage and size; the rules of the queue are the same."""
     ours, other = (

@@ -92,6 +92,7 @@ def test_a_killed_processor_comes_back_by_one_incident(settings: Settings, group
         assert materialize(definitions, instance, keys.state_key(group, "counts"))
 
 
+@pytest.mark.thorough
 def test_a_changelog_that_is_gone_is_asked_for_and_one_action_mends_it(settings: Settings, group: str) -> None:
     definitions = build_definitions(settings)
     topics = Topics(str(settings.kafka.bootstrap_servers))

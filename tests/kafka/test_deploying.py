@@ -334,6 +334,7 @@ def test_a_deployment_that_was_killed_ends_right_when_asked_for_again(project: P
     project.counted({b"k0": 20, b"k1": 20})
 
 
+@pytest.mark.thorough
 def test_a_second_deployment_at_once_is_refused(project: Project) -> None:
     with project.verbs() as verbs:
         plan = verbs.plan(Deploy(project.stream.group))
@@ -355,6 +356,7 @@ def test_a_second_deployment_at_once_is_refused(project: Project) -> None:
             verbs.apply(plan)
 
 
+@pytest.mark.thorough
 def test_a_definition_that_can_not_be_imported_is_told_with_its_line(project: Project) -> None:
     version = project.deploy()
     project.write(HEAD, "\nimport no_such_library\n", COUNTS)

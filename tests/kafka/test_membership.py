@@ -34,6 +34,7 @@ def test_where_reading_began_is_pinned_before_the_first_message(stream, waiting)
     assert sum(stream.counts().values()) == 50
 
 
+@pytest.mark.thorough
 def test_partitions_move_cooperatively_without_loss(stream, waiting):
     apps = [stream.application(consumer_extra_config=COOPERATIVE, slot=str(number)) for number in range(2)]
     threads = [threading.Thread(target=app.run) for app in apps]

@@ -93,6 +93,7 @@ def test_spark_and_python_see_the_same_table_and_what_is_planted_in_it(
         assert table.prints().whole == data.expected[1]
 
 
+@pytest.mark.thorough
 def test_only_sums_of_buckets_are_exchanged(spark: Any, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
     bucket_sums(spark.table(f"holdfast.`{namespace}`.{STORE}")).explain()
     plan = capsys.readouterr().out
@@ -101,6 +102,7 @@ def test_only_sums_of_buckets_are_exchanged(spark: Any, namespace: str, capsys: 
     assert plan.index("partial_bit_xor") > plan.find("Exchange")  # plans are printed from the end to the beginning
 
 
+@pytest.mark.thorough
 def test_an_empty_partition_is_empty(spark: Any, spark_settings: Settings, namespace: str) -> None:
     for copy in copies(spark, spark_settings, namespace, 99):
         assert copy.prints().whole.count == 0

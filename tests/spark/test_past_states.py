@@ -47,6 +47,7 @@ def test_a_store_as_it_was_at_any_moment_since_the_first_snapshot(lived: Any) ->
         assert changelog.stored(past.state_at(changelog.spark, changelog.processor, "s", at)) == model
 
 
+@pytest.mark.thorough
 def test_one_key_as_it_was(lived: Any) -> None:
     changelog, moments = lived
     seen = []

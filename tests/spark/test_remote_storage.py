@@ -75,6 +75,7 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     assert remote.snapshot().manifest.rows == len(expected)
 
 
+@pytest.mark.thorough
 def test_spark_reads_what_pyiceberg_wrote(remote_settings, session_for):
     catalog = open_catalog(remote_settings)
     catalog.create_namespace("theirs")
@@ -127,6 +128,7 @@ def test_an_empty_catalog_over_a_bucket_with_tables_is_refused(remote, remote_se
         session_for(emptied)
 
 
+@pytest.mark.thorough
 def test_a_key_that_may_not_write_is_told_and_harms_nothing(remote, remote_settings, session_for):
     remote.write(0, [(b"a", 1)])
     remote.snapshot()

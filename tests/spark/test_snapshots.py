@@ -153,6 +153,7 @@ def test_of_the_history_only_the_files_of_the_range_are_read(changelog):
     assert f"offset >= {work.plan.partitions[0].start}" in scan
 
 
+@pytest.mark.thorough
 def test_a_full_snapshot_that_is_asked_for_gives_the_same(changelog):
     changelog.write(0, [(b"a", 1), (b"b", 1)])
     changelog.snapshot()
@@ -365,6 +366,7 @@ def test_an_unknown_format_is_refused_and_named(changelog, key, value):
     assert changelog.history().count() == 1
 
 
+@pytest.mark.thorough
 def test_a_changelog_made_anew_between_plan_and_read_is_noticed(changelog):
     changelog.write(0, [(b"a", 1)])
     changelog.snapshot()
