@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.reader import read_range
@@ -123,6 +124,23 @@ class Operated:
                 assert record is not None
                 broken_off(tuple(note.stage for note in record.done))
         raise AssertionError("it came to no end")
+
+    def killed_while_paused(self, request: Request, stage: int) -> ApplyRecord:
+        """Begin a plan and kill it as a stage begins; its workers are paused then."""
+        plan = self.verbs.plan(request)
+
+        def strike(text: str) -> None:
+            if text.startswith(f"stage {stage} of"):
+                raise Killed(text)
+
+        with pytest.raises(Killed):
+            self.verbs.apply(plan, confirmed=plan.hash, tell=strike)
+        status = self.client.status()
+        assert status is not None
+        assert status.paused
+        record = self.verbs.begun(request)
+        assert record is not None
+        return record
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """Start ``holdfast`` with these words; what it says is in its ``stdout``."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -131,7 +131,7 @@ class Inspector:
             return ()
         known = self._coordinated({producer[0] for _, producer in before})
         still = self._producers(topic, numbers)
-        now_ms, longest_s = time.time() * 1000, self.max_timeout_s()
+        now_ms, longest_s = time.time() * 1000, self._longest_s
         found = []
         for place, producer in sorted(before):
             if (place, producer) not in still:
@@ -152,6 +152,10 @@ class Inspector:
                 )
             )
         return tuple(found)
+
+    @cached_property
+    def _longest_s(self) -> float:
+        return self.max_timeout_s()
 
     def max_timeout_s(self) -> float:
         """``transaction.max.timeout.ms`` of the brokers, seconds; ``MAX_TIMEOUT_S`` when they do not say."""

@@ -81,6 +81,10 @@ class RecordTimes:
         )
 
 
+#: For topics whose limits do not matter.
+ANY_TIME = RecordTimes()
+
+
 def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[str, tuple[int, int]]:
     """By topic, its tolerances for the past and the future in milliseconds; topics without a limit have no entry.
 

@@ -21,12 +21,7 @@ _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
 
 def comes_back(value: Any, text: bytes) -> bool:
     """Whether a flat value surely comes back from its JSON text as it is; False when that is not known."""
-    kind = type(value)
-    if kind is dict:
-        known = _only_scalars(map(type, value.values())) and _only_texts(map(type, value))
-    else:
-        known = kind in _SCALARS
-    return known and (value is None or b"null" not in text)
+    return is_plain(value, text) and (type(value) is not dict or _only_texts(map(type, value)))
 
 
 def is_plain(value: Any, text: bytes) -> bool:

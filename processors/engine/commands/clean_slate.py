@@ -70,7 +70,7 @@ class CleanSlate:
             StateFolderTaken: A live process holds a slot of this machine.
         """
         self._check_members(expected=0)
-        for slot in self._slots():
+        for slot in StateFolder.slots(self._state_dir, self._topology.processor):
             StateFolder(self._state_dir, self._topology.processor, slot).release()
         if not self._topology.changelogs:
             self._delete_local()  # a worker would refuse state that does not fit the committed offsets
@@ -168,12 +168,8 @@ class CleanSlate:
                 members=members,
             )
 
-    def _slots(self) -> list[str]:
-        group = self._state_dir / self._topology.processor
-        return sorted(path.name for path in group.iterdir()) if group.is_dir() else []
-
     def _delete_local(self) -> None:
-        for slot in self._slots():
+        for slot in StateFolder.slots(self._state_dir, self._topology.processor):
             folder = StateFolder(self._state_dir, self._topology.processor, slot)
             try:
                 folder.delete_state()

@@ -18,13 +18,11 @@ from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
-from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.store import StoreState
 
 #: The errors by which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
-
-_ANY_TIME = RecordTimes()
 
 Step = Callable[[Any, Any, int, Headers], None]
 
@@ -57,7 +55,7 @@ def compile_steps(
     current: CurrentMessage,
     emit: Callable[[Output], None],
     record_bytes_max: Mapping[str, int],
-    times: RecordTimes = _ANY_TIME,
+    times: RecordTimes = ANY_TIME,
 ) -> Step:
     """All steps of one stream as a function of one message; the task sets ``current`` before each message.
 

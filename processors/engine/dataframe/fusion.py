@@ -48,12 +48,10 @@ from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
-from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
-
-_ANY_TIME = RecordTimes()
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
 #: ``Run.wants_headers``.
@@ -73,7 +71,7 @@ def compile_run(
     stores: Mapping[str, StoreState],
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
-    times: RecordTimes = _ANY_TIME,
+    times: RecordTimes = ANY_TIME,
 ) -> Run:
     """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit."""
     writer = _Writer(stores, outboxes, record_bytes_max, times)
@@ -92,7 +90,7 @@ def run_text(source: Node) -> str:
     """The text of the loop for a stream's steps, for readers: ``print(run_text(sdf.source))``."""
     empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
     stores = {node.store: StoreState(node.store, empty) for node in source.walk() if node.store is not None}
-    return _Writer(stores, Outboxes(), {}, _ANY_TIME).write(source)
+    return _Writer(stores, Outboxes(), {}, ANY_TIME).write(source)
 
 
 def loop_over(
@@ -100,7 +98,7 @@ def loop_over(
     stores: Mapping[str, StoreState],
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
-    times: RecordTimes = _ANY_TIME,
+    times: RecordTimes = ANY_TIME,
 ) -> Run:
     """The same function from the closures of ``compilation``, for steps of any depth."""
     current = CurrentMessage()

@@ -67,9 +67,9 @@ class ColumnarStream:
         headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
         if headers and max(map(headers_size, headers.values())) > self._headers_room:
             return False
-        for box in self._boxes:
-            earliest, latest = self._times.bounds(box.topic)
-            if self._times.limits(box.topic) and (min(timestamps) < earliest or max(timestamps) > latest):
+        for topic in [box.topic for box in self._boxes if self._times.limits(box.topic)]:
+            earliest, latest = self._times.bounds(topic)
+            if min(timestamps) < earliest or max(timestamps) > latest:
                 return False
         outputs = self._columns.run(keys, batch.values[first:last], timestamps)
         if outputs is None:

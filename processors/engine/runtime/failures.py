@@ -12,7 +12,7 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
-from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.runtime.task import FailedMessage
 
 _log = structlog.get_logger("runtime.failures")
@@ -48,14 +48,14 @@ class FailurePolicy:
         processor: str,
         code_version: str,
         record_bytes_max: int = UNLIMITED,
-        record_times: RecordTimes | None = None,
+        record_times: RecordTimes = ANY_TIME,
     ) -> None:
         self._topic = dead_letter_topic
         self._ask = on_processing_error
         self._processor = processor
         self._code_version = code_version
         self._bytes_max = record_bytes_max
-        self._times = record_times or RecordTimes()
+        self._times = record_times
         self.dead_lettered = 0
         self.skipped = 0
 

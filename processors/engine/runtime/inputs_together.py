@@ -21,12 +21,11 @@ def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics
         InputsParted: Another member reads the same partition number of an input that feeds the same stores.
     """
     inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
-    for task in tasks:
-        missing = [name for name in inputs[task.subtopology] if name not in task.inputs]
-        described = topics.describe(missing) if missing else {}
-        for name in missing:  # a topic with fewer partitions has none of this number
-            if name in described and described[name].partitions > task.partition:
-                raise _parted(group, task, name)
+    missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]
+    described = topics.describe(sorted({name for _, name in missing})) if missing else {}
+    for task, name in missing:  # a topic with fewer partitions has none of this number
+        if name in described and described[name].partitions > task.partition:
+            raise _parted(group, task, name)
 
 
 def _parted(group: str, task: Task, missing: str) -> InputsParted:

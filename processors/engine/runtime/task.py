@@ -47,7 +47,7 @@ from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from holdfast.processors.engine.record_size import UNLIMITED
-from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
@@ -144,7 +144,7 @@ class Task:
         self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
-        self._times = RecordTimes()
+        self._times = ANY_TIME
 
     @property
     def running(self) -> bool:
@@ -163,14 +163,14 @@ class Task:
         store_names: tuple[str, ...],
         changelogs: Mapping[str, str] = _NONE,
         record_bytes_max: Mapping[str, int] = _NONE,
-        times: RecordTimes | None = None,
+        times: RecordTimes = ANY_TIME,
     ) -> None:
         """Take the task's RocksDB (None for a task without stores) and start restoring.
 
         ``changelogs`` has the topic of each store with a changelog, ``record_bytes_max`` the largest record by topic,
         ``times`` the times that the topics take.
         """
-        self._times = times or self._times
+        self._times = times
         self._record_bytes_max = record_bytes_max
         self.store = store
         if store is not None:

@@ -67,6 +67,12 @@ class StateFolder:
             pid=holder,
         )
 
+    @staticmethod
+    def slots(state_dir: Path, group: str) -> list[str]:
+        """The slots that have a folder, sorted."""
+        root = state_dir / group
+        return sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
     def task(self, name: str) -> Path:
         """The folder of one task's database."""
         return _task_folder(self.path, name)

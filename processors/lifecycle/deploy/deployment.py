@@ -348,17 +348,20 @@ def _last_words(program: ProgramStatus, source: ProcessorStatusSource) -> Proces
 def _stop_other_versions(rollout: Rollout, world: World) -> None:
     """Stop every instance that has to be replaced, before the first one is started."""
     for slot in rollout.slots:
-        program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
-        if step_for(program, status, rollout.code_version, paused="--paused" in rollout.options) == "replace":
+        if _step_of(slot, rollout, world) == "replace":
             world.deployer.stop_program(world.paths.program(rollout.processor, slot))
+
+
+def _step_of(slot: str, rollout: Rollout, world: World) -> Step:
+    program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
+    return step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
 
 
 def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:
     """Run one instance of the rollout; returns whether it had to be started."""
     spec = rollout.program(slot, world)
     world.deployer.apply(spec)
-    program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
-    step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
+    step = _step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
         return False

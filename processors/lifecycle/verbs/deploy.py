@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
@@ -145,38 +147,26 @@ def _stages(
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     together = any(each.change == "regrouped" for each in verdicts)
-    filled = tuple(each.store for each in verdicts if each.change == "changelog on")
-    if filled:
-        says = f"start it paused; it fills the changelog of store {quoted(filled)} from local state"
-        stages.append(
-            RunProcessor(
-                says,
-                version,
-                RESEED_S,
-                paused=True,
-                reseed=filled,
-                begin_empty=empty,
-                release_id=release,
-                back_to=back,
-                together=together,
-            )
-        )
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
     says = f"{first}run {_change(facts, topology)}, and wait until it processes every input partition"
     if back is not None and facts.released is not None:
         says += f"; if it fails, roll back to {facts.released.code_version}"
-    stages.append(
-        RunProcessor(
-            says,
-            version,
-            request.timeout_s,
-            begin_empty=empty,
-            release_id=release,
-            back_to=back,
-            settle_s=0.0 if release is None else SETTLE_S,
-            together=together,
-        )
+    run = RunProcessor(
+        says,
+        version,
+        request.timeout_s,
+        begin_empty=empty,
+        release_id=release,
+        back_to=back,
+        settle_s=0.0 if release is None else SETTLE_S,
+        together=together,
     )
+    filled = tuple(each.store for each in verdicts if each.change == "changelog on")
+    if filled:
+        says = f"start it paused; it fills the changelog of store {quoted(filled)} from local state"
+        changes = {"says": says, "timeout_s": RESEED_S, "paused": True, "reseed": filled, "settle_s": 0.0}
+        stages.append(msgspec.structs.replace(run, **changes))
+    stages.append(run)
     return (*stages, *(_delete(name) for name in given_up if name not in anew))
 
 

@@ -116,8 +116,7 @@ class LocalFolders:
         return gone
 
     def _slots(self) -> list[str]:
-        group = self._state_dir / self._processor
-        return sorted(path.name for path in group.iterdir() if path.is_dir()) if group.is_dir() else []
+        return StateFolder.slots(self._state_dir, self._processor)
 
     @contextmanager
     def _held(self, slot: str) -> Iterator[StateFolder]:

@@ -69,7 +69,7 @@ def test_archived_then_kept_then_deleted_and_the_topic_comes_back_as_it_was(left
         left.put_back()
     with pytest.raises(PlanRefused, match="has no copy of topic never-there"):
         left.put_back("never-there")
-    assert left.steps() == [("archive", "topic")], "it is another topic now, whose grace begins anew"
+    assert left.steps() == [("archive", "topic")], "another topic has this name now, so its grace period starts again"
 
 
 def test_what_is_in_the_archive_is_of_use_without_holdfast(left: Left) -> None:

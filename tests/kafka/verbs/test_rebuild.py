@@ -263,19 +263,7 @@ def test_a_command_that_was_killed_while_the_processor_is_paused_is_gone_on_with
 def test_one_that_is_given_up_while_paused_leaves_the_processor_working(operated: Operated) -> None:
     feed = begun(operated)
     before = operated.logged()
-    plan = operated.verbs.plan(Backfill(operated.group, "counts", "topic"))
-
-    def stop_before_the_exchange(text: str) -> None:
-        if text.startswith("stage 7 of"):
-            raise Killed(text)
-
-    with pytest.raises(Killed):
-        operated.verbs.apply(plan, confirmed=plan.hash, tell=stop_before_the_exchange)
-    status = operated.client.status()
-    assert status is not None
-    assert status.paused
-    record = operated.verbs.begun(plan.request)
-    assert record is not None
+    record = operated.killed_while_paused(Backfill(operated.group, "counts", "topic"), stage=7)
     operated.verbs.abandon(record.id, reason="not needed")
     feed.send(80)
     operated.processed(feed.total)

@@ -34,7 +34,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import Killed, Operated
+from tests.operating import Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALL_THREE = {f"key-{number}": 4 for number in range(3)}
@@ -136,19 +136,7 @@ def test_a_clear_that_is_abandoned_leaves_a_stopped_processor_stopped(operated: 
     operated.feed(keys=3, each=2)
     operated.processed(6)
     operated.do(Stop(operated.group))
-    plan = operated.verbs.plan(Clear(operated.group))
-
-    def killed(text: str) -> None:
-        if text.startswith("stage 2 of"):
-            raise Killed(text)
-
-    with pytest.raises(Killed):
-        operated.verbs.apply(plan, confirmed=plan.hash, tell=killed)
-    status = operated.client.status()
-    assert status is not None
-    assert status.paused
-    record = operated.verbs.begun(plan.request)
-    assert record is not None
+    record = operated.killed_while_paused(Clear(operated.group), stage=2)
     told: list[str] = []
     operated.verbs.abandon(record.id, reason="not needed", tell=told.append)
     assert operated.client.status() is None
