@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from confluent_kafka import Consumer, Producer
 from holdfast.infra.clock import Clock, SystemClock
 from holdfast.infra.kafka.client import check_settings, library_logger
 from holdfast.infra.kafka.consumer import GroupConsumer
+from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX, EngineProducer
 from holdfast.infra.kafka.records import GroupMetadata
 from holdfast.infra.kafka.replay import ChangelogConsumer
@@ -56,6 +58,12 @@ class KafkaCluster:
         if timeout_s not in self._topics:
             self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
         return self._topics[timeout_s]
+
+    def transactions(self, timeout_s: float) -> Inspector:
+        return Inspector(self.bootstrap, self._client, timeout_s=timeout_s)
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def group_consumer(self, group: str) -> GroupConsumer:
         return GroupConsumer(self.bootstrap, group, config=self._consumer)

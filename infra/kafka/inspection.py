@@ -1,10 +1,9 @@
 """Sizes of partitions on disk, and open or hanging transactions: requests that librdkafka does not have.
 
-A second client library, kafka-python, makes these requests. The engine does not use it.
+A second client library, kafka-python, makes these requests. The engine uses it only where something may be left open.
 
 Invariants:
-    - Reading changes nothing. The one change, ``abort``, names a transaction by producer, epoch and first offset, and
-      happens only while that transaction is open.
+    - Reading changes nothing. The changes, ``abort`` and ``end``, happen only while the named transaction is open.
     - An unknown fact is reported as unknown, never as zero: brokers answer a client without rights with nothing.
 """
 
@@ -15,12 +14,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction
 from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
-from holdfast.infra.kafka.records import ClientConfig, Partition
+from holdfast.infra.kafka.records import ClientConfig, Partition, ProducerStanding
 from holdfast.infra.kafka.rights import Right, principal_of, refused
 from holdfast.infra.waiting import retry
 
@@ -30,6 +29,13 @@ Answer = TypeVar("Answer")
 REQUEST_TIMEOUT_S = 20.0
 
 _OVER = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
+_STATES: dict[str, Literal["open", "committed", "aborted", "none"]] = {
+    "Ongoing": "open",
+    "CompleteCommit": "committed",
+    "CompleteAbort": "aborted",
+    "Empty": "none",
+    "Dead": "none",
+}
 _REFUSED = frozenset(
     {
         "TopicAuthorizationFailedError",
@@ -143,7 +149,7 @@ class Inspector:
                     producer_id=producer[0],
                     producer_epoch=producer[1],
                     start_offset=producer[2],
-                    since_write_s=(now_ms - still[place, producer]) / 1000,
+                    since_write_s=(now_ms - still[place, producer].last_timestamp) / 1000,
                     transactional_id=transaction_id,
                     state=None if described is None else str(described.state.value),
                     age_s=None if described is None else (now_ms - described.transaction_start_time_ms) / 1000,
@@ -180,22 +186,74 @@ class Inspector:
 
         Only for hanging transactions: a transaction that its coordinator knows ends by its producer or its timeout.
         """
+        which = (transaction.producer_id, transaction.producer_epoch, transaction.start_offset)
+        found = self._producers(transaction.partition.topic, [transaction.partition.number])
+        known = found.get((transaction.partition, which))
+        if known is not None:
+            self._write_marker(transaction.partition, known, commit=False)
+        return known is not None
+
+    def standing(self, transactional_id: str) -> ProducerStanding | None:
+        """What the coordinator says of a transactional id; None when no producer has used it, or it has expired."""
+        from kafka.errors import TransactionalIdNotFoundError
+
+        def ask() -> Any:
+            try:
+                return self._admin.describe_transactions([transactional_id]).get(transactional_id)
+            except TransactionalIdNotFoundError:
+                return None
+
+        right = Right("Describe", "transactional-id", transactional_id)
+        known = self._ask(ask, f"describe transactional id {transactional_id}", right)
+        if known is None:
+            return None
+        return ProducerStanding(known.producer_id, known.producer_epoch, _STATES.get(str(known.state.value), "ending"))
+
+    def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
+        """Those of the partitions on which a transaction of this producer is open."""
+        by_topic: dict[str, list[int]] = {}
+        for each in partitions:
+            by_topic.setdefault(each.topic, []).append(each.number)
+        found = chain.from_iterable(self._producers(topic, numbers) for topic, numbers in by_topic.items())
+        return frozenset(place for place, producer in found if producer[0] == producer_id)
+
+    def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
+        """Write the marker that a coordinator left out; does nothing when no transaction of the producer is open."""
+        for (_, producer), known in self._producers(partition.topic, [partition.number]).items():
+            if producer[0] == producer_id:
+                self._write_marker(partition, known, commit=commit)
+
+    def _write_marker(self, place: Partition, producer: Any, *, commit: bool) -> None:
         from kafka import TopicPartition
         from kafka.admin._transactions import AbortTransactionSpec
+        from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-        place = transaction.partition
-        wanted = (place, (transaction.producer_id, transaction.producer_epoch, transaction.start_offset))
-        if wanted not in self._producers(place.topic, [place.number]):
-            return False
-        spec = AbortTransactionSpec(
-            TopicPartition(place.topic, place.number), transaction.producer_id, transaction.producer_epoch
+        # A partition refuses a marker with an older epoch of the coordinator than the producer's last marker has.
+        epoch = max(0, producer.coordinator_epoch)
+        spec = AbortTransactionSpec(TopicPartition(*place), producer.producer_id, producer.producer_epoch, epoch)
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        request = WriteTxnMarkersRequest(
+            markers=[
+                marker(
+                    producer_id=spec.producer_id,
+                    producer_epoch=spec.producer_epoch,
+                    transaction_result=commit,
+                    topics=[marker.WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.number])],
+                    coordinator_epoch=epoch,
+                )
+            ]
         )
-        what = f"abort the transaction of producer {transaction.producer_id} on {place.topic}[{place.number}]"
-        self._ask(lambda: self._admin.abort_transaction(spec), what, Right("Alter", "cluster"))
-        return True
 
-    def _producers(self, topic: str, numbers: list[int]) -> dict[tuple[Partition, tuple[int, int, int]], int]:
-        """Open transactions: (partition, (producer id, epoch, first offset)) -> time of the last record, ms."""
+        async def send() -> None:  # the library's public call writes abort markers only
+            leaders = await self._admin._async_get_leader_for_partitions([spec.topic_partition])
+            response = await self._admin._manager.send(request, node_id=next(iter(leaders)))
+            self._admin._abort_transaction_process_response(response, spec)
+
+        what = f"end the transaction of producer {spec.producer_id} on {place.topic}[{place.number}]"
+        self._ask(lambda: self._admin._manager.run(send), what, Right("Alter", "cluster"))
+
+    def _producers(self, topic: str, numbers: list[int]) -> dict[tuple[Partition, tuple[int, int, int]], Any]:
+        """Open transactions: (partition, (id, epoch, first offset)) -> what the leader says of the producer."""
         from kafka import TopicPartition
 
         places = [TopicPartition(topic, number) for number in numbers]
@@ -206,7 +264,7 @@ class Inspector:
             (
                 Partition(place.topic, place.partition),
                 (each.producer_id, each.producer_epoch, each.current_transaction_start_offset),
-            ): each.last_timestamp
+            ): each
             for place, state in answer.items()
             for each in state.active_producers
             if each.current_transaction_start_offset >= 0

@@ -32,6 +32,16 @@ def murmur2(data: bytes) -> int:
     return h ^ (h >> 15)
 
 
+def offsets_partition(group: str, count: int) -> int:
+    """The partition of ``__consumer_offsets`` that has a group's offsets: Java's hash of the name, without its sign."""
+    units = group.encode("utf-16-be")
+    h = 0
+    for place in range(0, len(units), 2):
+        h = (31 * h + int.from_bytes(units[place : place + 2], "big")) & _MASK
+    signed = h - (1 << 32) if h >> 31 else h
+    return 0 if signed == -(1 << 31) else abs(signed) % count
+
+
 #: Name -> partition of a key. murmur2: Java, Spark and Holdfast; crc32: the default of librdkafka.
 PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
     MURMUR2: lambda key, count: (murmur2(key) & 0x7FFFFFFF) % count,

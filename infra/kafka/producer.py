@@ -102,6 +102,7 @@ class EngineProducer:
         self._refused: tuple[KafkaError, str] | None = None
         self._written: set[str] = set()
         self._calls = GuardedCalls(f"transactions-{transactional_id}")
+        self.doubts = 0
         #: Is called about once a second while a request waits for its answer.
         self.on_wait: Callable[[], None] = lambda: None
         settings: dict[str, Any] = {
@@ -117,6 +118,7 @@ class EngineProducer:
             "partitioner": "murmur2_random",
             "reconnect.backoff.max.ms": 1000,
             "retry.backoff.ms": RETRY_BACKOFF_MS,
+            "error_cb": self._on_error,
             **(config or {}),
         }
         if transactional_id is not None:
@@ -339,6 +341,7 @@ class EngineProducer:
         finally:
             if time.monotonic() - began >= DOUBTFUL_AFTER_S:
                 self._doubtful = True
+                self.doubts += 1
 
     def _call(self, call: Callable[[], None], timeout_s: float, what: str) -> None:
         """Make a call that has a timeout of its own, and abandon it ``HANG_AFTER_S`` after that timeout."""
@@ -382,6 +385,10 @@ class EngineProducer:
             topic = next(iter(not_writable(self._settings, self._written)), "")
         names: dict[Kind, str] = {"topic": topic, "transactional-id": str(self._settings.get("transactional.id", ""))}
         return refusal_of(error, what, principal_of(self._settings), names=names)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            self.doubts += 1
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 #: Headers of a record: pairs of a name and bytes or None; or no headers at all.
 Headers = list[tuple[str, bytes | None]] | None
@@ -69,6 +69,19 @@ class GroupShares:
 
     assignor: str
     members: Mapping[str, frozenset[Partition]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStanding:
+    """What the transaction coordinator says of a transactional id.
+
+    ``state`` is that of its last transaction; ``ending``: its markers are being written; ``none``: the id has had no
+    transaction since its producer was initialised.
+    """
+
+    producer_id: int
+    epoch: int
+    state: Literal["open", "ending", "committed", "aborted", "none"]
 
 
 #: Group metadata of the client library; only ``infra.kafka.consumer`` reads inside.

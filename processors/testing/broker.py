@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.infra.kafka.errors import KafkaFailed
-from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.infra.kafka.partitioners import murmur2, offsets_partition
 from holdfast.infra.kafka.records import Headers, Partition, TopicFacts
+from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
@@ -16,6 +17,8 @@ from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import Process
 from holdfast.processors.testing.transactions import TransactionCoordinator
 
+#: Kafka's default of ``offsets.topic.num.partitions``.
+OFFSETS_PARTITIONS = 50
 #: Kafka's default of ``message.timestamp.after.max.ms`` since version 4.0 (KIP-1030).
 AFTER_MAX_MS = 3_600_000
 
@@ -113,6 +116,30 @@ class Broker:
         if name not in self.groups:
             self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.cooperative)
         return self.groups[name]
+
+    def has_open(self, place: Partition, producer_id: int) -> bool:
+        """Whether a producer has an open transaction on a partition, or on a group's offsets."""
+        if place.topic == OFFSETS_TOPIC:
+            return any(producer_id in group.pending for group in self._groups_at(place.number))
+        return self.log(place).has_open(producer_id)
+
+    def end_open(self, place: Partition, producer_id: int, *, commit: bool) -> None:
+        """Write the marker of an open transaction to a partition, or to a group's offsets."""
+        if place.topic == OFFSETS_TOPIC:
+            for group in self._groups_at(place.number):
+                group.settle(producer_id, group.pending.get(producer_id, {}), commit)
+        elif self.has_open(place, producer_id):
+            self._write_marker(place, producer_id, commit)
+
+    def group_ends(self, *, committed: bool) -> dict[int, int]:
+        """The ends of the partitions of the offsets' topic: 1; with ``committed`` 0 where a group has pending ones."""
+        numbers = range(OFFSETS_PARTITIONS)
+        return {
+            each: int(not (committed and any(group.pending for group in self._groups_at(each)))) for each in numbers
+        }
+
+    def _groups_at(self, number: int) -> list[Group]:
+        return [self.groups[name] for name in self.groups if offsets_partition(name, OFFSETS_PARTITIONS) == number]
 
     def append(
         self,

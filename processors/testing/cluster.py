@@ -13,18 +13,27 @@ is virtual. The application runs on the production engine.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
-from holdfast.infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import (
+    GroupShares,
+    Headers,
+    Partition,
+    ProducerStanding,
+    Record,
+    TopicFacts,
+    TopicSpec,
+)
 from holdfast.infra.settings import CheckpointSettings, Settings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.runtime.ports import TopicView
+from holdfast.processors.engine.runtime.ports import TopicView, TransactionView
+from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.consumers import InMemoryMember, InMemoryReplayer
@@ -53,6 +62,12 @@ class ClusterView:
     def topics(self, timeout_s: float = 20.0) -> InMemoryTopics:
         return InMemoryTopics(self._broker, self._process, timeout_s)
 
+    def transactions(self, timeout_s: float) -> InMemoryTransactions:
+        return InMemoryTransactions(self.topics(timeout_s), self._broker)
+
+    def rest(self, seconds: float) -> None:
+        self._process.sleep(seconds)
+
     def group_consumer(self, group: str) -> InMemoryMember:
         return InMemoryMember(self._broker, self._process, group)
 
@@ -78,40 +93,43 @@ class InMemoryTopics(TopicView):
         self._timeout_s = timeout_s
 
     def ping(self) -> int:
-        self._await_answer("ping")
+        self.answers("ping")
         return 1
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
-        self._await_answer("describe")
+        self.answers("describe")
         facts = {name: self._broker.facts(name) for name in names}
         return {name: known for name, known in facts.items() if known is not None}
 
     def create(self, spec: TopicSpec) -> bool:
-        self._await_answer("create")
+        self.answers("create")
         return self._broker.create(spec.name, spec.partitions or 1, spec.config)
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
-        self._await_answer("alter")
+        self.answers("alter")
         self._broker.topic(name).config.update(config)
 
     def end_offsets(self, topic: str, *, committed: bool) -> dict[int, int]:
-        self._await_answer("end_offsets")
+        self.answers("end_offsets")
+        if topic == OFFSETS_TOPIC:
+            return self._broker.group_ends(committed=committed)
         logs = self._broker.topic(topic).logs
         return {number: log.last_stable if committed else log.end for number, log in enumerate(logs)}
 
     def start_offsets(self, topic: str) -> dict[int, int]:
-        self._await_answer("start_offsets")
+        self.answers("start_offsets")
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def members(self, group: str) -> int:
-        self._await_answer("members")
+        self.answers("members")
         return len(self._broker.group(group).members)
 
     def group_shares(self, group: str) -> GroupShares | None:
-        self._await_answer("group_shares")
+        self.answers("group_shares")
         return self._broker.group(group).told()
 
-    def _await_answer(self, request: str) -> None:
+    def answers(self, request: str) -> None:
+        """Wait for the answer to a request."""
         self._process.point(request)
         network = self._broker.network
         if not self._broker.passes(self._process, lambda: network.brokers_up, self._timeout_s, every_s=0.25):
@@ -119,6 +137,32 @@ class InMemoryTopics(TopicView):
                 f"No answer from Kafka within {self._timeout_s:g} s.",
                 action="Check that the broker runs and that address, security settings and network are right.",
             )
+
+
+class InMemoryTransactions(TransactionView):
+    """What coordinator and partitions know of transactions."""
+
+    def __init__(self, topics: InMemoryTopics, broker: Broker) -> None:
+        self._topics = topics
+        self._broker = broker
+
+    def __enter__(self) -> InMemoryTransactions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def standing(self, transactional_id: str) -> ProducerStanding | None:
+        self._topics.answers("describe_transactions")
+        return self._broker.transactions.standing(transactional_id)
+
+    def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
+        self._topics.answers("describe_producers")
+        return frozenset(place for place in partitions if self._broker.has_open(place, producer_id))
+
+    def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
+        self._topics.answers("write_markers")
+        self._broker.end_open(partition, producer_id, commit=commit)
 
 
 class ForeignTransaction:

@@ -54,6 +54,10 @@ class PartitionLog:
             entry.readable = commit
         self._take(Entry(self.end, None, None, timestamp_ms, None, False, control=True))
 
+    def has_open(self, producer: int) -> bool:
+        """Whether a transaction of this producer is open."""
+        return bool(self._open.get(producer))
+
     @property
     def last_stable(self) -> int:
         """The first offset of the oldest open transaction, or the end."""

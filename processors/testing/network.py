@@ -21,13 +21,28 @@ class Network:
     Attributes:
         delay_s: The delay of DELAYED requests, in virtual seconds.
         marker_delay_s: The time from the answer to a commit to its last marker, in virtual seconds.
-        brokers_up: Whether the brokers answer.
+        outages: How often the brokers went down.
     """
 
     def __init__(self) -> None:
         self.delay_s = 31.0
         self.marker_delay_s = 0.002
-        self.brokers_up = True
+        self.outages = 0
+        self._brokers_up = True
+
+    @property
+    def brokers_up(self) -> bool:
+        """Whether the brokers answer."""
+        return self._brokers_up
+
+    @brokers_up.setter
+    def brokers_up(self, up: bool) -> None:
+        self.outages += self._brokers_up and not up
+        self._brokers_up = up
+
+    def leaves_out(self, place: str) -> bool:
+        """Whether the coordinator leaves the marker of a topic or group out, as KAFKA-20734 does."""
+        return False
 
     def fate(self, process: str, request: str) -> Fate:
         """The fate of one ``request``: ``produce``, ``send_offsets``, ``commit``, ``abort`` or ``commit_offsets``.

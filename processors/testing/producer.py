@@ -45,6 +45,10 @@ class InMemoryProducer(TransactionProducer):
         self._sent = False
         self.on_wait: Callable[[], None] = lambda: None
 
+    @property
+    def doubts(self) -> int:  # type: ignore[override]
+        return self._broker.network.outages
+
     def init(self, timeout_s: float) -> None:
         if self._id is None:
             return

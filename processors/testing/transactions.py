@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 from holdfast.infra.kafka.errors import KafkaFailed, ProducerFenced
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Partition, ProducerStanding
 from holdfast.processors.testing.clock import Timer, VirtualClock
 from holdfast.processors.testing.network import Network
 
@@ -78,7 +79,18 @@ class TransactionCoordinator:
         if known.phase is Phase.ENDING:
             return None
         known.epoch += 1
+        known.committed = None
         return known.producer_id, known.epoch
+
+    def standing(self, transactional_id: str) -> ProducerStanding | None:
+        """What the coordinator says of an id; None for an unknown one."""
+        known = self._by_id.get(transactional_id)
+        if known is None:
+            return None
+        ended: Literal["committed", "aborted", "none"]
+        ended = "none" if known.committed is None else "committed" if known.committed else "aborted"
+        state = {Phase.OPEN: "open", Phase.ENDING: "ending", Phase.EMPTY: ended}[known.phase]
+        return ProducerStanding(known.producer_id, known.epoch, state)  # type: ignore[arg-type]
 
     def add_partition(self, transactional_id: str, epoch: int, partition: Partition) -> bool:
         """Adds a partition to the transaction; False while the former transaction is ending.
@@ -153,12 +165,14 @@ class TransactionCoordinator:
         steps: list[Callable[[], None]] = [
             lambda partition=partition: self._write_marker(partition, known.producer_id, commit)  # type: ignore[misc]
             for partition in known.partitions
+            if not self._network.leaves_out(partition.topic)
         ]
         steps += [
             lambda group=group, offsets=offsets: self._settle_offsets(  # type: ignore[misc]
                 group, offsets, known.producer_id, commit
             )
             for group, offsets in known.offsets.items()
+            if not self._network.leaves_out(group)
         ]
         steps.append(lambda: self._ended(known))
         known.partitions, known.offsets = [], {}

@@ -132,6 +132,7 @@ def test_when_nothing_is_wrong_recovery_writes_nothing(
     assert (len(again.asset_events), again.run_requests or []) == (0, [])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("silent", [8, pytest.param(PROCESSORS, marks=pytest.mark.thorough)])
 def test_silent_workers_are_waited_for_side_by_side(
     fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance, silent: int

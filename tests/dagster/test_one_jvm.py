@@ -83,6 +83,7 @@ def alive_in(home):
     return found
 
 
+@pytest.mark.thorough
 def test_a_run_of_several_spark_assets_starts_one_jvm_and_leaves_nothing(run, tmp_path):
     assert run.wait(PATIENCE_S) == 0, (tmp_path / "run.log").read_text()[-3000:]
     assert len(drivers(tmp_path)) == 1

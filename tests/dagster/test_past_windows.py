@@ -141,6 +141,7 @@ def counted(settings: Settings, group: str, key: str) -> int:
     return sum(int(each) for each in rows["json"].to_pylist())
 
 
+@pytest.mark.thorough
 def test_hours_that_have_ended_are_made_by_runs_with_partition_keys_and_a_range_is_one_run(
     lived: Lived, settings: Settings, group: str
 ) -> None:

@@ -48,7 +48,7 @@ def changelog_lost(it: Exercise) -> None:
     it.exact()
 
 
-@drill(6, "changelog recreated empty behind a warm store")
+@drill(6, "changelog recreated empty behind a warm store", quick=True)
 def changelog_anew(it: Exercise) -> None:
     it.begin()
     it.green(it.changelog_asset, CONFIG_MATCHES)

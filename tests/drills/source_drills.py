@@ -19,7 +19,7 @@ QUICK_TO_SEE = DEFINITION.replace("6000}}", '6000, "topic.metadata.refresh.inter
 LOST = 40
 
 
-@drill(7, "group offsets reset to earliest", quick=True)
+@drill(7, "group offsets reset to earliest")
 def rewound(it: Exercise) -> None:
     it.begin()
     it.home.cli("apply", "stop", it.name)

@@ -203,6 +203,7 @@ application = Application(
     consumer_extra_config={"session.timeout.ms": int(os.environ.get("TEST_SESSION_MS", "6000"))},
     broker_availability_timeout=float(os.environ.get("TEST_BROKER_TIMEOUT", "60")),
     processing_guarantee=os.environ.get("TEST_GUARANTEE", "exactly-once"),
+    producer_extra_config={"transaction.timeout.ms": int(os.environ.get("TEST_TRANSACTION_MS", "15000"))},
 )
 
 def count(value, state):

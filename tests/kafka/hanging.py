@@ -28,10 +28,15 @@ def unverified(bootstrap: str) -> Iterator[None]:
         _set(bootstrap, "true")
 
 
-def leave_hanging(bootstrap: str, topic: str, partition: int, *, producer_id: int, age_s: float) -> None:
-    """Write one record in a transaction of a producer that no coordinator knows, dated ``age_s`` ago."""
+def leave_hanging(
+    bootstrap: str, topic: str, partition: int, *, producer_id: int, age_s: float, epoch: int = 0, sequence: int = 0
+) -> None:
+    """Write one record in a transaction that no coordinator knows, dated ``age_s`` ago.
+
+    ``epoch`` and ``sequence`` are the next ones of a producer that has written to the partition before.
+    """
     moment = int((time.time() - age_s) * 1000)
-    batch = DefaultRecordBatchBuilder(2, 0, True, producer_id, 0, 0, 1 << 16)
+    batch = DefaultRecordBatchBuilder(2, 0, True, producer_id, epoch, sequence, 1 << 16)
     batch.append(0, moment, b"late", b"write", [])
     place = ProduceRequest.TopicProduceData
     request = ProduceRequest(

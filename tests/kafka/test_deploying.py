@@ -297,6 +297,7 @@ def test_a_store_that_goes_is_kept_until_it_is_dropped(project: Project) -> None
     project.counted({b"k0": 30, b"k1": 30})
 
 
+@pytest.mark.thorough
 def test_a_renamed_store_keeps_its_state(project: Project) -> None:
     project.stream.feed_numbers(20, keys=2)
     project.deploy()

@@ -13,9 +13,11 @@ from confluent_kafka import Producer
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S, OpenTransaction, standing
 from holdfast.infra.kafka.inspection import Inspector
+from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from tests.kafka.hanging import leave_hanging, unverified
+from tests.tiers import variants
 
 
 @pytest.fixture
@@ -95,6 +97,34 @@ def test_one_that_no_coordinator_knows_hangs_and_is_aborted_alone(
     assert [each.partition.number for each in inspector.open_transactions(topic, range(3))] == [0, 2]
     assert inspector.abort(found[2])
     producer.abort_transaction(30)
+
+
+@pytest.mark.parametrize("commit", variants([True, False], tested=1))
+def test_a_marker_that_its_coordinator_left_out_is_written(
+    broker: str, topic: str, inspector: Inspector, commit: bool
+) -> None:
+    own = f"{topic}-writer"
+    assert inspector.standing(own) is None
+    producer = open_transaction(broker, topic, 1)
+    opened = inspector.standing(own)
+    assert opened is not None
+    assert opened.state == "open"
+    producer.commit_transaction(30)
+    topics, places = Topics(broker), [Partition(topic, 0), Partition(topic, 1)]
+    assert topics.settled_end_offsets(topic)[1] == 2
+    known = inspector.standing(own)
+    assert known == dataclasses.replace(opened, state="committed")
+    assert not inspector.open_of(known.producer_id, places)
+    with unverified(broker):  # a partition that has a marker of this producer takes no marker of an older coordinator
+        leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=1, epoch=known.epoch, sequence=1)
+    assert inspector.open_of(known.producer_id, places) == {Partition(topic, 1)}
+    assert not inspector.open_of(known.producer_id + 1, places)
+    inspector.end(Partition(topic, 1), known.producer_id, commit=commit)
+    assert topics.settled_end_offsets(topic)[1] == 4
+    found = [record.value for record in read_range(broker, topic, 1, 0, 4)]
+    assert found == ([b"1", b"write"] if commit else [b"1"])
+    inspector.end(Partition(topic, 1), known.producer_id, commit=not commit)
+    assert topics.end_offsets(topic, committed=False)[1] == 4, "nothing was open, so nothing was written"
 
 
 def test_the_brokers_tell_how_long_a_transaction_may_be(inspector: Inspector) -> None:

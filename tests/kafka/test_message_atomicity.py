@@ -177,16 +177,18 @@ def fail_too(error, message, logger):
 
 @pytest.mark.parametrize(
     ("how", "options", "raised", "text"),
-    [
-        ("function", {}, ProcessingFailed, "raised Refused: number 30 is bad"),
-        (
-            "expansion",
-            {"processing_guarantee": "at-least-once", "on_processing_error": say_no},
-            ProcessingFailed,
-            "raised Refused: number 30 is bad",
-        ),
-        ("expansion", {"on_processing_error": fail_too}, ProcessingFailed, "the callback is no better"),
-    ],
+    variants(
+        [
+            ("function", {}, ProcessingFailed, "raised Refused: number 30 is bad"),
+            (
+                "expansion",
+                {"processing_guarantee": "at-least-once", "on_processing_error": say_no},
+                ProcessingFailed,
+                "raised Refused: number 30 is bad",
+            ),
+            ("expansion", {"on_processing_error": fail_too}, ProcessingFailed, "the callback is no better"),
+        ]
+    ),
 )
 def test_a_message_that_stops_the_processor_leaves_nothing_and_all_before_it_is_committed(
     pipeline, how, options, raised, text

@@ -25,6 +25,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.engine import required_topics
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
 from tests.kafka.secured import ADMIN, SecuredBroker
+from tests.tiers import variants
 
 OPERATIONS = {
     "Alter": "ALTER",
@@ -225,11 +226,12 @@ def test_a_plan_without_rights_changes_nothing_and_names_the_rule(
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [
-        ({"sasl.password": "wrong"}, "because of user and password"),
-        ({"ssl.ca.location": ""}, "because of certificates"),
-    ],
-    ids=["password", "certificate"],
+    variants(
+        [
+            pytest.param({"sasl.password": "wrong"}, "because of user and password", id="password"),
+            pytest.param({"ssl.ca.location": ""}, "because of certificates", id="certificate"),
+        ]
+    ),
 )
 def test_not_being_let_in_is_told_with_its_reason(
     secured: SecuredBroker, user: dict[str, str], change: dict[str, str], said: str

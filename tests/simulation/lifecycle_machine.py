@@ -89,17 +89,17 @@ class OperatorsTopics(InMemoryTopics):
 
     def delete(self, name: str) -> None:
         """Delete a topic; one that is not there is no error."""
-        self._await_answer("delete")
+        self.answers("delete")
         self._broker.delete(name)
 
     def members(self, group: str) -> int:
         """Live members, and those whose session lasts still."""
-        self._await_answer("members")
+        self.answers("members")
         return len(self._broker.group(group).members)
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, pending transactions waited for."""
-        self._await_answer("committed_offsets")
+        self.answers("committed_offsets")
         known = self._broker.group(group)
         while known.pending:
             self._process.sleep(LOOK_S)

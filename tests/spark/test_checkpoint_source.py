@@ -148,6 +148,7 @@ spark.stop()
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("tuned_jvms")
 def test_executors_that_are_processes_of_their_own_read_the_same(copies, tmp_path):
     project = Path(__file__).resolve().parents[2]

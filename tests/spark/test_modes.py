@@ -173,6 +173,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
         Driver(broker, processor, url, tmp_path / "away.log")
 
 
+@pytest.mark.thorough
 def test_a_wrong_token_is_told(tmp_path, broker, unique, warm):
     settings, environment = warm
     wrong = {**environment, "HOLDFAST_SPARK__MASTER": start_server(settings).url}

@@ -18,7 +18,7 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.snapshots.names import snapshot_tag
 from holdfast.processors.snapshots.plan import Wanted
 
-ROUNDS, ROUNDS_FEW = 7, 4
+ROUNDS, ROUNDS_FEW = 7, 3
 
 
 def checkpoint(model: dict[tuple[int, bytes], bytes], partition: int, folder: Path) -> Path:

@@ -120,6 +120,7 @@ def test_a_catalog_that_is_away_is_told_before_a_jvm_starts(remote_settings):
         open_catalog(away)
 
 
+@pytest.mark.thorough
 def test_an_empty_catalog_over_a_bucket_with_tables_is_refused(remote, remote_settings, session_for, postgres):
     remote.write(0, [(b"a", 1)])
     remote.snapshot()

@@ -169,6 +169,7 @@ def test_a_full_snapshot_that_is_asked_for_gives_the_same(changelog):
     assert offset == changelog.history().where("op = 'put'").selectExpr("max(offset) AS m").collect()[0]["m"]
 
 
+@pytest.mark.thorough
 def test_a_changelog_made_anew_begins_another_generation(changelog):
     changelog.write(0, [(b"a", 1), (b"b", 2)])
     changelog.snapshot()

@@ -87,6 +87,7 @@ def test_a_catalog_that_is_locked_for_moments_only_is_waited_for(local, local_se
     assert published(local_settings, local.processor) == {"a": "3", "b": "2"}
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_is_gone_is_never_begun_anew_beside_the_tables(local, local_settings, session_for):
     kept = local_settings.paths.catalog.with_suffix(".kept")
     local_settings.paths.catalog.rename(kept)

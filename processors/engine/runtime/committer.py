@@ -9,6 +9,7 @@
 Invariants:
     - After an unknown outcome, the producer is replaced before anything else is sent: a delayed end of the old
       transaction could otherwise end a new one.
+    - Where markers of the last transaction may be missing, nothing is sent before ``unfinished`` has looked.
     - Local state is written only after the transaction is known to be committed.
 """
 
@@ -35,6 +36,7 @@ from holdfast.processors.engine.runtime.latency import LatencyHistogram
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.unfinished import Unfinished
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")
@@ -80,6 +82,10 @@ class Committer:
         self._transactional = options.exactly_once or bool(topology.changelogs)
         self._transactional_id = transactional_id
         assignment.standbys.owners.own = transactional_id
+        written = topology.written() if options.exactly_once else [spec.topic.name for spec in topology.changelogs]
+        self._unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
+        #: ``doubts`` of the producer at the last look for unfinished transactions; None: look before the next begin.
+        self._settled: int | None = None
         self._producer: TransactionProducer | None = None
         #: Sends the outputs; at-least-once sends them outside of the transaction.
         self._outputs: TransactionProducer | None = None
@@ -118,7 +124,11 @@ class Committer:
             if self._transactional and not self._options.exactly_once:
                 self._outputs = self._cluster.producer(None, batch)
                 self._outputs.on_wait = lambda: self.on_wait(None)
+            if self._transactional:
+                self._settle(self._producer)
             self._producer.init(self._options.broker_timeout_s)
+            if self._transactional:
+                self._settle(self._producer)
         except ProducerFenced as fenced:
             self.close()
             self._fenced(fenced)
@@ -249,6 +259,8 @@ class Committer:
         producer = self._producer
         assert producer is not None
         if not self._open:
+            if self._settled != producer.doubts:
+                self._settle(producer)
             try:
                 producer.begin()
             except ProducerFenced as fenced:
@@ -257,9 +269,16 @@ class Committer:
             self._opened_at = self._clock.monotonic()
         return producer
 
+    def _settle(self, producer: TransactionProducer) -> None:
+        """End what Kafka left open of this worker's last transaction, which has ended."""
+        doubts = producer.doubts
+        self._unfinished.settle(self._transactional_id, producer.on_wait)
+        self._settled = doubts
+
     def _abort(self, why: KafkaFailed) -> None:
         if why.fields.get("error") == "INVALID_TIMESTAMP":
             self._options.record_times.refused()
+        self._settled = None
         self._count_abort(why)
         _log.warning(
             "transaction aborted; its messages will be processed again",

@@ -18,6 +18,7 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.runtime.unfinished import Unfinished, held_back
 
 _log = structlog.get_logger("runtime.fencing")
 
@@ -64,7 +65,8 @@ class FormerOwners:
         if others and now < self._look_at:
             return False
         try:
-            held = self._held({topic for task in others for topic in changelogs[task]})
+            topics = {topic for task in others for topic in changelogs[task]}
+            held = held_back(self._cluster.topics(FENCE_TIMEOUT_S), topics)
         except HoldfastError as failure:  # Kafka is away: the tasks are opened again when it is back
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True
@@ -76,24 +78,16 @@ class FormerOwners:
         for task in taken:
             self.forget(task)
         for owner in sorted({others[task] for task in still}):
-            self._end(owner)
+            self._end(owner, topics)
         return True
 
-    def _held(self, topics: set[str]) -> set[tuple[str, int]]:
-        """The partitions with an open transaction: their last stable offset is below the high watermark."""
-        view = self._cluster.topics(FENCE_TIMEOUT_S)
-        found = set()
-        for topic in sorted(topics):
-            stable = view.end_offsets(topic, committed=True)
-            for number, end in view.end_offsets(topic, committed=False).items():
-                if stable.get(number, end) < end:
-                    found.add((topic, number))
-        return found
-
-    def _end(self, owner: str) -> None:
+    def _end(self, owner: str, changelogs: set[str]) -> None:
         producer = self._cluster.producer(owner)
+        unfinished = Unfinished(self._cluster, changelogs, "", FENCE_TIMEOUT_S)
         try:
+            unfinished.settle(owner)
             producer.init(FENCE_TIMEOUT_S)
+            unfinished.settle(owner)
             _log.warning("a former owner left a transaction open; it was ended", transactional_id=owner)
         except HoldfastError as failure:
             _log.warning("a former owner's open transaction is left to the broker", error=failure.message)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.infra.clock import Clock
-from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition
+from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition, ProducerStanding
 from holdfast.processors.engine.required_topics import TopicWorld
 
 OnPartitions = Callable[[list[Partition]], None]
@@ -82,6 +82,8 @@ class TransactionProducer(Protocol):
     """Sends outputs, changelogs and offsets; ``infra.kafka.producer.EngineProducer`` implements it."""
 
     on_wait: Callable[[], None]
+    #: How often a broker was lost, or a request may have been sent twice: markers may then be missing.
+    doubts: int
 
     def init(self, timeout_s: float) -> None:
         """Fence an earlier holder of the transactional id, and end the transaction that it left open."""
@@ -149,6 +151,25 @@ class TopicView(TopicWorld, Protocol):
         """The members of a group and their partitions; None during a rebalance."""
 
 
+class TransactionView(Protocol):
+    """Facts about transactions; ``infra.kafka.inspection.Inspector`` implements it. Use it in a ``with`` block."""
+
+    def __enter__(self) -> TransactionView:
+        """The view itself."""
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection."""
+
+    def standing(self, transactional_id: str) -> ProducerStanding | None:
+        """What the coordinator says of a transactional id; None when it does not know the id."""
+
+    def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
+        """Those of the partitions on which a transaction of this producer is open."""
+
+    def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
+        """Write the marker that a coordinator left out."""
+
+
 class Cluster(Protocol):
     """Makes clients; ``infra.kafka.cluster.KafkaCluster`` implements it."""
 
@@ -162,6 +183,12 @@ class Cluster(Protocol):
 
     def topics(self, timeout_s: float = 20.0) -> TopicView:
         """The view of topics and groups; ``timeout_s`` limits each of its requests."""
+
+    def transactions(self, timeout_s: float) -> TransactionView:
+        """A new view of transactions; ``timeout_s`` limits each of its requests."""
+
+    def rest(self, seconds: float) -> None:
+        """Let time pass."""
 
     def group_consumer(self, group: str) -> GroupMember:
         """A new member of a group, not subscribed yet."""

@@ -20,7 +20,6 @@ from tests.tiers import variants
             pytest.param(ADD_OFFSETS, id="adding"),
             pytest.param(TXN_OFFSET_COMMIT, id="offsets"),
         ],
-        tested=2,
     ),
 )
 def test_a_connection_cut_at_a_step_of_a_commit_loses_and_doubles_nothing(site, on_site, waiting, api_key, fate):

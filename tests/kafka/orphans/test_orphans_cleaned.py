@@ -88,6 +88,7 @@ def test_what_is_in_the_archive_is_of_use_without_holdfast(left: Left) -> None:
     assert manifest["facts"]["ends"] == {"0": 101, "1": 101}
 
 
+@pytest.mark.thorough
 def test_what_changed_since_it_was_archived_is_archived_anew(left: Left) -> None:
     left.apply()
     left.now += timedelta(days=8)

@@ -121,6 +121,7 @@ def test_a_folder_half_deleted_goes_with_the_next_apply(left: Left, monkeypatch:
     assert not list(left.settings.home.glob("**/.deleted-*"))
 
 
+@pytest.mark.thorough
 def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orphans(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_copy_that_fails_leaves_nothing_and_no_archive_is_made_among_the_orpha
     assert not left.archive.root.exists()
 
 
+@pytest.mark.thorough
 def test_a_deletion_that_takes_effect_after_the_plan_is_finished(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed apply asked for the topic's deletion; the brokers delete it when the next plan is made already."""
     left.apply()

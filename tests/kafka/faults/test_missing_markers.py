@@ -1,0 +1,56 @@
+"""A broker that loses its leaders at a restart leaves markers out (KAFKA-20734); the worker ends what is left open."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from holdfast.processors.engine.runtime.unfinished import held_back
+from tests.brokers import HASTE
+from tests.kafka.test_bad_world import committed, is_exact
+
+KILLS = int(os.environ.get("HOLDFAST_TEST_KILLS", "20"))
+#: Many: for a longer time after the restart, partitions have no leader.
+PARTITIONS, KEYS, EACH = 60, 200, 20_000
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(60 * KILLS)
+def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
+    own_broker, monkeypatch, tmp_path, unique, worker_class, stream_class, waiting
+):
+    # As brokers that others run, it comes back with its former registration. At first it has its former leaders: it
+    # completes what was ending, and aborts what has timed out. Then it has no leaders, and no marker arrives.
+    monkeypatch.setattr(type(own_broker), "_decides_alone", False)
+    monkeypatch.setitem(HASTE, "transaction.abort.timed.out.transaction.cleanup.interval.ms", 20)
+    address = own_broker.address
+    stream = stream_class(address.bootstrap, unique("bare"), tmp_path / "state", partitions=PARTITIONS)
+    one = worker_class(stream, tmp_path / "home")
+    one.environment["TEST_INTERVAL"] = "0.05"  # so that most kills meet a commit
+    one.environment["TEST_TRANSACTION_MS"] = "2000"
+    chance = random.Random(20734)
+    stream.create_source()
+    stream.provision()
+    try:
+        one.start().wait_running()
+        for kill in range(1, KILLS + 1):
+            stream.feed_numbers(EACH, KEYS)
+            one.waiting(lambda: held_back(stream.topics, [stream.sink]), "a transaction to be open")
+            time.sleep(chance.uniform(0.0, 0.3))  # a moment in a row of commits: no condition names it
+            os.kill(own_broker.address.pid, signal.SIGKILL)
+            waiting(lambda: own_broker.running() is None, "the broker to be gone")
+            assert own_broker.start().bootstrap == address.bootstrap
+            one.waiting(lambda kill=kill: committed(stream) == kill * EACH, f"all to be committed after kill {kill}")
+        assert one.terminate() == 0
+        is_exact(stream, KILLS * EACH // KEYS, KEYS)
+        left_out = own_broker.log.read_text(errors="replace").count("Couldn't find leader endpoint for partitions")
+        written = one.log.read_text().count("its marker is written now")
+        print(f"{KILLS} kills; markers left out {left_out} times; written by the worker: {written}")
+        assert left_out or KILLS < 10, "nothing was shown: no kill met the end of a transaction"
+    finally:
+        if one.process is not None and one.process.poll() is None:
+            one.kill()
