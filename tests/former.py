@@ -1,0 +1,50 @@
+"""The former release, unpacked from the history of this repository, to run beside this one.
+
+``docs/decisions/versions-side-by-side.md`` has the rule that the tests with it show.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent.parent
+#: The commit of the former release. At a release, set it to the commit of the release before.
+COMMIT = "02864c07e8cbd4a4b4a439b897aa903f5b9759e1"
+_PACKAGES = ("holdfast", "infra", "processors", "assets", "orchestration")
+
+
+def unpack(folder: Path) -> Path:
+    """The former release's packages in a folder, which goes first on the path of its processes.
+
+    Raises:
+        AssertionError: This copy of the repository does not have the commit.
+    """
+    command = ["git", "archive", "--format=tar", COMMIT, *_PACKAGES]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
+    assert done.returncode == 0, f"{done.stderr.decode()}: clone with the whole history (git fetch --unshallow)"
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def run_former(folder: Path, program: str, given: Any) -> Any:
+    """The JSON in the last line that a program prints under the former release; its stdin is ``given`` as JSON."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
