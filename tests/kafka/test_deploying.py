@@ -8,12 +8,13 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
@@ -73,6 +74,17 @@ def length(value, state):
     return value
 
 frame.apply(length, stateful=True, store="lengths")
+"""
+)
+JOINED = (
+    COUNTS
+    + """
+def both(value, state):
+    state.set("n", state.get("n", 0) + 1)
+    return value
+
+frame.apply(both, stateful=True, store="both")
+application.dataframe(application.topic("{group}-paid")).apply(both, stateful=True, store="both")
 """
 )
 
@@ -333,6 +345,46 @@ def test_a_deployment_that_was_killed_ends_right_when_asked_for_again(project: P
     assert project.running_version() == version
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
+
+
+@pytest.mark.thorough
+def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_exact(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("holdfast.orchestration.verbs", "holdfast.assets.rollouts"):
+        monkeypatch.setattr(f"{module}.SLOTS", ("0", "1"))
+    clients = [ProcessorClient(project.stream.group, slot, project.settings.paths) for slot in ("0", "1")]
+
+    def die(text: str) -> None:
+        """The operator dies while workers start, and so do the workers that run."""
+        if not text.startswith(project.stream.group):
+            return
+        for client in clients:
+            status = client.status()
+            if status is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(status.pid, signal.SIGKILL)
+        raise Killed
+
+    rounds = 0
+
+    def change(*parts: str) -> None:
+        nonlocal rounds
+        project.write(HEAD, *parts)
+        if rounds:
+            assert any("stop every worker" in stage.says for stage in project.plan().stages)
+            with pytest.raises(Killed):
+                project.deploy(die)
+        version = project.deploy()
+        rounds += 1
+        assert {status.code_version for client in clients if (status := client.status())} == {version}
+        project.stream.feed_numbers(20, keys=2)
+        project.counted({b"k0": 10 * rounds, b"k1": 10 * rounds})
+
+    project.stream.topics.create(TopicSpec(f"{project.stream.group}-paid", 2, 1))
+    change(COUNTS)
+    change(JOINED)
+    change(COUNTS)
 
 
 @pytest.mark.thorough
