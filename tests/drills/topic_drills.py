@@ -35,7 +35,8 @@ def cut(it: Exercise) -> None:
     it.topics.alter(it.changelog, {"cleanup.policy": "compact,delete"})
     ends = it.topics.end_offsets(it.changelog, committed=True)
     gone = [TopicPartition(it.changelog, number, end) for number, end in ends.items()]
-    for future in AdminClient({"bootstrap.servers": it.topics.bootstrap}).delete_records(gone).values():
+    admin = AdminClient({"bootstrap.servers": it.topics.bootstrap})
+    for future in admin.delete_records(gone).values():
         future.result(30)
     it.topics.alter(it.changelog, {"cleanup.policy": "compact"})
     it.says(it.changelog_asset, CONFIG_MATCHES, "of its records are gone", "apply backfill")

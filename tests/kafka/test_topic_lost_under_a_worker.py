@@ -15,6 +15,7 @@ def running(worker, stream, waiting):
     return one
 
 
+@pytest.mark.thorough
 def test_a_worker_whose_output_topic_is_deleted_names_it(running, stream):
     stream.topics.delete(stream.sink)
     stream.feed_numbers(100)

@@ -291,8 +291,8 @@ def judge_config(
 def _refilled(processor: str, store: str) -> str:
     """The action for a changelog that must be created again; its processor may run."""
     return (
-        f"If local state is whole, also while {processor} runs: `holdfast apply backfill {processor} --store {store} "
-        f"--from local`. If local state is lost: {_rebuild(processor)}"
+        f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
+        f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"
     )
 
 

@@ -57,7 +57,7 @@ def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan
     refused = unknown_stores(topology, [request.store]) or _unfit(stores, facts, topology, anew)
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
-    here = {each.task: each for each in facts.local if each.task in _tasks(facts, topology, stores)}
+    here = {each.task: each for each in facts.local if each.task in tasks_of(facts, topology, stores)}
     parted = {task: each for task, each in here.items() if _parted(each, request.store, facts, changelog)}
     if changelog not in anew and not parted:
         verdict = NothingToDo(f"Changelog {changelog} is complete and belongs to the local state.")
@@ -154,7 +154,7 @@ def _unfit(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Mapp
     if refused is not None:
         return refused
     asked = topology.changelog_of(stores[0])
-    if asked is not None and asked.name in anew and _all_here(facts, _tasks(facts, topology, stores)):
+    if asked is not None and asked.name in anew and _all_here(facts, tasks_of(facts, topology, stores)):
         return None
     if facts.running or facts.members:
         return Refused(
@@ -171,7 +171,8 @@ def _all_here(facts: Facts, tasks: Set[str]) -> bool:
     return facts.working and facts.members <= len(facts.instances) and owned >= tasks
 
 
-def _tasks(facts: Facts, topology: Topology, stores: Sequence[str]) -> set[str]:
+def tasks_of(facts: Facts, topology: Topology, stores: Sequence[str]) -> set[str]:
+    """The names of all tasks of these stores."""
     return {f"{sub}-{number}" for store in stores for sub, number in topology.tasks_with([store], facts.widths)}
 
 
@@ -215,7 +216,7 @@ def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refus
     # Of several copies of a task, the one that is furthest.
     copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
     here = {each.task: each for each in copies}
-    wanted = [(task, topology.inputs_of(store)) for store in stores for task in _tasks(facts, topology, [store])]
+    wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]
     for task, inputs in sorted(wanted):
         found = here.get(task)
         if found is None:

@@ -17,12 +17,14 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, R
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
+    DeleteStateAside,
     ExportKeys,
     RunProcessor,
+    SetStateAside,
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.verbs.backfill import created_again, unusable
+from holdfast.processors.lifecycle.verbs.backfill import created_again, tasks_of, unusable
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
@@ -166,7 +168,14 @@ def _stages(
     *,
     online: bool,
 ) -> tuple[Stage, ...]:
-    stages: list[Stage] = [*made]
+    stages: list[Stage] = []
+    if made:
+        # Every copy of it, also those of tasks that moved between slots: a worker refuses state of a former topic.
+        anew = [store for name in unusable(facts, topology) if (store := topology.store_of(name))]
+        tasks = tuple(sorted(tasks_of(facts, topology, anew)))
+        aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
+        says = f"set the local state of {count_of(len(tasks), 'task')} aside"
+        stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
         says = f"start {topology.processor} paused; it restores its state and reads no input"
         empty = _lost(facts, topology) if request.rewind == "earliest" else ()
@@ -192,6 +201,8 @@ def _stages(
         stages.append(ClearKeys(says, group, request.selection, numbers, firsts))
     if not online:
         stages.append(_as_meant(facts, topology))
+    if made:
+        stages.append(DeleteStateAside("delete the local state that was set aside", tasks, aside))
     return tuple(stages)
 
 
