@@ -244,7 +244,7 @@ BUGS: tuple[PlantedVerb, ...] = (
     PlantedVerb("stores of the same inputs come back one without the other", _one_snapshot_for_all),
     PlantedVerb("a changelog that lost its first records passes for whole", _cut_forgotten),
     PlantedVerb("a changelog with too many partitions passes for right", _width_forgotten),
-    PlantedVerb("a changelog is made anew from local state that is lost", _nobody_looks),
+    PlantedVerb("a changelog is created again from local state that is lost", _nobody_looks),
     PlantedVerb("a deploy makes no output topic", _outputs_not_made),
 )
 

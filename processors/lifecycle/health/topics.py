@@ -279,10 +279,10 @@ def judge_config(
     action = f"Materialise this asset to repair it, or: `holdfast apply provision {processor}`." if drifted else ""
     if cut:
         number, start = next(iter(cut.items()))
-        more = f", and so do {len(cut) - 1} more partitions" if len(cut) > 1 else ""
+        more = "" if len(cut) == 1 else f" (as do {len(cut) - 1} others)" if len(cut) > 2 else " (as does another one)"
         sentence = (
             f"Changelog {topic} lost state: {sum(cut.values()):,} of its records are gone. {topic}[{number}] begins at "
-            f"offset {start:,}, expected 0{more}; no restore is possible from it. {sentence}"
+            f"offset {start:,}{more}, expected 0; no restore is possible from it. {sentence}"
         ).rstrip()
         action, text = _refilled(processor, store), f"cut {text}"
     return Finding(CONFIG_MATCHES, topic, text or "ok", processor, store, sentence, action, numbers)
