@@ -11,23 +11,24 @@ from typing import Any
 
 import dagster as dg
 
-from holdfast.assets import keys
+from holdfast.assets import keys, watched
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.telling import refusal, teller
-from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine import required_topics
-from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC, drift
+from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
+from holdfast.processors.lifecycle.health import topics as topic_health
+from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Look
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.registration import ProcessorDefinition
 
-CONFIG_MATCHES = "config_matches_spec"
 PARTITIONS_MATCH = "partitions_match_source"
 #: Attempts while another apply of the processor is open, and the seconds between two attempts.
 LOOKS, LOOK_EVERY_S = 60, 1.0
@@ -72,13 +73,13 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         verbs = lifecycle.verbs(f"dagster run {context.run.run_id}")
         plan = provisioned(verbs, definition.name, context.log.info)
         if isinstance(plan.verdict, Refused):
-            yield from _judge(definition, changelog, topics.describe([spec.name for spec in topology.topics()]))
+            yield from _judge(definition, changelog, topics, topics.describe([spec.name for spec in topology.topics()]))
             raise refusal(plan, plan.verdict)
         facts = _settled_facts(topics, topology)
         yield dg.MaterializeResult(
             asset_key=key,
             metadata=_describe(facts[changelog.topic.name], plan),
-            check_results=list(_judge(definition, changelog, facts)),
+            check_results=list(_judge(definition, changelog, topics, facts)),
         )
 
     return provision_changelog
@@ -129,21 +130,23 @@ def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
 
 
 def _judge(
-    definition: ProcessorDefinition, changelog: ChangelogSpec, facts: Mapping[str, TopicFacts]
+    definition: ProcessorDefinition, changelog: ChangelogSpec, topics: Topics, facts: Mapping[str, TopicFacts]
 ) -> Iterator[dg.AssetCheckResult]:
-    key = keys.changelog_key(definition.name, changelog.store)
-    _, expected = required_topics.resolve(definition.topology, facts)[changelog.topic.name]
-    seen = facts.get(changelog.topic.name)
-    yield _config_result(key, expected, seen).result()
+    name = changelog.topic.name
+    _, expected = required_topics.resolve(definition.topology, facts)[name]
+    seen = facts.get(name)
+    starts = {} if seen is None else topics.offsets_of_all({name: seen.partitions}, "start")
+    look = Look(time.time(), facts, starts)
+    yield watched.result_of(topic_health.judge_config(definition.name, changelog, expected, look, None)).result()
     found = 0 if seen is None else seen.partitions
+    refused = seen and required_topics.wrong_count("changelog", expected, seen, definition.topology)
     yield CheckResult(
-        key,
+        keys.changelog_key(definition.name, changelog.store),
         PARTITIONS_MATCH,
         found == expected.partitions,
         f"The changelog has {found} partitions, its inputs have {expected.partitions}.",
         "equal numbers",
-        f"Stop the processor, then `holdfast apply clear {definition.name} --all --rewind earliest`: state is rebuilt "
-        "from the inputs, and outputs are sent again.",
+        refused.action if refused else "",
         metadata={"partitions": found, "expected_partitions": expected.partitions or 0},
     ).result()
 
@@ -160,24 +163,3 @@ def _settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:
 
     wait_until(settled, SETTLE_S, every_s=SETTLE_CHECK_EVERY_S)
     return facts
-
-
-def _config_result(key: dg.AssetKey, expected: TopicSpec, seen: TopicFacts | None) -> CheckResult:
-    """Whether a changelog has the config entries that state needs."""
-    action = "Materialise this asset; that creates the topic or corrects its config."
-    if seen is None:
-        sentence = f"Topic {expected.name} is missing."
-        metadata = {"drifted_entries": len(expected.config)}
-        return CheckResult(key, CONFIG_MATCHES, False, sentence, "the topic exists", action, metadata=metadata)
-    drifted = {
-        entry: (seen.config.get(entry, "unset"), value) for entry, value in drift(expected.config, seen.config).items()
-    }
-    text = "; ".join(f"{entry} is {found}, expected {value}" for entry, (found, value) in drifted.items())
-    return CheckResult(
-        key,
-        CONFIG_MATCHES,
-        not drifted,
-        f"Topic {expected.name}: {text}." if drifted else f"Topic {expected.name} has the config that state needs.",
-        action=action,
-        metadata={"drifted_entries": len(drifted), **{entry: found for entry, (found, _) in drifted.items()}},
-    )

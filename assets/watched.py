@@ -1,4 +1,4 @@
-"""The checks of source topics and changelogs: a sensor reports them every 15 s; they also run on demand.
+"""The checks of topics and changelogs: a sensor reports them every 15 s; they also run on demand.
 
 Invariants:
     - ``processors.lifecycle.health.topics`` decides and words each failure; this module only makes it a check result.
@@ -31,13 +31,16 @@ OF_TOPICS = {
 }
 #: The sentence of each check that passes.
 PASSED = {
-    CONFIG_MATCHES: "Changelog {topic} exists and has the config that state needs.",
+    CONFIG_MATCHES: "Changelog {topic} exists, has all its records and the config that state needs.",
     topic_health.NO_HANGING_TRANSACTION: "No transaction holds the last stable offset of changelog {topic}.",
     topic_health.OFFSETS_WITHIN_LOG: "All committed offsets are within the log of topic {topic}.",
     topic_health.PARTITION_COUNT: "Topic {topic} has {partitions} partitions; all state from it has as many.",
+    topic_health.TOPIC_EXISTS: "Topic {topic} exists.",
 }
 #: Actions that are searched for adoptions: a new registry records its adoptions first.
 ACTIONS_MAX = 1000
+#: The check of output and dead-letter topics.
+EXISTS_SAYS = "The topic exists, so that its processors can write to it."
 #: The check of a processor that warns after the registry was lost.
 REGISTERED = "registered"
 REGISTERED_SAYS = "The registry recorded this processor when it was deployed, not after the registry was lost."
@@ -52,7 +55,7 @@ def key_of(finding: Finding) -> dg.AssetKey:
 
 def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
     """A finding as an event that the sensor reports without a run."""
-    return _result(finding).evaluation(blocking=finding.check == CONFIG_MATCHES)
+    return result_of(finding).evaluation(blocking=finding.check == CONFIG_MATCHES)
 
 
 def registered(processor: str, adopted: str) -> CheckResult:
@@ -74,16 +77,16 @@ def look_at(
     Raises:
         HoldfastError: Kafka does not answer. Groups whose offsets can't be read are left out.
     """
-    names = [spec.name for each in watched for spec in (*each.inputs, *(log.topic for log in each.changelogs))]
     with Inspector(topics.bootstrap, client_config, timeout_s=timeout_s) as inspector:
         committed = _committed(inspector, [each.processor for each in watched])
-    facts = topics.describe(names)
-    partitions = {name: each.partitions for name, each in facts.items()}
+    facts = topics.describe([spec.name for each in watched for spec in each.topics()])
     logs = {log.topic.name for each in watched for log in each.changelogs}
+    read = logs | {spec.name for each in watched for spec in each.inputs}
+    partitions = {name: each.partitions for name, each in facts.items() if name in read}
     return Look(
         now=now,
         topics=facts,
-        starts=topics.offsets_of_all({name: count for name, count in partitions.items() if name not in logs}, "start"),
+        starts=topics.offsets_of_all(partitions, "start"),
         stable=topics.offsets_of_all({name: count for name, count in partitions.items() if name in logs}, "stable"),
         ends=topics.offsets_of_all(partitions, "end"),
         committed=committed,
@@ -132,7 +135,19 @@ def _topic_checks(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetCh
     for definition in definitions:
         for spec in definition.topology.inputs:
             readers.setdefault(spec.name, []).append(definition.topology)
-    return [_topic_check(topic, reading) for topic, reading in sorted(readers.items())]
+    writers = topic_health.writers_of(each.topology for each in definitions)
+    return [
+        *(_topic_check(topic, reading) for topic, reading in sorted(readers.items())),
+        *(_existence_check(topic, writing) for topic, writing in sorted(writers.items())),
+    ]
+
+
+def _existence_check(topic: str, writers: Sequence[Topology]) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=keys.topic_key(topic), name=topic_health.TOPIC_EXISTS, description=EXISTS_SAYS)
+    def topic_exists(cluster: dg.ResourceParam[Cluster]) -> dg.AssetCheckResult:
+        return result_of(topic_health.judge_existence(topic, writers, cluster.topics().describe([topic]))).result()
+
+    return topic_exists
 
 
 def _topic_check(topic: str, readers: Sequence[Topology]) -> dg.AssetChecksDefinition:
@@ -152,10 +167,10 @@ def _topic_check(topic: str, readers: Sequence[Topology]) -> dg.AssetChecksDefin
         wanted = {each.name for each in context.selected_asset_check_keys}
         for finding in (
             topic_health.judge_offsets(topic, [each.processor for each in readers], look, None),
-            topic_health.judge_partitions(topic, readers, look.topics),
+            topic_health.judge_partitions(topic, readers, look),
         ):
             if finding.check in wanted:
-                yield _result(finding).result()
+                yield result_of(finding).result()
 
     return topic_checks
 
@@ -180,7 +195,7 @@ def _changelog_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
                 and (stood_s := max(each.open_for_s for each in there)) >= topic_health.HELD_S
                 and place.number in stable[name]
             ]
-            yield _result(topic_health.judge_transactions(definition.name, spec, held))
+            yield result_of(topic_health.judge_transactions(definition.name, spec, held))
 
     return check_of_each(
         f"{keys.safe(definition.name)}_transaction_checks",
@@ -203,7 +218,8 @@ def _committed(inspector: Inspector, groups: Sequence[str]) -> dict[str, dict[Pa
         return found
 
 
-def _result(finding: Finding) -> CheckResult:
+def result_of(finding: Finding) -> CheckResult:
+    """A finding as the result of its check."""
     sentence = finding.sentence or PASSED[finding.check].format(topic=finding.topic, **finding.numbers)
     metadata: dict[str, Any] = {**finding.numbers, "topic": finding.topic}
     if finding.action:

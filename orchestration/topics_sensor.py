@@ -34,9 +34,9 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
     @dg.sensor(
         minimum_interval_seconds=WATCH_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Watches the changelogs and source topics of all deployed processors, and updates their checks. "
-        "Finds changed configuration, deleted and recreated topics, hanging transactions, input that was deleted "
-        "before it was read, and added partitions.",
+        description="Watches the topics of all deployed processors, and updates their checks. Finds changed "
+        "configuration, deleted and recreated topics, lost records of changelogs, hanging transactions, input that was "
+        "deleted before it was read, and added partitions.",
     )
     def topics_watched(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
@@ -101,7 +101,7 @@ def _judge(
         each.processor for each in begun if each.holder is not None and look.now - each.beat_at.timestamp() < SILENT_S
     }
     findings = list(topic_health.judge(deployed, look, known, transactions, busy=busy))
-    names = {each.name for topology in deployed for each in (*topology.inputs, *(c.topic for c in topology.changelogs))}
+    names = {each.name for topology in deployed for each in topology.topics()}
     names |= {topology.processor for topology in deployed}
     told = {name: short for name, short in memory.told.items() if name.partition(" ")[2] in names}
     told |= {each.name: each.short for each in findings}

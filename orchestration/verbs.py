@@ -57,6 +57,7 @@ from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
+from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.facts import WorldFacts
@@ -284,6 +285,7 @@ class Verbs:
             runner=self._runner,
             owners=self._owners,
             local=self._folders,
+            check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             shadows=rebuilding,
             transactions=self._transactions,
             tables=TableStages(from_tables, rebuilding),

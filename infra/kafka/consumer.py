@@ -423,6 +423,7 @@ class GroupConsumer:
                 f"Input topic {message.topic()} does not exist: {error.str()}.",
                 action="Create the topic: `holdfast apply provision PROCESSOR`, or, in `Application.run()`, with "
                 "`auto_create_topics=True`.",
+                cause="source-missing",
                 topic=message.topic(),
             )
         if error.code() == KafkaError._ALL_BROKERS_DOWN:

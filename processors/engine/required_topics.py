@@ -30,6 +30,9 @@ from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("application")
 
+#: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
+_CAUSES_OF_MISSING = {"changelog": "changelog-missing", "source topic": "source-missing"}
+
 
 class TopicWorld(Protocol):
     """The administrative requests of provisioning."""
@@ -171,7 +174,7 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
             stages.append(CreateTopic(spec, role, _reasons(spec, brokers) if role == "changelog" else ()))
             continue
         if spec.partitions is not None and seen.partitions != spec.partitions and role in ("changelog", "source topic"):
-            refusals.append(_count_refusal(role, spec, seen))
+            refusals.append(wrong_count(role, spec, seen, topology))
         if role == "changelog":
             repaired = drift(spec.config, seen.config)
             if repaired:
@@ -220,7 +223,7 @@ def check_before_start(
                 f"The {stage.role} {stage.spec.name} is not there, and this processor may not create topics.",
                 action=f"Run `holdfast apply provision {topology.processor}` ({stage.sentence()}). A program "
                 "that calls `Application.run()` may set `auto_create_topics=True` instead.",
-                cause={"changelog": "changelog-missing", "source topic": "source-missing"}.get(stage.role, ""),
+                cause=_CAUSES_OF_MISSING.get(stage.role, "output-missing"),
                 topic=stage.spec.name,
                 store=topology.store_of(stage.spec.name),
             )
@@ -299,14 +302,20 @@ def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
     ]
 
 
-def _count_refusal(role: str, spec: TopicSpec, seen: TopicFacts) -> Refusal:
+def wrong_count(role: str, spec: TopicSpec, seen: TopicFacts, topology: Topology) -> Refusal:
+    """The refusal of a topic with another number of partitions than its specification."""
     if role == "changelog":
+        name, wide = topology.processor, seen.partitions > (spec.partitions or 0)
+        rebuild = f"`holdfast apply clear {name} --all --rewind earliest`; outputs are sent again."
+        fill = f"`holdfast apply backfill {name} --store {topology.store_of(spec.name)} --from local`"
         return Refusal(
             spec.name,
             f"Changelog {spec.name} has {seen.partitions} partitions, its store's inputs have {spec.partitions}: "
             "messages would not find the state of their keys.",
-            f"Delete topic {spec.name} if its state can be rebuilt, or give the inputs {seen.partitions} partitions.",
-            "source-repartitioned",
+            f"Create it again from local state: {fill}. If local state is lost, rebuild it: {rebuild}"
+            if wide
+            else f"Rebuild the state: {rebuild}",
+            "changelog-repartitioned" if wide else "source-repartitioned",
         )
     return Refusal(
         spec.name,

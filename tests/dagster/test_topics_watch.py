@@ -89,6 +89,7 @@ def test_a_changelog_that_was_altered_lost_and_made_again_is_told_until_it_is_me
         for name in (
             *("config_matches_spec", "no_hanging_transaction", "offsets_within_log", "partition_count"),
             "registered",
+            "topic_exists",
         )
     }
     assert watch.tick() == {}, "nothing changed"

@@ -21,9 +21,11 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import (
+    Backfill,
     Clear,
     Compact,
     Deploy,
@@ -37,6 +39,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Stop,
 )
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, SetPositions
+from holdfast.processors.testing.log import PartitionLog
 from tests.simulation.disk import content_of
 from tests.simulation.lifecycle_model import Fault, Model
 from tests.simulation.lifecycle_world import LifecycleWorld, Operator, Shown
@@ -58,6 +61,8 @@ class Sequence:
         self.model = Model(world)
         #: What happened, for people.
         self.told: list[str] = []
+        #: Outputs that were deleted with their topic.
+        self.gone: Counter[tuple[int, int, str]] = Counter()
         self.struck = 0
 
     def run(self) -> None:
@@ -83,6 +88,8 @@ class Sequence:
             others += [lambda: self.do(Stop(GROUP)), lambda: self.do(Stop(GROUP)), lambda: self.do(Deploy(GROUP))]
         else:
             others += [self.clear, lambda: self.do(Deploy(GROUP)), lambda: self.do(Stop(GROUP)), self.lose, self.drift]
+            others += [self.lose_output]
+        others += [self.spoil, self.spoil]
         random.choice(others)()
 
     def feed(self) -> None:
@@ -163,6 +170,47 @@ class Sequence:
         if found != "compact":
             raise InvariantBroken("provision", f"{topic} has cleanup.policy {found}")
 
+    def spoil(self) -> None:
+        """A changelog is cut, widened or gone. It is made anew from local state, or from the input.
+
+        Two workers may get the tasks otherwise than their disks have them: then nothing is filled from there.
+        """
+        slots, partitions = len(self.world.slots), self.world.schedule.partitions
+        whole = len({number for _, number, _ in self.current()}) == partitions
+        if self.model.up and not (whole and slots == 1):
+            return
+        store = self.random.choice(self.world.workload.names)
+        name = changelog_topic(GROUP, store)
+        how = self.random.choice(["cut", "widened"] if self.model.up else ["cut", "widened", "gone"])
+        lost = not self.model.up and self.random.random() < 0.5
+        topic = self.world.cluster._broker.topics[name]
+        if how == "gone":
+            self.world.cluster.delete_topic(name)
+        elif how == "widened":
+            topic.logs.append(PartitionLog())
+        else:
+            for log in topic.logs:
+                log.truncate(start=log.end, end=None)
+        self.told.append(f"the changelog of {store} is {how}{', and the disk is lost' * lost}")
+        backfill = Backfill(GROUP, store, "local")
+        if whole and slots == 1 and not lost:
+            self.do(backfill)
+            return
+        if lost:
+            self.world.disk.lose()
+            self.world.store.objects.clear()
+            outcome = self.ask(backfill, None, calm=True)
+            if not isinstance(outcome, Shown) or not isinstance(outcome.plan.verdict, Refused):
+                raise InvariantBroken("explain", f"a changelog is filled from a disk that is lost: {outcome}")
+        self.do(Clear(GROUP, rewind="earliest", export=False))
+
+    def lose_output(self) -> None:
+        """The output topic is deleted; a deploy makes it again, and every later output is in it."""
+        self.gone += self.outputs()
+        self.world.cluster.delete_topic(OUTPUT)
+        self.told.append("the outputs are gone")
+        self.do(Deploy(GROUP))
+
     def changelogs(self) -> list[Partition]:
         """Every partition of every changelog."""
         numbers = range(self.world.schedule.partitions)
@@ -184,6 +232,8 @@ class Sequence:
                 if outcome.applied is None and calm and not struck:
                     self.check_untouched(request, before)
                 break
+            if isinstance(outcome, ApplyFailed):  # its action: to start what it stopped
+                self.ask(Deploy(GROUP), None, calm=False)
             self.told.append(f"{request}: {outcome}, {fault.who + ' ' + fault.aim if fault and struck else 'no fault'}")
             calm = False
             if self.random.random() < 0.7:
@@ -412,11 +462,13 @@ class Sequence:
         self.do(Deploy(GROUP))
         self.do(Stop(GROUP))
 
+    def outputs(self) -> Counter[tuple[int, int, str]]:
+        """How often each output is in the topic."""
+        return Counter(_named(record.value, record.key) for _, record in self.world.cluster.read(OUTPUT))
+
     def check_outputs(self) -> None:
         """Each message was processed as often as the model says."""
-        counts: Counter[tuple[int, int, str]] = Counter()
-        for _, record in self.world.cluster.read(OUTPUT):
-            counts[_named(record.value, record.key)] += 1
+        counts = self.gone + self.outputs()
         wanted = {name: self.model.reads[name[:2]] for name in expect(self.world.workload).outputs}
         if counts != Counter(wanted):
             wrong = {name: (counts[name], wanted.get(name, 0)) for name in counts if counts[name] != wanted.get(name)}

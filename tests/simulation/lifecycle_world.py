@@ -40,6 +40,7 @@ from holdfast.processors.lifecycle.ports import BEAT_S
 from holdfast.processors.lifecycle.ports import World as Acting
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.recovery import incidents
+from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
@@ -319,6 +320,7 @@ class Operator:
             runner=DeployedProcessors(self.acting, self._rollout, "ada", lambda name: (CODE, self._shape())),
             owners=self.owners,
             local=self._folders,
+            check_local=lambda name, stores: check_local(name, stores, self.facts, self._world.topology),
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.commands.sweep import Sweep
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
@@ -23,7 +24,7 @@ from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions
 from holdfast.processors.lifecycle.rebuild import from_tables
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
-from holdfast.processors.lifecycle.verbs import clear, restore, restore_table
+from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation.lifecycle import lifecycle_runner
@@ -183,6 +184,45 @@ def _one_snapshot_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(restore_table, "affected", lambda request, topology: request.stores or _stores(topology))
 
 
+def _cut_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A changelog that lost its first records passes for a whole one."""
+    original = backfill.unusable
+
+    def unusable(facts: Any, topology: Any) -> dict[str, str]:
+        return original(msgspec.structs.replace(facts, starts={}), topology)
+
+    patch.setattr(backfill, "unusable", unusable)
+    patch.setattr(clear, "unusable", unusable)
+
+
+def _width_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A changelog with more partitions than its source passes for a right one."""
+    original = backfill.unusable
+
+    def unusable(facts: Any, topology: Any) -> dict[str, str]:
+        return {name: why for name, why in original(facts, topology).items() if "partitions" not in why}
+
+    patch.setattr(backfill, "unusable", unusable)
+    patch.setattr(clear, "unusable", unusable)
+
+
+def _nobody_looks(patch: pytest.MonkeyPatch) -> None:
+    """Changelogs are made anew from local state that nobody looked at."""
+    patch.setattr(backfill, "_not_whole", lambda *of: None)
+
+
+def _outputs_not_made(patch: pytest.MonkeyPatch) -> None:
+    """A plan makes no output topic."""
+    original = required_topics.plan
+
+    def plan(*of: Any) -> Any:
+        found = original(*of)
+        kept = tuple(each for each in found.stages if getattr(each, "role", "") != "output topic")
+        return required_topics.ProvisionPlan(kept, found.refusals, found.kept)
+
+    patch.setattr(required_topics, "plan", plan)
+
+
 def _stores(topology: Any) -> tuple[str, ...]:
     return tuple(store.name for store in topology.stores)
 
@@ -202,6 +242,10 @@ BUGS: tuple[PlantedVerb, ...] = (
     PlantedVerb("a restore from the warehouse leaves input where it stands", _stale_positions),
     PlantedVerb("a row is not loaded, and nothing is compared", _rows_left_out),
     PlantedVerb("stores of the same inputs come back one without the other", _one_snapshot_for_all),
+    PlantedVerb("a changelog that lost its first records passes for whole", _cut_forgotten),
+    PlantedVerb("a changelog with too many partitions passes for right", _width_forgotten),
+    PlantedVerb("a changelog is created again from local state that is lost", _nobody_looks),
+    PlantedVerb("a deploy makes no output topic", _outputs_not_made),
 )
 
 

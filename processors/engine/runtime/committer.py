@@ -107,6 +107,11 @@ class Committer:
         """Whether a transaction is open."""
         return self._open
 
+    @property
+    def failing(self) -> bool:
+        """Whether the last transaction was aborted, or its outcome is unknown."""
+        return self._aborts_in_a_row > 0
+
     def start(self) -> None:
         """Make the producers; the broker ends what an earlier holder of the transactional id left open.
 
@@ -288,10 +293,11 @@ class Committer:
         if self._open and self._producer is not None:
             try:
                 self._producer.abort()
-            except OutcomeUnknown:
-                self._replace_producer()
             except ProducerFenced as fenced:
                 self._fenced(fenced)
+            except KafkaFailed as refused:  # also of a transaction that Kafka never began, as its topic is missing
+                _log.warning("the abort failed; replacing the producer", error=refused.message)
+                self._replace_producer()
         self._open = False
 
     def _count_abort(self, why: KafkaFailed) -> None:

@@ -458,7 +458,7 @@ class Worker:
 
     def _check_changelogs(self) -> None:
         if self.same_changelogs is not None and not (self.paused or self.maintenance.busy or self.maintenance.holds):
-            self.same_changelogs.check(self.assignment.tasks)
+            self.same_changelogs.check(self.assignment.tasks, failing=self.committer.failing)
 
     def _show_life(self) -> None:
         """Update the heartbeat and answer read-only requests, between polls of long turns."""

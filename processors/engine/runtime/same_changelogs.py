@@ -1,7 +1,8 @@
-"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id.
+"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id; and other missing topics.
 
 Kafka's clients know topics by name. They wait for a deleted topic as for a broker that is down, and they write to a
-recreated topic as to the old one: the earlier records are then only on this worker's disk.
+recreated topic as to the old one: the earlier records are then only on this worker's disk. A missing output or
+dead-letter topic counts once a transaction was aborted: until then nothing is written to it.
 
 Invariants:
     - A separate thread asks Kafka; a turn of the loop only compares the answer.
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
-from holdfast.processors.engine.state.coherence import changelog_missing, changelog_recreated
+from holdfast.processors.engine.state.coherence import changelog_recreated, topic_missing
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology
 
@@ -57,13 +58,18 @@ class SameChangelogs:
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
         self._topology = topology
         self._cluster = cluster
-        self._names = tuple(spec.topic.name for spec in topology.changelogs)
+        self._names = tuple(topology.written())
         self._next_at = 0.0
         self._look: _Look | None = None
-        self._suspected: Parted | None = None
+        self._suspected: Parted | str | None = None
 
-    def check(self, tasks: Iterable[Task]) -> None:
-        """Compare Kafka's last answer, or ask again; returns at once. Raises StateIncoherent for another topic."""
+    def check(self, tasks: Iterable[Task], *, failing: bool = False) -> None:
+        """Compare Kafka's last answer, or ask again; returns at once. ``failing``: transactions are being aborted.
+
+        Raises:
+            StateIncoherent: A changelog is missing or another topic.
+            TopicUnusable: An output or dead-letter topic is missing.
+        """
         now = self._cluster.clock.monotonic()
         if self._look is None:
             if self._names and now >= self._next_at:
@@ -72,13 +78,15 @@ class SameChangelogs:
         if self._look.thread.is_alive():
             return
         seen, self._look = self._look.seen, None
-        found = None if seen is None else parted(tasks, seen)
+        found: Parted | str | None = None if seen is None else parted(tasks, seen)
+        if found is None and failing:
+            found = next((name for name, topic_id in (seen or {}).items() if topic_id is None), None)
         confirmed = found is not None and found == self._suspected
         self._suspected = found
         self._next_at = now + (EVERY_S if found is None else AGAIN_S)
         if found is not None and confirmed:
-            if found.seen is None:
-                raise changelog_missing(found.topic, self._topology)
+            if isinstance(found, str) or found.seen is None:
+                raise topic_missing(found if isinstance(found, str) else found.topic, self._topology)
             raise changelog_recreated(found.task, found.store, found.topic, found.seen, found.expected)
 
     def finish(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.changelog.format import UNFINISHED
@@ -183,6 +184,21 @@ def source_missing(topic: str) -> TopicUnusable:
         f"Source topic {topic} is not there.",
         action="Create the topic, or correct its name.",
         cause="source-missing",
+        topic=topic,
+    )
+
+
+def topic_missing(topic: str, topology: Topology) -> HoldfastError:
+    """The error for a missing topic, by what the topic is to its processor."""
+    if topology.store_of(topic) is not None:
+        return changelog_missing(topic, topology)
+    if any(spec.name == topic for spec in topology.inputs):
+        return source_missing(topic)
+    role = "Dead-letter" if topology.dead_letter is not None and topology.dead_letter.name == topic else "Output"
+    return TopicUnusable(
+        f"{role} topic {topic} is missing.",
+        action=f"Create it and continue, nothing is lost: `holdfast apply deploy {topology.processor}`.",
+        cause="output-missing",
         topic=topic,
     )
 

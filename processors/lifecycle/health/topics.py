@@ -7,11 +7,13 @@ Invariants:
     - A failed finding has the fault and one action.
     - A topic that was deleted and created again stays a finding until the state belongs to it: until its owners report
       the new id, or a verb has created the topic or its positions again.
+    - A changelog that lost records stays a finding until it is created again. Retention and DeleteRecords raise the
+      first offset of a log; compaction does not, and nothing lowers it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +30,7 @@ CONFIG_MATCHES = "config_matches_spec"
 NO_HANGING_TRANSACTION = "no_hanging_transaction"
 OFFSETS_WITHIN_LOG = "offsets_within_log"
 PARTITION_COUNT = "partition_count"
+TOPIC_EXISTS = "topic_exists"
 
 #: Seconds after which a last stable offset that stands still behind the end is held by another program: a worker's
 #: transaction lives at most 15 s, and the coordinator may need 10 s more to end that of a dead worker.
@@ -40,8 +43,8 @@ class Look:
 
     Args:
         topics: By name, those that exist.
-        starts: Topic -> partition -> the first offset that exists; like the next two, of changelogs and inputs.
-        stable: The last stable offset.
+        starts: Topic -> partition -> the first offset that exists; like ``ends``, of changelogs and inputs.
+        stable: The last stable offset, of changelogs.
         ends: The high watermark, read after the others.
         committed: Group -> partition -> its next offset; only groups that were asked and answered.
     """
@@ -77,7 +80,7 @@ class WatchMemory(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check for one changelog (``processor`` and ``store``) or one source topic (neither).
+    """The result of one check for one changelog (``processor`` and ``store``) or one other topic (neither).
 
     ``short`` stays equal while nothing changes: numbers that grow are only in the sentence.
     """
@@ -228,7 +231,7 @@ def judge(
         expected = required_topics.resolve(topology, look.topics)
         for changelog in topology.changelogs:
             name = changelog.topic.name
-            yield judge_config(topology.processor, changelog, expected[name][1], look.topics.get(name), known.get(name))
+            yield judge_config(topology.processor, changelog, expected[name][1], look, known.get(name))
             held = _held_partitions(name, look, known.get(name), transactions, held_s)
             yield judge_transactions(topology.processor, changelog, held)
     readers: dict[str, list[Topology]] = {}
@@ -241,14 +244,18 @@ def judge(
         groups = [each.processor for each in reading]
         if topic not in look.topics or all(group in look.committed for group in groups):
             yield judge_offsets(topic, groups, look, known.get(topic))
-        yield judge_partitions(topic, reading, look.topics)
+        yield judge_partitions(topic, reading, look)
+    for topic, writing in writers_of(watched).items():
+        if not any(each.processor in busy for each in writing):
+            yield judge_existence(topic, writing, look.topics)
 
 
 def judge_config(
-    processor: str, changelog: ChangelogSpec, expected: TopicSpec, seen: TopicFacts | None, known: Known | None
+    processor: str, changelog: ChangelogSpec, expected: TopicSpec, look: Look, known: Known | None
 ) -> Finding:
-    """Whether a changelog exists, is the topic that state belongs to, and has the configuration that state needs."""
+    """Whether a changelog exists, is the topic of the state, has all its records, and the configuration of state."""
     topic, store = changelog.topic.name, changelog.store
+    seen = look.topics.get(topic)
     fill = (
         f"If local state is right: `holdfast apply backfill {processor} --store {store} --from local`; first "
         f"`holdfast apply stop {processor}` if it runs."
@@ -264,13 +271,36 @@ def judge_config(
         short = f"recreated {seen.topic_id}"
         return Finding(CONFIG_MATCHES, topic, short, processor, store, sentence, fill, {"drifted_entries": 0})
     drifted = drift(expected.config, seen.config)
-    numbers = {"drifted_entries": len(drifted)}
-    if not drifted:
-        return Finding(CONFIG_MATCHES, topic, "ok", processor, store, numbers=numbers)
+    cut = {number: start for number, start in sorted(look.starts.get(topic, {}).items()) if start > 0}
+    numbers = {"drifted_entries": len(drifted), "records_gone": sum(cut.values())}
     text = "; ".join(f"{name} is {seen.config.get(name, 'unset')}, expected {value}" for name, value in drifted.items())
     loses = " With this policy Kafka deletes state." if "cleanup.policy" in drifted else ""
-    action = f"Materialise this asset to repair it, or: `holdfast apply provision {processor}`."
-    return Finding(CONFIG_MATCHES, topic, text, processor, store, f"Changelog {topic}: {text}.{loses}", action, numbers)
+    sentence = f"Changelog {topic}: {text}.{loses}" if drifted else ""
+    action = f"Materialise this asset to repair it, or: `holdfast apply provision {processor}`." if drifted else ""
+    if cut:
+        number, start = next(iter(cut.items()))
+        more = "" if len(cut) == 1 else f" (as do {len(cut) - 1} others)" if len(cut) > 2 else " (as does another one)"
+        sentence = (
+            f"Changelog {topic} lost state: {sum(cut.values()):,} of its records are gone. {topic}[{number}] begins at "
+            f"offset {start:,}{more}, expected 0; no restore is possible from it. {sentence}"
+        ).rstrip()
+        action, text = _refilled(processor, store), f"cut {text}"
+    return Finding(CONFIG_MATCHES, topic, text or "ok", processor, store, sentence, action, numbers)
+
+
+def _refilled(processor: str, store: str) -> str:
+    """The action for a changelog that must be created again; its processor may run."""
+    return (
+        f"Create the changelog again from local state, also while {processor} runs: `holdfast apply backfill "
+        f"{processor} --store {store} --from local`. If local state is lost: {_rebuild(processor)}"
+    )
+
+
+def _rebuild(processor: str) -> str:
+    return (
+        f"Rebuild the state, which sends outputs again: `holdfast apply clear {processor} --all --rewind earliest`; "
+        f"first `holdfast apply stop {processor}` if it runs."
+    )
 
 
 def _held_partitions(
@@ -386,26 +416,31 @@ def judge_offsets(topic: str, readers: Sequence[str], look: Look, known: Known |
     return Finding(OFFSETS_WITHIN_LOG, topic, text, sentence=text, action=action, numbers=numbers)
 
 
-def judge_partitions(topic: str, readers: Sequence[Topology], topics: Mapping[str, TopicFacts]) -> Finding:
+def judge_partitions(topic: str, readers: Sequence[Topology], look: Look) -> Finding:
     """Whether a source topic has the partition count of the state that was built from it."""
-    seen = topics.get(topic)
+    seen = look.topics.get(topic)
     if seen is None:
         return Finding(PARTITION_COUNT, topic, "ok", numbers={"partitions": 0})
     sentences, actions = [], []
     for topology in readers:
         for store in topology.stores:
             log = topology.changelog_of(store.name)
-            facts = None if log is None or topic not in store.inputs else topics.get(log.name)
+            facts = None if log is None or topic not in store.inputs else look.topics.get(log.name)
             if facts is None or facts.partitions == seen.partitions:
+                continue
+            beyond = range(seen.partitions, facts.partitions)
+            if beyond and not any(look.ends.get(facts.name, {}).get(number) for number in beyond):
+                sentences.append(
+                    f"Changelog {facts.name} has {facts.partitions} partitions, its source topic {topic} has "
+                    f"{seen.partitions}: {topology.processor} does not start again with it."
+                )
+                actions.append(_refilled(topology.processor, store.name))
                 continue
             sentences.append(
                 f"Source topic {topic} has {seen.partitions} partitions, the state of store {store.name} of "
                 f"{topology.processor} has {facts.partitions}: keys and their state are in different partitions."
             )
-            actions.append(
-                f"Rebuild the state, which sends outputs again: `holdfast apply clear {topology.processor} --all "
-                f"--rewind earliest`; first `holdfast apply stop {topology.processor}` if it runs."
-            )
+            actions.append(_rebuild(topology.processor))
     text = " ".join(sentences)
     numbers = {"partitions": seen.partitions}
     return Finding(
@@ -416,6 +451,30 @@ def judge_partitions(topic: str, readers: Sequence[Topology], topics: Mapping[st
         action=" ".join(dict.fromkeys(actions)),
         numbers=numbers,
     )
+
+
+def writers_of(watched: Iterable[Topology]) -> dict[str, list[Topology]]:
+    """Output and dead-letter topic -> the processors that write to it."""
+    found: dict[str, list[Topology]] = {}
+    for topology in watched:
+        for spec in (*topology.outputs, *filter(None, (topology.dead_letter,))):
+            found.setdefault(spec.name, []).append(topology)
+    return found
+
+
+def judge_existence(topic: str, writers: Sequence[Topology], topics: Mapping[str, TopicFacts]) -> Finding:
+    """Whether an output or dead-letter topic exists."""
+    if topic in topics:
+        return Finding(TOPIC_EXISTS, topic, "ok")
+    names = [each.processor for each in writers]
+    dead = all(topic not in (spec.name for spec in each.outputs) for each in writers)
+    sentence = (
+        f"{'Dead-letter' if dead else 'Output'} topic {topic} is missing; {', '.join(names)} cannot write to it and "
+        "stops at the next record for it."
+    )
+    actions = [f"`holdfast apply deploy {name}`" for name in names]
+    action = f"Create it and continue, nothing is lost: {', '.join(actions)}."
+    return Finding(TOPIC_EXISTS, topic, "missing", sentence=sentence, action=action)
 
 
 def changed(findings: Sequence[Finding], memory: WatchMemory) -> tuple[Finding, ...]:

@@ -90,6 +90,8 @@ class Execution:
     owners: Owners
     #: Processor -> its state folders.
     local: Callable[[str], LocalState]
+    #: Processor, stores: raises unless the local state of a stopped processor is whole.
+    check_local: Callable[[str, tuple[str, ...]], None]
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
@@ -126,6 +128,9 @@ class Execution:
                 keys = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}", keys)
+            case stages.CheckLocalState():
+                self.check_local(processor, stage.stores)
+                return Done("local state of every task is whole")
             case stages.SetStateAside():
                 moved = self.local(processor).set_aside(stage.tasks, stage.name)
                 return Done(f"local state of {count_of(moved, 'task')} set aside as {stage.name}")

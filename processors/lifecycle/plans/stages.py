@@ -122,6 +122,12 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     destructive: ClassVar[bool] = True
 
 
+class CheckLocalState(_Stage, frozen=True, tag="check_local_state"):
+    """Check that local state holds exactly the committed input, before changelogs of ``stores`` are created again."""
+
+    stores: tuple[str, ...]
+
+
 class SetStateAside(_Stage, frozen=True, tag="set_state_aside"):
     """Rename the local state folders of tasks, so that their workers restore."""
 
@@ -281,6 +287,7 @@ Stage = (
     | CompactStores
     | ExportKeys
     | ClearKeys
+    | CheckLocalState
     | SetStateAside
     | DeleteStateAside
     | ShadowStage

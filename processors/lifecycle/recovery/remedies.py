@@ -124,13 +124,13 @@ def action_for(kind: Kind, case: Case, error: Mapping[str, Any]) -> str | None:
     match kind:
         case "changelog-missing" | "changelog-recreated":
             return f"holdfast apply backfill {name} --store {store} --from local --yes"
-        case "changelog-truncated":
+        case "changelog-truncated" | "changelog-repartitioned":
             return (
                 f"holdfast apply backfill {name} --store {store} --from local --yes; if it reports that local state "
                 f"is incomplete: holdfast apply clear {name} --all --rewind earliest --yes"
             )
-        case "changelog-altered":
-            return f"holdfast apply provision {name}"
+        case "changelog-altered" | "output-missing":
+            return f"holdfast apply deploy {name}"
         case "changelog-held":
             return f"holdfast apply compact {name}"
         case "restore-unfinished":

@@ -1,14 +1,38 @@
-"""Plan ``backfill --from local``: fill a changelog from local state."""
+"""Plan ``backfill --from local``: fill changelogs from local state.
+
+    missing, first records gone, wrong number of partitions ──► created again; a processor that works is stopped for it
+    recreated, last records gone                            ──► filled while no worker is alive
+
+All changelogs that must be created again are, together: no worker starts with one of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, cast
+
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, LocalTask, partition_of, selected
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed
+from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
+from holdfast.processors.lifecycle.plans.facts import (
+    Facts,
+    FactSource,
+    LocalTask,
+    partition_of,
+    read_facts,
+    selected,
+)
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill
-from holdfast.processors.lifecycle.plans.stages import DeleteTopic, RunProcessor, Stage, StopProcessor
+from holdfast.processors.lifecycle.plans.stages import (
+    CheckLocalState,
+    CreateTopic,
+    DeleteTopic,
+    RunProcessor,
+    Stage,
+    StopProcessor,
+)
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknown_stores, without_changelog
 
@@ -17,106 +41,204 @@ RESEED_S = 3_600.0
 
 
 def plan_from_local(request: Backfill, facts: Facts, topology: Topology) -> Plan:
-    """The plan that fills a changelog; refused when local state is incomplete or not on this machine."""
+    """The plan that fills changelogs; refused when local state is incomplete or not on this machine."""
     name = topology.changelog_of(request.store)
-    changelog = None if name is None else name.name
+    changelog = "" if name is None else name.name
+    logs = [spec.topic.name for spec in topology.changelogs]
     basis = {
-        "topic_id": facts.topic_ids([changelog or ""]),
-        "first_offsets": selected(facts.starts, [changelog or ""]),
+        "topic_id": facts.topic_ids(logs),
+        "first_offsets": selected(facts.starts, logs),
         "deployed": facts.deployed,
         "alive": facts.alive,
         "local_state": {f"of {each.task} in slot {each.slot}, inputs": each.inputs for each in facts.local},
     }
-    refused = unknown_stores(topology, [request.store]) or _unfit(request, facts, topology, changelog)
+    anew = unusable(facts, topology)
+    stores = (request.store, *(each for each in map(topology.store_of, anew) if each not in (None, request.store)))
+    refused = unknown_stores(topology, [request.store]) or _unfit(stores, facts, topology, anew)
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
-    assert changelog is not None
-    cut = any(start > 0 for start in facts.starts.get(changelog, {}).values())
-    parted = [each for each in facts.local if cut or _parted(each, request.store, facts, changelog)]
-    if not parted:
+    here = {each.task: each for each in facts.local if each.task in tasks_of(facts, topology, stores)}
+    parted = {task: each for task, each in here.items() if _parted(each, request.store, facts, changelog)}
+    if changelog not in anew and not parted:
         verdict = NothingToDo(f"Changelog {changelog} is complete and belongs to the local state.")
         return Plan(request=request, verdict=verdict, basis=basis)
-    says = (
-        f"start {topology.processor} paused; it writes store `{request.store}` from local state to {changelog}, in "
-        "transactions that carry the input offsets"
-    )
-    stages: list[Stage] = [
-        *_changelog_stages(facts, topology, changelog, cut=cut),
-        RunProcessor(says, topology.code_version, RESEED_S, paused=True, reseed=(request.store,)),
-    ]
-    if facts.desired == "stopped":
-        stages.append(StopProcessor(f"stop {topology.processor}: it was stopped before", for_good=True))
-    else:
-        stages.append(RunProcessor(f"start {topology.processor} without pause", topology.code_version))
+    filled = here if anew else parted
+    held = sum(each.size_bytes or 0 for each in filled.values())
+    whys = tuple(f"{log}: {why}" for log, why in anew.items())
+    named = ", ".join(dict.fromkeys((changelog, *anew)))
     return Plan(
         request=request,
-        verdict=Ready(f"fill changelog {changelog} from the local state of {count_of(len(parted), 'task')}."),
-        stages=tuple(stages),
-        findings=tuple(_finding(each, request.store, facts, changelog) for each in parted),
+        verdict=Ready(f"fill changelog {named} from the local state of {count_of(len(filled), 'task')}."),
+        stages=_stages(stores, facts, topology, anew),
+        findings=whys or tuple(_finding(each, request.store, facts, changelog) for each in parted.values()),
         kept=(
             "Local state and input offsets: no input is read again or counted twice. Until this apply ends, local "
             "state is the only complete copy.",
         ),
-        deleted=(
-            f"changelog {changelog}: its first records are gone, so it is created again"
-            if cut
-            else f"records of {changelog} that local state does not have, if there are any",
-        ),
+        deleted=tuple(f"changelog {log}, which is created again" for log in anew if log in facts.topics)
+        or (f"records of {changelog} that local state does not have, if there are any",),
         undo="Not needed: the changelog holds the same as local state.",
-        size_bytes=sum(each.size_bytes or 0 for each in parted),
+        size_bytes=held or sum(each.store_bytes or 0 for each in facts.instances),
         estimate="local state of these tasks, all stores",
         basis=basis,
         after_kill="go on",
     )
 
 
-def _changelog_stages(facts: Facts, topology: Topology, changelog: str, *, cut: bool) -> tuple[Stage, ...]:
-    """Stages that create a missing changelog, or replace one whose first records are gone."""
-    there = {name: each for name, each in facts.topics.items() if not (cut and name == changelog)}
+def check_local(processor: str, stores: Sequence[str], source: FactSource, topology: Topology) -> None:
+    """Check, once its workers have stopped, that local state is whole: it is about to be the only copy.
+
+    Raises:
+        ApplyFailed: Local state lacks committed input, or a task of it. Nothing was deleted.
+        HoldfastError: Facts can't be read.
+    """
+    refused = _not_whole(stores, read_facts(topology, source), topology)
+    if refused is not None:
+        raise ApplyFailed(
+            f"{refused.sentence} Nothing was deleted.",
+            action=f"Start {processor} again, so that it replays the rest: `holdfast apply deploy {processor}`. Then "
+            f"repeat: `holdfast apply backfill {processor} --store {stores[0]} --from local`.",
+            **cast("dict[str, Any]", refused.fields),
+        )
+
+
+def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
+    """Changelog -> why it must be created again: it is missing, its first records are gone, or its width is wrong."""
+    found = {}
+    for spec in topology.changelogs:
+        name, seen = spec.topic.name, facts.topics.get(spec.topic.name)
+        width = _width(spec.store, facts, topology)
+        gone = sum(facts.starts.get(name, {}).values())
+        if seen is None:
+            found[name] = "it does not exist"
+        elif gone:
+            found[name] = f"its first {count_of(gone, 'record')} are gone"
+        elif width and seen.partitions != width:
+            found[name] = f"it has {seen.partitions} partitions, its inputs have {width}"
+    return found
+
+
+def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
+    """Stages that delete and create the changelogs that ``unusable`` found."""
+    there = {name: each for name, each in facts.topics.items() if name not in anew}
     stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
-    created = tuple(stage for stage in stages if getattr(stage, "name", None) == changelog)
-    if not cut:
-        return created
-    return (DeleteTopic(f"delete changelog {changelog}: it lacks its first records", changelog), *created)
+    return (
+        *(DeleteTopic(f"delete changelog {name}: {why}", name) for name, why in anew.items() if name in facts.topics),
+        *(stage for stage in stages if isinstance(stage, CreateTopic) and stage.name in anew),
+    )
 
 
-def _unfit(request: Backfill, facts: Facts, topology: Topology, changelog: str | None) -> Refused | None:
-    if (bare := without_changelog(topology, request.store)) is not None:
-        return bare
+def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
+    name = topology.processor
+    stages: list[Stage] = []
+    if facts.running:
+        stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
+        stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
+    stages += created_again(facts, topology, anew)
+    says = (
+        f"start {name} paused; it writes store {quoted(stores)} from local state to the changelog, in transactions "
+        "that carry the input offsets"
+    )
+    stages.append(RunProcessor(says, topology.code_version, RESEED_S, paused=True, reseed=stores))
+    if facts.desired == "stopped":
+        stages.append(StopProcessor(f"stop {name}: it was stopped before", for_good=True))
+    else:
+        stages.append(RunProcessor(f"start {name} without pause", topology.code_version))
+    return tuple(stages)
+
+
+def _unfit(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Mapping[str, str]) -> Refused | None:
+    name = topology.processor
+    bare = without_changelog(topology, stores[0])
+    refused = bare or not_as_deployed(facts, topology) or _inputs_gone(stores, facts, topology)
+    if refused is not None:
+        return refused
+    asked = topology.changelog_of(stores[0])
+    if asked is not None and asked.name in anew and _all_here(facts, tasks_of(facts, topology, stores)):
+        return None
     if facts.running or facts.members:
         return Refused(
-            f"Group {topology.processor} has {count_of(facts.members, 'live member')} that may use the local state.",
-            f"Stop the processor first: `holdfast apply stop {topology.processor}`.",
-            {"processor": topology.processor, "members": facts.members},
+            f"Group {name} has {count_of(facts.members, 'live member')} that may use the local state.",
+            f"Stop the processor first: `holdfast apply stop {name}`.",
+            {"processor": name, "members": facts.members},
         )
-    if (refused := not_as_deployed(facts, topology)) is not None:
-        return refused
-    inputs = topology.inputs_of(request.store)
-    counts = {name: facts.topics[name].partitions for name in inputs if name in facts.topics}
-    here = {each.task: each for each in facts.local}
-    for task in sorted(set(topology.tasks(counts))):
+    return _not_whole(stores, facts, topology)
+
+
+def _all_here(facts: Facts, tasks: Set[str]) -> bool:
+    """Whether the workers of this machine are the whole group, and run all these tasks."""
+    owned = {task for each in facts.instances if not each.paused for task in each.tasks}
+    return facts.working and facts.members <= len(facts.instances) and owned >= tasks
+
+
+def tasks_of(facts: Facts, topology: Topology, stores: Sequence[str]) -> set[str]:
+    """The names of all tasks of these stores."""
+    return {f"{sub}-{number}" for store in stores for sub, number in topology.tasks_with([store], facts.widths)}
+
+
+def _width(store: str, facts: Facts, topology: Topology) -> int:
+    return max((facts.widths.get(name, 0) for name in topology.inputs_of(store)), default=0)
+
+
+def _inputs_gone(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
+    """Refuses inputs that are missing or have fewer partitions than the state: state would be lost."""
+    name = topology.processor
+    rebuild = (
+        f"Stop the processor if it runs (`holdfast apply stop {name}`), and build all state again: `holdfast apply "
+        f"clear {name} --all --rewind earliest`."
+    )
+    for store in stores:
+        absent = [name for name in topology.inputs_of(store) if name not in facts.topics]
+        if absent:
+            action = f"Have it created again with its records, or create it empty: `holdfast apply provision {name}`."
+            return Refused(f"Source topic {absent[0]} is missing.", f"{action} {rebuild}", {"topic": absent[0]})
+        log, width = topology.changelog_of(store), _width(store, facts, topology)
+        for number, end in facts.ends.get(log.name if log else "", {}).items():
+            if number >= width and end > 0:
+                assert log is not None
+                return Refused(
+                    f"{log.name} has state in partition {number}, but its inputs have {width} partitions: keys and "
+                    "their state are in different partitions.",
+                    rebuild,
+                    {"topic": log.name, "partition": number, "seen": number + 1, "expected": width},
+                )
+    return None
+
+
+def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refused | None:
+    """Refuses local state that is not here, or does not hold exactly the committed input."""
+    name = topology.processor
+    lost = (
+        f"restore a snapshot (`holdfast apply restore {name} --at latest`), or build all state again: `holdfast apply "
+        f"clear {name} --all --rewind earliest`."
+    )
+    deploy = f"start the processor, which replays it: `holdfast apply deploy {name}`"
+    # Of several copies of a task, the one that is furthest.
+    copies = sorted(facts.local, key=lambda each: (not each.restoring, sum((each.inputs or {}).values())))
+    here = {each.task: each for each in copies}
+    wanted = [(task, topology.inputs_of(store)) for store in stores for task in tasks_of(facts, topology, [store])]
+    for task, inputs in sorted(wanted):
         found = here.get(task)
         if found is None:
             return Refused(
                 f"Local state of task {task} is not on this machine, so the changelog cannot be filled from it.",
-                "Run this on the machine that has it, or build the store from its source topics: `holdfast apply "
-                f"backfill {topology.processor} --store {request.store} --from topic`.",
+                f"Run this on the machine that has it. If it is lost, {lost}",
                 {"task": task},
             )
         if found.restoring:
             return Refused(
                 f"Local state of task {task} is incomplete: its last restore did not finish.",
-                f"While its changelog exists, restore it first: `holdfast apply restore {topology.processor}`.",
+                f"If its changelog is whole, {deploy}. Else {lost}",
                 {"task": task},
             )
-        for topic, held in (found.inputs or {}).items():
+        for topic in inputs:
+            held = (found.inputs or {}).get(topic)
             at = facts.committed.get(topic, {}).get(partition_of(task))
             if at != held:
                 return Refused(
-                    f"Local state of task {task} holds {topic} up to offset {held}, but the group has committed {at}.",
-                    "Make them equal: set the group's offsets to those of the state, or build the store again from "
-                    f"its source topics: `holdfast apply backfill {topology.processor} --store {request.store} --from "
-                    "topic`.",
+                    f"Local state of task {task} holds {topic} up to offset {held or 0}, but the group has committed "
+                    f"{'nothing' if at is None else at}.",
+                    f"If its changelog has the rest, {deploy}. Else {lost}",
                     {"task": task, "topic": topic, "seen": held, "expected": at},
                 )
     return None

@@ -10,7 +10,6 @@ and topics would not.
 
 from __future__ import annotations
 
-from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -18,14 +17,14 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, R
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
-    CreateTopic,
-    DeleteTopic,
+    DeleteStateAside,
     ExportKeys,
     RunProcessor,
+    SetStateAside,
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.verbs import provision
+from holdfast.processors.lifecycle.verbs.backfill import created_again, tasks_of, unusable
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
@@ -54,23 +53,25 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
     positions = _positions(facts, topology) if request.rewind == "earliest" else {}
+    made = created_again(facts, topology, unusable(facts, topology)) if request.rewind == "earliest" else ()
     moved = any(
         facts.committed.get(topic, {}).get(number) != at
         for topic, at_each in positions.items()
         for number, at in at_each.items()
     )
     known = [facts.counted[store] for store in stores if store in facts.counted]
-    keys = sum(each.keys for each in known) if len(known) == len(stores) else None
+    # The keys of a changelog that is created again are gone with it.
+    keys = sum(each.keys for each in known) if len(known) == len(stores) and not made else None
     if keys == 0 and not moved:
         selected_keys = f"{request.selection.words()}{_where(request.partitions)}"
         said = f"Store {quoted(stores)} holds no key of the selection ({selected_keys})."
         return Plan(request=request, verdict=NothingToDo(said), basis=basis)
-    rewound = " and read the input again from its beginning" if positions else ""
+    rewound = " and read the input again from its beginning" if request.rewind == "earliest" else ""
     seconds, rate = facts.seconds_for("clear_keys", keys or 0, ASSUMED_KEYS_PER_S, "keys")
     return Plan(
         request=request,
         verdict=Ready(f"delete {_what(request, stores, request.partitions)}{rewound}."),
-        stages=_stages(request, facts, topology, stores, positions, online=online),
+        stages=_stages(request, facts, topology, stores, positions, made, online=online),
         findings=_findings(facts, topology, stores, positions),
         kept=_kept(request, topology, stores),
         deleted=tuple(_deleted(facts, store, request) for store in stores),
@@ -99,29 +100,6 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
     return basis
 
 
-def _changelogs_made(facts: Facts, topology: Topology) -> tuple[Stage, ...]:
-    """Stages that create missing changelogs, and replace those with fewer partitions than their inputs."""
-    narrow = _narrow(facts, topology)
-    there = {name: each for name, each in facts.topics.items() if name not in narrow}
-    logs = {spec.topic.name for spec in topology.changelogs} - there.keys()
-    stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
-    return (
-        *(DeleteTopic(f"delete changelog {name}: it has fewer partitions than its inputs", name) for name in narrow),
-        *(stage for stage in stages if isinstance(stage, CreateTopic) and stage.name in logs),
-    )
-
-
-def _narrow(facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """The changelogs that have fewer partitions than the inputs of their store."""
-    found = []
-    for spec in topology.changelogs:
-        inputs = topology.inputs_of(spec.store)
-        width = max((facts.topics[name].partitions for name in inputs if name in facts.topics), default=0)
-        if spec.topic.name in facts.topics and facts.topics[spec.topic.name].partitions < width:
-            found.append(spec.topic.name)
-    return tuple(found)
-
-
 def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None:
     """Refuses missing topics; a clear that reads input from its beginning creates missing changelogs itself."""
     logs = {spec.topic.name for spec in topology.changelogs}
@@ -132,12 +110,12 @@ def _missing(request: Clear, facts: Facts, topology: Topology) -> Refused | None
 
 
 def _lost(facts: Facts, topology: Topology) -> tuple[str, ...]:
-    """The stores that begin empty, because their changelog is missing, too narrow or was never written."""
-    narrow = _narrow(facts, topology)
+    """The stores that begin empty, because their changelog is created again or was never written."""
+    anew = unusable(facts, topology)
     return tuple(
         spec.store
         for spec in topology.changelogs
-        if spec.topic.name in narrow or not any(facts.ends.get(spec.topic.name, {}).values())
+        if spec.topic.name in anew or not any(facts.ends.get(spec.topic.name, {}).values())
     )
 
 
@@ -186,14 +164,21 @@ def _stages(
     topology: Topology,
     stores: tuple[str, ...],
     positions: dict[str, dict[int, int]],
+    made: tuple[Stage, ...],
     *,
     online: bool,
 ) -> tuple[Stage, ...]:
     stages: list[Stage] = []
+    if made:
+        # Every copy of it, also those of tasks that moved between slots: a worker refuses state of a former topic.
+        anew = [store for name in unusable(facts, topology) if (store := topology.store_of(name))]
+        tasks = tuple(sorted(tasks_of(facts, topology, anew)))
+        aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
+        says = f"set the local state of {count_of(len(tasks), 'task')} aside"
+        stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
         says = f"start {topology.processor} paused; it restores its state and reads no input"
-        empty = _lost(facts, topology) if positions else ()
-        stages += _changelogs_made(facts, topology) if positions else ()
+        empty = _lost(facts, topology) if request.rewind == "earliest" else ()
         stages.append(RunProcessor(says, topology.code_version, START_S, paused=True, begin_empty=empty))
     groups = [
         (
@@ -216,6 +201,8 @@ def _stages(
         stages.append(ClearKeys(says, group, request.selection, numbers, firsts))
     if not online:
         stages.append(_as_meant(facts, topology))
+    if made:
+        stages.append(DeleteStateAside("delete the local state that was set aside", tasks, aside))
     return tuple(stages)
 
 

@@ -117,10 +117,12 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
             f"{topology.processor}`.",
             {"store": bare[0]},
         )
+    # A task that moved between slots may have left an older copy of its state.
+    copies = {(task.task, store, at[1]) for task in facts.local for store, at in (task.stores or {}).items()}
     for task in facts.local:
         for store, (topic, topic_id, _) in (task.stores or {}).items():
             seen = facts.topics.get(topic)
-            if seen is not None and seen.topic_id != topic_id:
+            if seen is not None and (task.task, store, seen.topic_id) not in copies:
                 return Refused(
                     f"Changelog {topic} was recreated; local state of {task.task} belongs to the former topic and is "
                     "the only copy.",

@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
+from holdfast.infra.kafka.reader import read_range
 from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, NotConfirmed, PlanRefused, PlanStale
@@ -34,7 +36,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import Operated
+from tests.operating import PARTITIONS, Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALL_THREE = {f"key-{number}": 4 for number in range(3)}
@@ -223,50 +225,94 @@ def test_a_transaction_that_hangs_on_a_changelog_is_found_and_ended(operated: Op
     assert isinstance(operated.verbs.plan(request).verdict, Refused)
 
 
-def test_a_changelog_that_lost_its_beginning_is_filled_from_local_state_and_restores_cold(operated: Operated) -> None:
-    operated.bring_up()
-    operated.feed(keys=3, each=4)
-    operated.processed(12)
-    operated.do(Stop(operated.group))
+def cut(operated: Operated) -> None:
+    """Kafka deletes all that the changelog has, by a policy that is repaired at once."""
     ends = operated.topics.settled_end_offsets(operated.changelog)
-    admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     cuts = [TopicPartition(operated.changelog, number, end) for number, end in ends.items() if end]
     operated.topics.alter(operated.changelog, {"cleanup.policy": "compact,delete"})  # else nobody may cut it
+    admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
     for future in admin.delete_records(cuts).values():
         future.result(30)
     operated.topics.alter(operated.changelog, {"cleanup.policy": "compact"})
+
+
+def test_a_changelog_that_lost_its_beginning_is_filled_from_the_worker_that_works_and_restores_cold(
+    operated: Operated,
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    cut(operated)
     refused = operated.verbs.plan(Restore(operated.group, source="changelog"))
     assert isinstance(refused.verdict, Refused)
     assert "--from local" in refused.verdict.action
     request = Backfill(operated.group, "counts", "local")
     plan = operated.verbs.plan(request)
     assert [type(stage).__name__ for stage in plan.stages] == [
+        "StopProcessor",
+        "CheckLocalState",
         "DeleteTopic",
         "CreateTopic",
         "RunProcessor",
-        "StopProcessor",
+        "RunProcessor",
     ]
     operated.verbs.apply(plan, confirmed=plan.hash)
     assert operated.logged() == ALL_THREE
-    assert isinstance(operated.verbs.plan(request).verdict, NothingToDo)
-    operated.do(Deploy(operated.group))
+    assert not any(operated.topics.start_offsets(operated.changelog).values())
     operated.do(Restore(operated.group, source="changelog"))
     operated.feed(keys=3, each=1)
     operated.processed(15)
     assert operated.logged() == {key: count + 1 for key, count in ALL_THREE.items()}
 
 
+def widen(operated: Operated) -> None:
+    """The changelog gets a partition that its source does not have."""
+    wider = [NewPartitions(operated.changelog, PARTITIONS + 1)]
+    admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
+    for future in admin.create_partitions(wider).values():
+        future.result(30)
+    operated.wait_for(lambda: len(operated.topics.start_offsets(operated.changelog)) > PARTITIONS, "the partition")
+
+
+def lose(operated: Operated) -> None:
+    """The changelog is deleted."""
+    operated.topics.delete(operated.changelog)
+
+
 @pytest.mark.thorough
-def test_where_changelog_and_local_state_are_lost_all_is_built_anew(operated: Operated) -> None:
+def test_a_changelog_that_is_too_wide_is_filled_from_local_state_and_no_output_comes_again(operated: Operated) -> None:
     operated.bring_up()
     operated.feed(keys=3, each=4)
     operated.processed(12)
     operated.do(Stop(operated.group))
-    operated.topics.delete(operated.changelog)
+    widen(operated)
+    for request in (Deploy(operated.group), Provision(operated.group)):
+        refused = operated.verbs.plan(request)
+        assert isinstance(refused.verdict, Refused)
+        assert f"`holdfast apply backfill {operated.group} --store counts --from local`" in refused.verdict.action
+    operated.do(Backfill(operated.group, "counts", "local"))
+    assert operated.logged() == ALL_THREE
+    operated.do(Deploy(operated.group))
+    sink, bootstrap = f"{operated.group}-out", operated.topics.bootstrap
+    ends = operated.topics.settled_end_offsets(sink).items()
+    assert sum(1 for number, end in ends for _ in read_range(bootstrap, sink, number, 0, end)) == 12
+    assert operated.client.count("counts", all=True)["keys"] == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("spoil", [cut, widen, lose])
+def test_where_changelog_and_local_state_are_lost_all_is_built_anew(
+    operated: Operated, spoil: Callable[[Operated], None]
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    operated.do(Stop(operated.group))
+    spoil(operated)
     shutil.rmtree(operated.settings.paths.state)
-    refused = operated.verbs.plan(Deploy(operated.group))
+    refused = operated.verbs.plan(Backfill(operated.group, "counts", "local"))
     assert isinstance(refused.verdict, Refused)
-    assert "clear" in refused.verdict.action
+    assert f"`holdfast apply clear {operated.group} --all --rewind earliest`" in refused.verdict.action
     operated.do(Clear(operated.group, rewind="earliest"))
     operated.do(Deploy(operated.group))
     operated.processed(12)

@@ -72,10 +72,20 @@ def test_drift_is_repaired_by_plan_and_refused_at_start():
 
 
 def test_a_wrong_partition_count_is_refused_with_the_way_out():
-    facts = all_there() | {"orders-balances-changelog": there("orders-balances-changelog", 3)}
-    with pytest.raises(TopicUnusable, match="has 3 partitions, its store's inputs have 4"):
-        check_before_start(topology(), facts, may_create=True)
-    assert plan(topology(), facts).refusals
+    ways = {3: ("source-repartitioned", "--rewind earliest"), 5: ("changelog-repartitioned", "--from local")}
+    for count, (cause, way) in ways.items():
+        facts = all_there() | {"orders-balances-changelog": there("orders-balances-changelog", count)}
+        with pytest.raises(TopicUnusable, match=f"has {count} partitions, its store's inputs have 4") as refused:
+            check_before_start(topology(), facts, may_create=True)
+        assert (refused.value.cause, way in refused.value.action) == (cause, True)
+        assert plan(topology(), facts).refusals
+
+
+def test_a_missing_output_is_a_fault_of_its_own():
+    facts = {name: each for name, each in all_there().items() if name != "out"}
+    with pytest.raises(TopicUnusable, match="output topic out is not there") as refused:
+        check_before_start(topology(), facts, may_create=False)
+    assert refused.value.cause == "output-missing"
 
 
 def test_a_missing_source_is_refused_when_creation_is_not_allowed():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.runtime.same_changelogs import AGAIN_S, EVERY_S, SameChangelogs, parted
 from holdfast.processors.engine.runtime.task import TaskPhase
@@ -12,7 +12,7 @@ from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 
-TOPIC = "p-counts-changelog"
+TOPIC, SINK, DEAD = "p-counts-changelog", "p-out", "p-dead"
 
 
 def task(topic_id="one", phase=TaskPhase.RUNNING):
@@ -41,7 +41,7 @@ class Kafka:
 
     def __init__(self):
         self.now, self.looks = 0.0, 0
-        self.answer = {TOPIC: SimpleNamespace(topic_id="one")}
+        self.answer = {name: SimpleNamespace(topic_id="one") for name in (TOPIC, SINK, DEAD)}
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
 
     def topics(self):
@@ -62,17 +62,28 @@ def kafka():
 @pytest.fixture
 def same(kafka):
     changelog = ChangelogSpec("counts", TopicSpec(TOPIC))
-    return SameChangelogs(Topology("p", (), (), None, (), (changelog,), ()), kafka)
+    return SameChangelogs(Topology("p", (), (TopicSpec(SINK),), TopicSpec(DEAD), (), (changelog,), ()), kafka)
 
 
-def look(same, kafka, after_s):
+def look(same, kafka, after_s, *, failing=False):
     """One whole look, so many seconds after the last."""
     kafka.now += after_s
     before = kafka.looks
-    same.check([task()])
+    same.check([task()], failing=failing)
     same.finish()
     assert kafka.looks == before + 1
-    same.check([task()])
+    same.check([task()], failing=failing)
+
+
+@pytest.mark.parametrize(("missing", "role"), [(SINK, "Output topic"), (DEAD, "Dead-letter topic")])
+def test_a_topic_that_is_written_to_counts_as_missing_when_transactions_are_aborted(same, kafka, missing, role):
+    del kafka.answer[missing]
+    for _ in range(3):
+        look(same, kafka, EVERY_S)
+    look(same, kafka, EVERY_S, failing=True)
+    with pytest.raises(TopicUnusable, match=f"{role} {missing} is missing") as gone:
+        look(same, kafka, AGAIN_S, failing=True)
+    assert gone.value.as_dict()["cause"] == "output-missing"
 
 
 def test_one_look_proves_nothing_and_two_do(same, kafka):

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from holdfast import Application
+from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 from holdfast.processors.testing.network import Fate, Network
-from holdfast.processors.testing.producer import ClientRaised
+from holdfast.processors.testing.producer import ClientRaised, InMemoryProducer
 
 
 def count(value: Any, state: Any) -> dict[str, int]:
@@ -102,3 +103,26 @@ def test_what_a_serializer_can_not_give_fails_its_message_alone(bad: str, part: 
     assert cluster.committed_offsets("p") == {Partition("in", 0): 2}
     assert cluster.state(build(), "counts") == {(b"k", "n"): 2}
     assert len(list(cluster.read("out"))) == 2
+
+
+def test_a_producer_that_cannot_abort_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka refuses the abort of a transaction that it never began: a topic of it was missing for a moment."""
+    refusals = [KafkaFailed("INVALID_TXN_STATE", action="-")]
+    aborting, sending = InMemoryProducer.abort, InMemoryProducer.send_offsets
+
+    def send_offsets(self: InMemoryProducer, *of: Any) -> None:
+        if refusals:
+            raise TransactionAborted("UNKNOWN_TOPIC_OR_PART", action="-")
+        sending(self, *of)
+
+    def abort(self: InMemoryProducer) -> None:
+        if refusals:
+            raise refusals.pop()
+        aborting(self)
+
+    monkeypatch.setattr(InMemoryProducer, "send_offsets", send_offsets)
+    monkeypatch.setattr(InMemoryProducer, "abort", abort)
+    cluster = fed(3)
+    cluster.run(build())
+    assert [json.loads(record.value or b"")["n"] for _, record in cluster.read("out")] == [1, 2, 3]
+    assert cluster.state(build(), "counts") == {(b"k", "n"): 3}

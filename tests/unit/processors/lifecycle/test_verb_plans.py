@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
-from holdfast.processors.lifecycle.plans.facts import Counted, DeploymentFacts, HangingTransaction, InstanceFacts, Rate
+from holdfast.processors.lifecycle.plans.facts import (
+    Counted,
+    DeploymentFacts,
+    Facts,
+    HangingTransaction,
+    InstanceFacts,
+    LocalTask,
+    Rate,
+)
 from holdfast.processors.lifecycle.plans.plan import (
     NothingToDo,
     Plan,
@@ -38,9 +49,11 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.lifecycle.plans.stages import (
     AbortTransaction,
+    CheckLocalState,
     ClearKeys,
     CompactStores,
     CreateTopic,
+    DeleteStateAside,
     DeleteTopic,
     ExportKeys,
     RunProcessor,
@@ -48,6 +61,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     SetStateAside,
     StopProcessor,
 )
+from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, two_widths_topology, world_of
 
@@ -71,6 +85,24 @@ EVERY_REQUEST: list[Request] = [
     Backfill("orders", "totals", "topic"),
     Restore("orders", (0,), "changelog"),
 ]
+
+
+#: Facts of a world, with a changelog that no restore can use.
+Spoilt = Callable[..., Facts]
+
+
+class Reading:
+    """A source that reads these facts."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        found = {"describe": self._facts.topics, "local_tasks": self._facts.local, "deployment": None, "members": 0}
+        return lambda *of, **named: found.get(name, {})
+
+    def committed_offsets(self, group: str) -> dict[Partition, int]:
+        return {Partition(name, at): end for name, each in self._facts.committed.items() for at, end in each.items()}
 
 
 def kinds(plan: Plan) -> list[type]:
@@ -247,6 +279,14 @@ def test_local_state_is_not_set_aside_where_the_changelog_could_not_give_it_back
         assert "--from local" in plan.verdict.action
 
 
+def test_an_older_copy_in_another_slot_does_not_stand_in_the_way_of_a_restore() -> None:
+    whole = stopped(TOPOLOGY)
+    former = {store: (topic, "former", at) for store, (topic, _, at) in (whole.local[0].stores or {}).items()}
+    older = tuple(msgspec.structs.replace(each, slot="1", stores=former) for each in whole.local)
+    for local in ((*whole.local, *older), (*older, *whole.local)):
+        assert isinstance(decide(Restore("orders"), stopped(TOPOLOGY, local=local), TOPOLOGY).verdict, Ready)
+
+
 def test_a_changelog_that_is_gone_is_made_and_filled_from_local_state() -> None:
     whole = stopped(TOPOLOGY)
     facts = stopped(
@@ -271,6 +311,80 @@ def test_a_changelog_that_lost_its_beginning_is_replaced_and_filled_for_every_ta
     assert "2 tasks" in plan.verdict.sentence
 
 
+def cut(world: Callable[..., Facts], **changes: object) -> Facts:
+    return world(TOPOLOGY, starts={**stopped(TOPOLOGY).starts, CHANGELOG: {0: 0, 1: 30}}, **changes)
+
+
+def widened(world: Callable[..., Facts], **changes: object) -> Facts:
+    wide = TopicFacts(CHANGELOG, f"id-of-{CHANGELOG}", 3, 1, {})
+    facts = world(TOPOLOGY, **changes)
+    ends = {**facts.ends, CHANGELOG: {0: 100, 1: 100, 2: 0}}
+    return msgspec.structs.replace(facts, topics={**facts.topics, CHANGELOG: wide}, ends=ends)
+
+
+#: All tasks run in a worker here; what they hold on disk is in use.
+WORKING = {
+    "instances": (InstanceFacts("0", True, "running", TOPOLOGY.code_version, tasks=("placed-0", "placed-1")),),
+    "local": (LocalTask("0", "placed-0"), LocalTask("0", "placed-1")),
+}
+
+
+@pytest.mark.parametrize("spoilt", [cut, widened])
+def test_a_processor_that_works_is_stopped_and_its_state_is_looked_at_before_the_changelog_goes(spoilt: Spoilt) -> None:
+    facts = spoilt(world_of, **WORKING)
+    plan = decide(Backfill("orders", "totals", "local"), facts, TOPOLOGY)
+    assert kinds(plan) == [StopProcessor, CheckLocalState, DeleteTopic, CreateTopic, RunProcessor, RunProcessor]
+    assert [each.name for each in plan.stages if isinstance(each, DeleteTopic | CreateTopic)] == [CHANGELOG] * 2
+    assert plan.stages[3].partitions == 2
+    assert not plan.stages[-1].paused
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"members": 2},
+        {"instances": (InstanceFacts("0", True, "running", tasks=("placed-0",)),)},
+        {"instances": (InstanceFacts("0", True, "restoring", tasks=("placed-0", "placed-1")),)},
+        {"instances": (InstanceFacts("0", True, "running", paused=True, tasks=("placed-0", "placed-1")),)},
+    ],
+)
+def test_a_processor_that_works_elsewhere_or_not_yet_is_stopped_by_a_person(changes: dict[str, object]) -> None:
+    plan = decide(Backfill("orders", "totals", "local"), cut(world_of, **{**WORKING, **changes}), TOPOLOGY)
+    assert isinstance(plan.verdict, Refused)
+    assert "`holdfast apply stop orders`" in plan.verdict.action
+
+
+def test_state_of_partitions_that_the_inputs_no_longer_have_is_not_dropped() -> None:
+    facts = widened(stopped)
+    facts = msgspec.structs.replace(facts, ends={**facts.ends, CHANGELOG: {0: 100, 1: 100, 2: 5}})
+    plan = decide(Backfill("orders", "totals", "local"), facts, TOPOLOGY)
+    assert isinstance(plan.verdict, Refused)
+    assert "has state in partition 2" in plan.verdict.sentence
+    assert "--rewind earliest" in plan.verdict.action
+
+
+def test_all_changelogs_that_no_worker_starts_with_are_created_again_together() -> None:
+    logs = [spec.topic.name for spec in TOPOLOGY.changelogs]
+    facts = stopped(TOPOLOGY)
+    topics = {**facts.topics, **{name: TopicFacts(name, f"id-of-{name}", 3, 1, {}) for name in logs}}
+    plan = decide(Backfill("orders", "totals", "local"), msgspec.structs.replace(facts, topics=topics), TOPOLOGY)
+    assert {each.name for each in plan.stages if isinstance(each, CreateTopic)} == set(logs)
+    (run,) = [each for each in plan.stages if isinstance(each, RunProcessor)]
+    assert set(run.reseed) == {"totals", "seen"}
+
+
+@pytest.mark.parametrize("spoilt", [cut, widened])
+def test_all_state_is_built_again_also_where_a_changelog_cannot_be_restored_from(spoilt: Spoilt) -> None:
+    for facts in (spoilt(stopped, local=()), spoilt(stopped, local=(), committed={}, counted={})):
+        plan = decide(AGAIN, facts, TOPOLOGY)
+        assert isinstance(plan.verdict, Ready)
+        assert [type(each) for each in plan.stages[:4]] == [SetStateAside, DeleteTopic, CreateTopic, RunProcessor]
+        assert plan.stages[0].tasks == ("placed-0", "placed-1")
+        assert "totals" in plan.stages[3].begin_empty
+        assert isinstance(plan.stages[-1], DeleteStateAside)
+        assert plan.keys is None, "they are gone with the changelog"
+
+
 def test_a_whole_changelog_needs_no_filling() -> None:
     plan = decide(Backfill("orders", "totals", "local"), stopped(TOPOLOGY), TOPOLOGY)
     assert isinstance(plan.verdict, NothingToDo)
@@ -280,16 +394,30 @@ def test_a_changelog_is_not_filled_from_what_is_not_whole_or_not_here() -> None:
     whole = stopped(TOPOLOGY)
     request = Backfill("orders", "totals", "local")
     broken = tuple(msgspec.structs.replace(each, restoring=True) for each in whole.local)
+    fresh = tuple(msgspec.structs.replace(each, stores={}, inputs={}) for each in whole.local)
     behind = tuple(msgspec.structs.replace(each, inputs={"placed": 60}) for each in whole.local)
     for facts, words in (
         (stopped(TOPOLOGY, local=whole.local[:1]), "is not on this machine"),
         (stopped(TOPOLOGY, local=broken), "is incomplete"),
+        (stopped(TOPOLOGY, local=fresh), "holds placed up to offset 0, but the group has committed 100"),
         (stopped(TOPOLOGY, local=behind), "holds placed up to offset 60, but the group has committed 100"),
         (world_of(TOPOLOGY), "1 live member"),
     ):
         verdict = decide(request, facts, TOPOLOGY).verdict
         assert isinstance(verdict, Refused)
         assert words in verdict.sentence
+        assert "clear orders --all --rewind earliest" in verdict.action or "apply stop orders" in verdict.action
+    copies = (*behind, *whole.local, *broken)  # a task that moved between slots left an older copy
+    assert isinstance(decide(request, stopped(TOPOLOGY, local=copies), TOPOLOGY).verdict, NothingToDo | Ready)
+
+
+def test_local_state_is_looked_at_again_once_the_workers_are_gone() -> None:
+    whole = stopped(TOPOLOGY)
+    behind = tuple(msgspec.structs.replace(each, inputs={"placed": 60}) for each in whole.local)
+    check_local("orders", ("totals",), Reading(whole), TOPOLOGY)
+    with pytest.raises(ApplyFailed, match="Nothing was deleted") as failed:
+        check_local("orders", ("totals",), Reading(stopped(TOPOLOGY, local=behind)), TOPOLOGY)
+    assert "`holdfast apply deploy orders`" in failed.value.action
 
 
 def test_a_store_is_built_anew_beside_a_working_processor_that_is_paused_for_the_exchange_only() -> None:

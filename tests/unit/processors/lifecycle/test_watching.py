@@ -27,13 +27,15 @@ from holdfast.processors.lifecycle.health.topics import (
     suspects,
 )
 
-LOG, SOURCE = "fleet-counts-changelog", "flights"
+LOG, SOURCE, SINK, DEAD = "fleet-counts-changelog", "flights", "totals", "rejected"
 
 
-def topology(name: str = "fleet") -> Topology:
-    application = Application(consumer_group=name)
+def topology(name: str = "fleet", **options: Any) -> Topology:
+    application = Application(consumer_group=name, **options)
     frame = application.dataframe(application.topic(SOURCE))
-    frame.apply(lambda value, state: value, stateful=True, store="counts")
+    frame = frame.apply(lambda value, state: value, stateful=True, store="counts")
+    if options:
+        frame.to_topic(application.topic(SINK))
     return application.topology()
 
 
@@ -84,7 +86,7 @@ class Watch:
         self.news = changed(findings, self.memory)
         told = {**self.memory.told, **{each.name: each.short for each in findings}}
         self.memory = WatchMemory(known, told)
-        return {each.check: each for each in findings}
+        return {each.check: each for each in sorted(findings, key=lambda each: not each.passed)}
 
     def failing(self, seen: Look, **more: Any) -> dict[str, str]:
         return {name: each.text for name, each in self.at(seen, **more).items() if not each.passed}
@@ -109,6 +111,49 @@ def test_a_changelog_that_is_not_compacted_any_more_is_told_with_its_remedy() ->
     assert "cleanup.policy is delete, expected compact" in said
     assert "Kafka deletes state" in said
     assert "`holdfast apply provision fleet`" in said
+
+
+def test_a_changelog_that_lost_records_is_told_with_their_number_until_it_is_another_topic() -> None:
+    cut = {LOG: {0: 5_000, 1: 812}, SOURCE: {0: 0, 1: 0}}
+    altered = topics(log=facts(LOG, **{"cleanup.policy": "compact,delete"}))
+    watch = Watch()
+    for seen in (
+        look(starts=cut, topics=altered),
+        look(1030.0, starts=cut),
+    ):  # repaired, and red
+        said = watch.failing(seen)["config_matches_spec"]
+        assert "5,812 of its records are gone" in said
+        assert f"{LOG}[0] begins at offset 5,000" in said
+        assert "`holdfast apply backfill fleet --store counts --from local`" in said
+        assert "`holdfast apply clear fleet --all --rewind earliest`" in said
+    grown = look(1060.0, starts={LOG: {0: 5_001, 1: 812}, SOURCE: {0: 0, 1: 0}})
+    watch.at(grown)
+    assert watch.news == (), "numbers that grow are no news"
+    again = topics(log=facts(LOG, "second"))
+    assert watch.failing(look(1090.0, topics=again), remade={"fleet": 1080.0}) == {}
+
+
+def test_a_changelog_that_is_too_wide_is_filled_again_unless_its_further_partitions_have_state() -> None:
+    wide = topics(log=facts(LOG, partitions=3))
+    ends = {LOG: {0: 10, 1: 10, 2: 0}, SOURCE: {0: 50, 1: 50}}
+    said = Watch().failing(look(topics=wide, ends=ends))["partition_count"]
+    assert f"Changelog {LOG} has 3 partitions, its source topic {SOURCE} has 2" in said
+    assert said.index("--from local") < said.index("--rewind earliest")
+    ends[LOG][2] = 7
+    said = Watch().failing(look(topics=wide, ends=ends))["partition_count"]
+    assert "keys and their state are in different partitions" in said
+    assert "--from local" not in said
+
+
+@pytest.mark.parametrize(("missing", "role"), [(SINK, "Output topic"), (DEAD, "Dead-letter topic")])
+def test_a_topic_that_only_messages_are_written_to_is_told_when_it_is_gone(missing: str, role: str) -> None:
+    watch = Watch(topology(dead_letter_topic=DEAD))
+    there = {each: facts(each) for each in (SINK, DEAD)}
+    assert watch.failing(look(topics={**topics(), **there})) == {}
+    del there[missing]
+    said = watch.failing(look(1030.0, topics={**topics(), **there}))["topic_exists"]
+    assert f"{role} {missing} is missing" in said
+    assert "`holdfast apply deploy fleet`" in said
 
 
 def test_a_changelog_that_is_gone_is_told_and_its_return_too() -> None:
