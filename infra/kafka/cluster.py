@@ -57,8 +57,8 @@ class KafkaCluster:
             self._topics[timeout_s] = Topics(self.bootstrap, self._client, timeout_s=timeout_s)
         return self._topics[timeout_s]
 
-    def group_consumer(self, group: str) -> GroupConsumer:
-        return GroupConsumer(self.bootstrap, group, config=self._consumer)
+    def group_consumer(self, group: str, client_id: str) -> GroupConsumer:
+        return GroupConsumer(self.bootstrap, group, config={"client.id": client_id, **self._consumer})
 
     def outside_metadata(self, group: str) -> GroupMetadata:
         """Group metadata of a non-member: Kafka accepts its offsets only while the group has no members."""

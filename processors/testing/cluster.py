@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
-from holdfast.infra.kafka.records import GroupShares, Headers, Partition, Record, TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import GroupShares, Headers, Member, Partition, Record, TopicFacts, TopicSpec
 from holdfast.infra.settings import CheckpointSettings, Settings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
@@ -53,8 +53,8 @@ class ClusterView:
     def topics(self, timeout_s: float = 20.0) -> InMemoryTopics:
         return InMemoryTopics(self._broker, self._process, timeout_s)
 
-    def group_consumer(self, group: str) -> InMemoryMember:
-        return InMemoryMember(self._broker, self._process, group)
+    def group_consumer(self, group: str, client_id: str) -> InMemoryMember:
+        return InMemoryMember(self._broker, self._process, group, client_id)
 
     def changelog_consumer(self) -> InMemoryReplayer:
         return InMemoryReplayer(self._broker, self._process)
@@ -104,8 +104,13 @@ class InMemoryTopics(TopicView):
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def members(self, group: str) -> int:
+        return len(self.group_members(group))
+
+    def group_members(self, group: str) -> tuple[Member, ...]:
         self._await_answer("members")
-        return len(self._broker.group(group).members)
+        return tuple(
+            Member(each.member_id, each.client_id, each.process.name) for each in self._broker.group(group).members
+        )
 
     def group_shares(self, group: str) -> GroupShares | None:
         self._await_answer("group_shares")

@@ -92,11 +92,6 @@ class OperatorsTopics(InMemoryTopics):
         self._await_answer("delete")
         self._broker.delete(name)
 
-    def members(self, group: str) -> int:
-        """Live members, and those whose session lasts still."""
-        self._await_answer("members")
-        return len(self._broker.group(group).members)
-
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, pending transactions waited for."""
         self._await_answer("committed_offsets")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.infra.clock import Clock
-from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition
+from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Member, Partition
 from holdfast.processors.engine.required_topics import TopicWorld
 
 OnPartitions = Callable[[list[Partition]], None]
@@ -145,6 +145,9 @@ class TopicView(TopicWorld, Protocol):
     def members(self, group: str) -> int:
         """The number of members of a group."""
 
+    def group_members(self, group: str) -> tuple[Member, ...]:
+        """The members of a group."""
+
     def group_shares(self, group: str) -> GroupShares | None:
         """The members of a group and their partitions; None during a rebalance."""
 
@@ -163,8 +166,8 @@ class Cluster(Protocol):
     def topics(self, timeout_s: float = 20.0) -> TopicView:
         """The view of topics and groups; ``timeout_s`` limits each of its requests."""
 
-    def group_consumer(self, group: str) -> GroupMember:
-        """A new member of a group, not subscribed yet."""
+    def group_consumer(self, group: str, client_id: str) -> GroupMember:
+        """A new member of a group, not subscribed yet; a ``client.id`` in the settings wins over ``client_id``."""
 
     def changelog_consumer(self) -> ChangelogReplayer:
         """A new consumer that reads changelogs with read_committed."""
