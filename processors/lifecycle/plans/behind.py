@@ -49,10 +49,10 @@ class Behind(msgspec.Struct, frozen=True):
     def sentence(self) -> str:
         """What is wrong."""
         has = "no deployment of it" if self.here is None else str(self.here)
-        where = "its meta records" if self.mark is None else "its releases' folder"
+        where = "in its changelogs" if self.mark is None else "beside its releases"
         return (
-            f"The registry is older than {self.processor}: it has {has}, but {where} has {self.seen}. The database was "
-            "replaced by an older copy. Nothing is started, stopped or rolled back until the registry is corrected."
+            f"The registry is older than {self.processor}: it has {has}, but {where} stands {self.seen}. The database "
+            "was replaced by an older copy. Nothing is started, stopped or rolled back until the registry is corrected."
         )
 
     @property

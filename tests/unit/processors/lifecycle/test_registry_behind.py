@@ -69,7 +69,7 @@ def test_every_other_verb_is_refused_until_the_registry_is_corrected(request_: O
     topology = orders_topology()
     verdict = decide(request_, world_of(topology, behind=BEHIND), topology).verdict
     assert isinstance(verdict, Refused)
-    assert "it has generation 4 (version v1, deployed), but its releases' folder has generation 6" in verdict.sentence
+    assert "it has generation 4 (version v1, deployed), but beside its releases stands generation 6" in verdict.sentence
     assert verdict.action == "`holdfast registry adopt orders`"
 
 
