@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyiceberg.table.snapshots import Snapshot
 from holdfast.infra.paths import Paths
 from holdfast.infra.process import lock_holders
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.warehouse import properties
 from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable, TableUnknown, no_table
 from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
 from holdfast.infra.warehouse.table_files import list_files
@@ -41,7 +43,12 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
     settings = _settings(where)
     with _short_errors(settings):
         if settings.catalog.startswith("sqlite:"):
-            _sqlite_file(settings).parent.mkdir(parents=True, exist_ok=True)
+            file = _sqlite_file(settings)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.exists():
+                # A locked database is waited for once: the library asks it twice, and waits each time.
+                with closing(sqlite3.connect(file, timeout=properties.PATIENCE_S)) as asked:
+                    asked.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         for left in reversed(range(_RACES_MAX)):
             try:
                 catalog = SqlCatalog(CATALOG, **pyiceberg_properties(settings))

@@ -146,7 +146,7 @@ class TopicView(TopicWorld, Protocol):
         """The number of members of a group."""
 
     def group_members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group."""
+        """The live members, with client id and host."""
 
     def group_shares(self, group: str) -> GroupShares | None:
         """The members of a group and their partitions; None during a rebalance."""
