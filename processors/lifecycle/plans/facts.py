@@ -345,8 +345,8 @@ def read_facts(
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
     """The members of a group that are no workers of this installation; ``alive`` of its slots have a process.
 
-    A worker whose settings name a ``client.id``, or of a version before client ids, can't be told by it: each such
-    slot with a process accounts for one member.
+    Workers of former versions, and those whose settings name a ``client.id``, have other client ids. So each slot with
+    a process and without a named member accounts for one other member.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]
