@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import AccessRefused
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
@@ -45,7 +46,7 @@ def build_world(paths: Paths, registry: Registry) -> World:
 def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:
     """The newest generation of a deployment in the meta records of its changelogs, with its code version.
 
-    None where none is known, or where the processor is not defined here.
+    None where none is known: the processor is not defined here, or this client may not read its changelogs.
 
     Raises:
         HoldfastError: Kafka does not answer, or a record is of a newer Holdfast.
@@ -54,7 +55,10 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
         logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
     except HoldfastError:
         return None  # a definition that cannot be imported
-    return newest_generation(topics, logs)
+    try:
+        return newest_generation(topics, logs)
+    except AccessRefused:
+        return None
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

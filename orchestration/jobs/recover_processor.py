@@ -85,8 +85,9 @@ def _recovered(
     cluster: ClusterResource,
     lifecycle: LifecycleResource,
 ) -> RecoveryResult:
-    settings, run_id, topics = load_settings(), context.run.run_id, cluster.topics()
+    settings, run_id = load_settings(), context.run.run_id
     try:
+        topics = cluster.topics()
         rollout = deployed_rollout(processor, lambda name: find_processor(settings, name), topics, lifecycle)
         old = behind(processor, replace(lifecycle.world, logged=partial(newest_logged, settings, topics)))
     except BrokerUnreachable as away:
