@@ -20,6 +20,7 @@ from holdfast.assets.pictures import snapshot_picture
 from holdfast.assets.ports import Cluster, Lifecycle, Warehouse
 from holdfast.assets.publishing import Published, StorePublisher
 from holdfast.assets.times import Window, current_key, snapshot_freshness, snapshot_partitions, windows
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.audits.stores import MIB
 from holdfast.processors.registration import ProcessorDefinition
@@ -82,15 +83,14 @@ def snapshot_asset(
         lifecycle: dg.ResourceParam[Lifecycle],
         warehouse: dg.ResourceParam[Warehouse],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        from holdfast.assets.spark.snapshot import SnapshotAuditFailed
-
         wanted = list(context.partition_keys) if context.has_partition_key_range or context.has_partition_key else []
         tell = context.log.info
         publisher = StorePublisher(definition, store, cluster, lifecycle.paths, warehouse, tell)
         asked = windows(partitions, wanted or [current_key(partitions)])
         try:
             done = publisher.publish(asked, Wanted(config.source), chosen.full_every_hours * 3600.0)
-        except SnapshotAuditFailed as failure:
+        except HoldfastError as failure:
+            # without this result the check's page says "did not run", without the reason
             yield CheckResult(key, MATCHES_STATE, False, failure.message, action=failure.action).result()
             raise
         newest = done.current.manifest if done.current is not None else done.past[-1].manifest

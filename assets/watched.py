@@ -19,8 +19,10 @@ from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
+from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
+from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery import rediscovery
 from holdfast.processors.registration import ProcessorDefinition
 
@@ -41,9 +43,9 @@ PASSED = {
 ACTIONS_MAX = 1000
 #: The check of output and dead-letter topics.
 EXISTS_SAYS = "The topic exists, so that its processors can write to it."
-#: The check of a processor that warns after the registry was lost.
+#: The check of a processor that warns after the registry was lost, and fails while it is an older copy of itself.
 REGISTERED = "registered"
-REGISTERED_SAYS = "The registry recorded this processor when it was deployed, not after the registry was lost."
+REGISTERED_SAYS = "The registry has the newest deployment of this processor, recorded by a deploy."
 
 
 def key_of(finding: Finding) -> dg.AssetKey:
@@ -58,10 +60,16 @@ def evaluation(finding: Finding) -> dg.AssetCheckEvaluation:
     return result_of(finding).evaluation(blocking=finding.check == CONFIG_MATCHES)
 
 
-def registered(processor: str, adopted: str) -> CheckResult:
-    """Whether a processor was registered by a deploy; ``adopted`` describes its adoption, or is empty."""
+def registered(processor: str, adopted: str, old: Behind | None) -> CheckResult:
+    """Whether a deploy registered a processor. ``adopted`` describes its adoption, or is empty.
+
+    ``old`` is how the registry is older than the processor; None when it is not.
+    """
+    key = keys.processor_key(processor)
+    if old is not None:
+        return CheckResult(key, REGISTERED, False, old.sentence, action=old.action)
     sentence = adopted or f"A deploy registered processor {processor}."
-    return CheckResult(keys.processor_key(processor), REGISTERED, not adopted, sentence, warns=True)
+    return CheckResult(key, REGISTERED, not adopted, sentence, warns=True)
 
 
 def look_at(
@@ -125,7 +133,8 @@ def _registered_check(definition: ProcessorDefinition) -> dg.AssetChecksDefiniti
 
     @dg.asset_check(asset=key, name=REGISTERED, description=REGISTERED_SAYS)
     def registered_check(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        return registered(definition.name, adopted_now(lifecycle).get(definition.name, "")).result()
+        adopted = adopted_now(lifecycle).get(definition.name, "")
+        return registered(definition.name, adopted, behind(definition.name, lifecycle.world)).result()
 
     return registered_check
 

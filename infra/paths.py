@@ -115,3 +115,7 @@ class Paths:
     def releases(self, processor: str) -> Path:
         """Copies of one processor's deployed code, one folder for each release."""
         return self.home / "releases" / processor
+
+    def deployment_mark(self, processor: str) -> Path:
+        """JSON file with the newest generation of one processor's deployment."""
+        return self.releases(processor) / "deployment.json"

@@ -23,6 +23,8 @@ from holdfast.infra.waiting import wait_until
 CHECK_EVERY_S = 0.02
 #: How long a killed process may take to disappear, seconds.
 KILLED_WITHIN_S = 10.0
+#: Most characters of another process's command line that are shown.
+COMMAND_MAX = 80
 #: How long ``ps`` may take, seconds.
 PS_WITHIN_S = 10.0
 
@@ -52,6 +54,18 @@ def started_at(pid: int) -> float | None:
 def is_running(pid: int, mark: str) -> bool:
     """Whether the process with this id and this start mark still runs."""
     return start_mark(pid) == mark
+
+
+def lock_holders(file: Path) -> tuple[str, ...]:
+    """The other processes that hold a lock of a file, as ``process ID (command)``; none where the system can't tell."""
+    try:
+        found = file.stat()
+        rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return ()
+    place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    pids = {int(row[4]) for row in rows if row[1] != "->" and row[5] == place} - {os.getpid()}
+    return tuple(f"process {pid} ({_command(pid)})" for pid in sorted(pids) if pid > 0)
 
 
 def completed(
@@ -129,6 +143,14 @@ def _group_and_state(process: Path) -> tuple[str, ...]:
     except (FileNotFoundError, ProcessLookupError):
         return ()
     return process.name, fields[2], fields[0]
+
+
+def _command(pid: int) -> str:
+    """The beginning of a process's command line."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").split()
+        return " ".join(words)[:COMMAND_MAX] or "no command line"
+    return "command unknown"
 
 
 def _mark_by_ps(pid: int) -> str | None:

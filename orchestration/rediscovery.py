@@ -12,12 +12,15 @@ import structlog
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
+from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.deploy.programs import asked_for
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.releases import code_of, release_id
 from holdfast.processors.lifecycle.plans.shape import as_document, shape_of
 from holdfast.processors.lifecycle.ports import now_utc
@@ -49,7 +52,8 @@ def adopt_what_runs(settings: Settings, registry: Registry) -> tuple[Adopted, ..
     except HoldfastError as failed:
         log.warning("registry.not_rebuilt", reason=failed.message, action=failed.action)
         return ()
-    return tuple(each for each in adopted if _record(each, defined.get(each.processor), registry, partitions))
+    paths = settings.paths
+    return tuple(each for each in adopted if _record(each, defined.get(each.processor), registry, paths, partitions))
 
 
 def _version(settings: Settings, command: tuple[str, ...]) -> str | None:
@@ -64,10 +68,18 @@ def _version(settings: Settings, command: tuple[str, ...]) -> str | None:
 
 
 def _record(
-    adopted: Adopted, definition: ProcessorDefinition | None, registry: Registry, partitions: Mapping[str, int]
+    adopted: Adopted,
+    definition: ProcessorDefinition | None,
+    registry: Registry,
+    paths: Paths,
+    partitions: Mapping[str, int],
 ) -> bool:
     now = now_utc()
-    if not registry.adopt_deployment(adopted.processor, adopted.code_version, adopted.slots, adopted.desired, now):
+    mark = read_mark(paths, adopted.processor)
+    after = 0 if mark is None else mark.generation
+    if not registry.adopt_deployment(
+        adopted.processor, adopted.code_version, adopted.slots, adopted.desired, now, after=after
+    ):
         return False
     if definition is not None and definition.topology.code_version == adopted.code_version:
         # the code here has another version's shape; the next deployment records the right one
@@ -85,6 +97,7 @@ def _record(
         )
         if adopted.told and adopted.desired == "deployed":
             registry.releases.works(adopted.processor, name, now)
+    keep_mark(registry, paths, adopted.processor)
     text = f"{adopted.sentence} {adopted.action}"
     registry.record_action(ADOPT, adopted.processor, "holdfast", text, "done", now, now)
     log.warning("registry.adopted", processor=adopted.processor, version=adopted.code_version, desired=adopted.desired)

@@ -28,6 +28,7 @@ from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSO
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.verbs import this_process
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import World
@@ -35,6 +36,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
     Lag,
     is_due,
+    judge_behind,
     judge_interrupted,
     judge_working,
     next_lag,
@@ -139,6 +141,12 @@ class _Tick:
         name = deployment.processor
         kept = self.after[name] = self.before.get(name, _Remembered())
         begun = self.begun.get(name) if has_check else None
+        old = judged(name, deployment, self.world)
+        if old is not None:
+            self.sentences.append(old.sentence)
+            if has_check:
+                self._report(name, judge_behind(old), None)
+            return
         if deployment.desired == "deploying":
             self.sentences.append(f"{name}: {deployment.desired}")
             self._check_apply(begun, {})

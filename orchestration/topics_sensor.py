@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 import dagster as dg
 
 from holdfast.assets import watched
+from holdfast.assets.check_result import CheckResult
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
 from holdfast.processors.lifecycle.ports import SILENT_S
@@ -74,14 +76,17 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
 def _registered(
     processors: Iterable[str], memory: WatchMemory, lifecycle: LifecycleResource
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
-    """Update the check of processors that were adopted after the registry was lost, and once more when it passes."""
-    known = {each.processor for each in lifecycle.registry.deployments()}
+    """Update the check of processors that were adopted or that the registry is behind, and once more when it passes."""
+    known = {each.processor: each for each in lifecycle.registry.deployments()}
     texts = watched.adopted_now(lifecycle)
-    adopted = {name: texts.get(name, "") for name in processors if name in known}
-    names = {name: f"{watched.REGISTERED} {name}" for name in adopted}
-    news = [name for name, text in adopted.items() if memory.told.get(names[name]) != text]
-    told = {**memory.told, **{names[name]: adopted[name] for name in news}}
-    return [watched.registered(name, adopted[name]).evaluation() for name in news], WatchMemory(memory.topics, told)
+    results: dict[str, CheckResult] = {}
+    for name in processors:
+        old = judged(name, known.get(name), lifecycle.world)
+        if name in known or old is not None:
+            results[f"{watched.REGISTERED} {name}"] = watched.registered(name, texts.get(name, ""), old)
+    told = {name: "" if each.passed else each.description for name, each in results.items()}
+    events = [each.evaluation() for name, each in results.items() if memory.told.get(name) != told[name]]
+    return events, WatchMemory(memory.topics, {**memory.told, **told})
 
 
 def _judge(

@@ -34,13 +34,14 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
-from holdfast.orchestration.world import build_world, environment_of, open_registry
+from holdfast.orchestration.world import build_world, environment_of, newest_logged, open_registry
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
+from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.orphans.owned import Defined
@@ -101,7 +102,8 @@ class Verbs:
         self._registry = registry
         self._topics = topics
         self._who = who
-        self._world: World = replace(build_world(settings.paths, registry), clock=clock)
+        logged = partial(newest_logged, settings, topics)
+        self._world: World = replace(build_world(settings.paths, registry), clock=clock, logged=logged)
         self._owners = WorkingOwners(self._client, self._slots, self._tasks_with)
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
@@ -159,7 +161,9 @@ class Verbs:
         now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
         applying.check_shown(now, shown, self._registry.journal, sure=sure or confirmed is not None)
-        return self._applier(tell).apply(now)
+        done = self._applier(tell).apply(now)
+        keep_mark(self._registry, self._settings.paths, plan.processor)  # an apply that was killed may have left it old
+        return done
 
     @property
     def deployed(self) -> DeploymentResult | None:
@@ -182,7 +186,7 @@ class Verbs:
             ApplyInProgress: A live process holds the apply.
             HoldfastError: A stage failed; resume again.
         """
-        return self._applier(tell).resume(self._open_apply(apply_id))
+        return self._applier(tell).resume(self._open_apply(apply_id, "resumed"))
 
     def abandon(self, apply_id: int, *, reason: str, tell: Tell = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.
@@ -195,7 +199,7 @@ class Verbs:
             ApplyInProgress: A live process holds the apply.
             HoldfastError: The processor cannot be stopped or resumed; the apply stays open.
         """
-        record = self._open_apply(apply_id)
+        record = self._open_apply(apply_id, "abandoned")
         self._applier(tell).abandon(record, reason)
         return record
 
@@ -252,12 +256,19 @@ class Verbs:
     def _applier(self, tell: Tell = lambda text: None) -> Applier:
         return Applier(self._execution(), self._registry.journal, self._who, self._holder, tell, self._world.clock)
 
-    def _open_apply(self, apply_id: int) -> ApplyRecord:
+    def _open_apply(self, apply_id: int, what: str) -> ApplyRecord:
         record = self._registry.journal.apply_of(apply_id)
         if record is None or record.finished_at is not None:
             state = "does not exist" if record is None else f"is closed ({record.outcome}); expected an open apply"
             raise ApplyUnknown(
                 f"Apply {apply_id} {state}.", action="Choose an open apply from `holdfast apply list`.", apply=apply_id
+            )
+        old = behind(record.processor, self._world)
+        if old is not None:
+            raise applying.PlanRefused(
+                f"Apply {apply_id} of {record.processor} can't be {what}: it may have ended. {old.sentence}",
+                action=f"Run `{old.action}`.",
+                processor=record.processor,
             )
         return record
 

@@ -9,11 +9,16 @@ from pydantic import BaseModel
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import AccessRefused
+from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.rediscovery import adopt_what_runs
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
+from holdfast.processors.registration import find_processor
 
 
 def open_registry(settings: Settings) -> Registry:
@@ -36,6 +41,24 @@ def build_world(paths: Paths, registry: Registry) -> World:
         registry=registry,
         paths=paths,
     )
+
+
+def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:
+    """The newest generation of a deployment in the meta records of its changelogs, with its code version.
+
+    None where none is known: the processor is not defined here, or this client may not read its changelogs.
+
+    Raises:
+        HoldfastError: Kafka does not answer, or a record is of a newer Holdfast.
+    """
+    try:
+        logs = [spec.topic.name for spec in find_processor(settings, processor).topology.changelogs]
+    except HoldfastError:
+        return None  # a definition that cannot be imported
+    try:
+        return newest_generation(topics, logs)
+    except AccessRefused:
+        return None
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

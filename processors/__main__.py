@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import Settings, load_settings
@@ -66,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         configure_logging(settings.log_level, settings.log_format)
         definition = find_processor(settings, given.processor)
         application = definition.application if given.shadow is None else definition.application.shadow(given.shadow)
+        mark = read_mark(settings.paths, given.processor)
         application.with_run_overrides(
             slot=given.slot,
             auto_create_topics=False,
@@ -75,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
                 reseed=frozenset(given.reseed),
                 begin_empty=frozenset(given.begin_empty),
                 shadow=given.shadow is not None,
+                generation=0 if mark is None else mark.generation,
             ),
         )
         application.run_on(application.cluster(settings), settings, serve=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row, Select, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, case, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import schema, tables
@@ -158,20 +158,28 @@ class Registry:
         slots: Sequence[str],
         now: datetime,
         *,
-        desired: Literal["deploying", "deployed"] = "deployed",
+        desired: DesiredState = "deployed",
+        after: int = 0,
     ) -> Deployment:
-        """Set the desired version and slots of a processor."""
+        """Set the desired version and slots of a processor. Its generation becomes greater than ``after``."""
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         with self._database.writing() as connection:
-            return self._set_deployment(connection, processor, values)
+            return self._set_deployment(connection, processor, values, after)
 
-    def adopt_deployment(
-        self, processor: str, code_version: str, slots: Sequence[str], desired: DesiredState, now: datetime
+    def adopt_deployment(  # tidy: allow-wide because each is a column of the record
+        self,
+        processor: str,
+        code_version: str,
+        slots: Sequence[str],
+        desired: DesiredState,
+        now: datetime,
+        *,
+        after: int = 0,
     ) -> bool:
-        """Record a desired state unless the processor has one; False when it has."""
+        """Record a desired state of a generation after ``after`` unless the processor has one; False when it has."""
         values = {"code_version": code_version, "slots": list(slots), "desired": desired, "updated_at": now}
         there = select(tables.deployments).where(tables.deployments.c.processor == processor)
-        first = {"processor": processor, "generation": 1, **values}
+        first = {"processor": processor, "generation": after + 1, **values}
         return self._database.find_or_insert(there, tables.deployments, first)[1]
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
@@ -262,12 +270,15 @@ class Registry:
                 found[facts.pop("incident_id")].append(IncidentNote(**facts))
         return tuple(Incident(**row._mapping, timeline=tuple(found[row.id])) for row in rows)
 
-    def _set_deployment(self, connection: Connection, processor: str, values: Mapping[str, Any]) -> Deployment:
+    def _set_deployment(
+        self, connection: Connection, processor: str, values: Mapping[str, Any], after: int = 0
+    ) -> Deployment:
         table = tables.deployments
-        again = update(table).where(table.c.processor == processor).values(generation=table.c.generation + 1, **values)
+        following = case((table.c.generation < after, after + 1), else_=table.c.generation + 1)
+        again = update(table).where(table.c.processor == processor).values(generation=following, **values)
         row = connection.execute(again.returning(table)).one_or_none()
         if row is None:
-            first = insert(table).values(processor=processor, generation=1, **values)
+            first = insert(table).values(processor=processor, generation=after + 1, **values)
             row = connection.execute(first.returning(table)).one()
         return _deployment(row)
 

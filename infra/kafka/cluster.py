@@ -65,8 +65,8 @@ class KafkaCluster:
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def group_consumer(self, group: str) -> GroupConsumer:
-        return GroupConsumer(self.bootstrap, group, config=self._consumer)
+    def group_consumer(self, group: str, client_id: str) -> GroupConsumer:
+        return GroupConsumer(self.bootstrap, group, config={"client.id": client_id, **self._consumer})
 
     def outside_metadata(self, group: str) -> GroupMetadata:
         """Group metadata of a non-member: Kafka accepts its offsets only while the group has no members."""

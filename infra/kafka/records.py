@@ -84,5 +84,19 @@ class ProducerStanding:
     state: Literal["open", "ending", "committed", "aborted", "none"]
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A live member of a consumer group, as its coordinator knows it."""
+
+    member_id: str
+    client_id: str
+    #: Host name or address from which the coordinator sees the member.
+    host: str
+
+    def __str__(self) -> str:
+        """The host and the client id, for texts."""
+        return f"host {self.host}, client id {self.client_id}"
+
+
 #: Group metadata of the client library; only ``infra.kafka.consumer`` reads inside.
 GroupMetadata = Any

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from holdfast.infra.kafka.client import AWAY, admin_client, library_logger
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
 from holdfast.infra.kafka.group_protocol import decode_assignment
-from holdfast.infra.kafka.records import ClientConfig, GroupShares, Partition, TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import ClientConfig, GroupShares, Member, Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
 from holdfast.infra.waiting import Deadline, retry, wait_until
 
@@ -276,7 +276,15 @@ class Topics:
 
     def members(self, group: str) -> int:
         """The present number of members of a group."""
-        return sum(len(known.members) for known in self._groups(group))
+        return len(self.group_members(group))
+
+    def group_members(self, group: str) -> tuple[Member, ...]:
+        """The present members of a group."""
+        return tuple(
+            Member(each.id, each.client_id, each.client_host.lstrip("/"))
+            for known in self._groups(group)
+            for each in known.members
+        )
 
     def live_groups(self) -> dict[str, frozenset[str]]:
         """The groups that have members and that this client may see: group -> topics that its members read now.

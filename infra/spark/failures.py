@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import load_settings
 
 #: An error of Holdfast in the traceback of a Python worker.
 _OURS = re.compile(r"^\s*holdfast\.[\w.]+: (.+)$", re.MULTILINE)
 #: Most characters of a cause that are shown.
 CAUSE_MAX = 500
+#: Answers of a locked SQLite database.
+LOCKED = r"SQLITE_BUSY|database is locked|SQLITE_LOCKED"
 
 
 class SparkFailed(HoldfastError):
@@ -49,7 +52,13 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     if ours:
         return SparkFailed(f"Spark failed to {doing}: {ours[-1].rstrip('.')}.", action=_MEND, doing=doing)
     kind, action = _verdict("\n".join(texts))
-    return kind(f"Spark failed to {doing}: {_cause(texts)[:CAUSE_MAX].rstrip('.')}.", action=action, doing=doing)
+    message = f"Spark failed to {doing}: {_cause(texts)[:CAUSE_MAX].rstrip('.')}."
+    if re.search(LOCKED, "\n".join(texts)):
+        from holdfast.infra.warehouse.catalog import locked_by  # loads the catalog's library
+
+        settings = load_settings()
+        message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings)}"
+    return kind(message, action=action, doing=doing)
 
 
 def _is_sparks(failure: BaseException) -> bool:
@@ -84,9 +93,9 @@ _MEND = "Mend the cause, then run it again. Published versions stay intact."
 _AGAIN = "then run it again; published versions stay intact."
 _KNOWN: tuple[_Known, ...] = (
     (
-        r"SQLITE_BUSY|database is locked|SQLITE_LOCKED",
+        LOCKED,
         WarehouseFailed,
-        f"Another process locks the catalog's database (a backup, a database browser): let it end, {_AGAIN}",
+        f"Let the process that locks the catalog's database end (a backup, a database browser), {_AGAIN}",
     ),
     (
         r"SQLITE_NOTADB|file is not a database|SQLITE_CORRUPT|SQLITE_ERROR|"

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import gzip
 import re
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.infra.paths import Paths
+from holdfast.infra.process import lock_holders
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.warehouse import properties
 from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable, TableUnknown, no_table
 from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
 from holdfast.infra.warehouse.table_files import list_files
@@ -40,7 +43,12 @@ def open_catalog(where: Settings | Paths) -> SqlCatalog:
     settings = _settings(where)
     with _short_errors(settings):
         if settings.catalog.startswith("sqlite:"):
-            _sqlite_file(settings).parent.mkdir(parents=True, exist_ok=True)
+            file = _sqlite_file(settings)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.exists():
+                # A locked database is waited for once: the library asks it twice, and waits each time.
+                with closing(sqlite3.connect(file, timeout=properties.PATIENCE_S)) as asked:
+                    asked.execute("SELECT 1 FROM sqlite_master LIMIT 1")
         for left in reversed(range(_RACES_MAX)):
             try:
                 catalog = SqlCatalog(CATALOG, **pyiceberg_properties(settings))
@@ -185,6 +193,17 @@ def _settings(where: Settings | Paths) -> Settings:
     return where if isinstance(where, Settings) else load_settings(home=where.home)
 
 
+def locked_by(settings: Settings) -> str:
+    """What is locked and by which process, if that is known, and that nothing is lost; for a locked catalog."""
+    files = []
+    if settings.catalog.startswith("sqlite:"):
+        # In WAL mode the locks are on the file beside the database.
+        files = [_sqlite_file(settings), _sqlite_file(settings).with_name(f"{_sqlite_file(settings).name}-shm")]
+    holders = [holder for file in files for holder in lock_holders(file)]
+    by = f"Held by {', '.join(dict.fromkeys(holders))}." if holders else "Which process holds the lock is not known."
+    return f"{by} Nothing is lost: no table was changed."
+
+
 def _sqlite_file(settings: Settings) -> Path:
     return Path(settings.catalog.removeprefix("sqlite:///"))
 
@@ -199,8 +218,9 @@ def _short_errors(settings: Settings) -> Iterator[None]:
             raise
         answer = " ".join(str(getattr(failure, "orig", None) or failure).split())[:ANSWER_MAX]
         kind, action = _verdict(answer)
+        locked = f" {locked_by(settings)}" if "locked" in answer else ""
         raise kind(
-            f"The warehouse's catalog {settings.catalog} can't be used: {answer.rstrip('.')}.",
+            f"The warehouse's catalog {settings.catalog} can't be used: {answer.rstrip('.')}.{locked}",
             action=action,
             catalog=settings.catalog,
         ) from None  # the text of the cause may hold the password
@@ -215,7 +235,7 @@ _VERDICTS: tuple[tuple[str, type[CatalogUnavailable | CatalogUnusable], str], ..
     (
         "locked",
         CatalogUnavailable,
-        "Another process locks it (a snapshot run, a backup, a database browser): let it end, then run this again.",
+        "Let the process that locks it end (a snapshot run, a backup, a database browser), then run this again.",
     ),
     (
         "password authentication|no password|no pg_hba",

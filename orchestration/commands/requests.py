@@ -12,6 +12,7 @@ import typer
 
 from holdfast.orchestration.commands.options import Processor, Store
 from holdfast.processors.lifecycle.plans.requests import (
+    Adopt,
     Backfill,
     Clean,
     Clear,
@@ -147,6 +148,11 @@ def restore(  # tidy: allow-wide because each is an option of the command
     return Restore(processor, partitions, source, timeout_s, stores, at, inputs)
 
 
+def adopt(processor: Processor) -> Request:
+    """Correct a registry that was replaced by an older copy: record the newest deployment again; start nothing."""
+    return Adopt(processor)
+
+
 def clean(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only orphans that match KIND, NAME or KIND/NAME; repeatable.")
@@ -164,5 +170,5 @@ def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topi
 #: Verb name -> the function that makes its request.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
-    for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore, clean, put_back)
+    for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore, adopt, clean, put_back)
 }

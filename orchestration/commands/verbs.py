@@ -30,7 +30,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
-from holdfast.orchestration.commands.requests import VERBS
+from holdfast.orchestration.commands.requests import VERBS, adopt
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
@@ -57,9 +57,13 @@ def add_verbs(app: typer.Typer) -> None:
     applying.command("list")(list_applies)
     applying.command("resume")(resume)
     applying.command("abandon")(abandon)
+    registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
+    registering.callback()(lambda: None)  # keeps `adopt` a command of its own, although it is the only one
+    registering.command("adopt", help=adopt.__doc__)(_command(adopt, _apply))
     app.add_typer(planning, name="plan")
     app.add_typer(explaining, name="explain")
     app.add_typer(applying, name="apply")
+    app.add_typer(registering, name="registry")
 
 
 def list_applies(

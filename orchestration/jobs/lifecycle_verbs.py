@@ -26,6 +26,7 @@ from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import (
+    Adopt,
     Backfill,
     Clean,
     Clear,
@@ -267,6 +268,11 @@ VERB_JOBS = (
         lambda config: Reposition(config.processor),
     ),
     _verb_job("stop_processor", "Stop a processor until it is deployed again.", lambda config: Stop(config.processor)),
+    _verb_job(
+        "adopt_processor",
+        "Record the newest deployment in a registry that was replaced by an older copy.",
+        lambda config: Adopt(config.processor),
+    ),
     _verb_job(
         "archive_orphans",
         "Archive resources that no registered store owns; delete those archived longer ago than the grace period.",

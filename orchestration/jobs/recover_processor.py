@@ -7,6 +7,7 @@ Invariants:
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import dagster as dg
 from pydantic import Field
@@ -18,6 +19,8 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.orchestration.world import newest_logged
+from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.recovery import (
@@ -84,12 +87,15 @@ def _recovered(
 ) -> RecoveryResult:
     settings, run_id = load_settings(), context.run.run_id
     try:
-        rollout = deployed_rollout(processor, lambda name: find_processor(settings, name), cluster.topics(), lifecycle)
+        topics = cluster.topics()
+        rollout = deployed_rollout(processor, lambda name: find_processor(settings, name), topics, lifecycle)
+        old = behind(processor, replace(lifecycle.world, logged=partial(newest_logged, settings, topics)))
     except BrokerUnreachable as away:
         return wait_for_broker(incident_id, lifecycle.world, run_id, away)
     policy = RecoveryPolicy(
         limits=Limits(stuck_after_s=settings.stuck_after_s),
         conditions=Conditions(lambda: cluster.topics().ping(), settings.paths.state),
+        behind=old,
     )
     with suppress(HoldfastError):  # a definition that cannot be imported: the stores are unknown
         topology = find_processor(settings, processor).topology

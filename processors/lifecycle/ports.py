@@ -50,3 +50,6 @@ class World:
     registry: Registry
     paths: Paths
     clock: Callable[[], datetime] = now_utc
+    #: Processor -> newest generation of its deployment, and its code version, in the meta records of its changelogs.
+    #: Returns None where there is none, and where reading them would take too long: in the tick of a sensor.
+    logged: Callable[[str], tuple[int, str] | None] = lambda processor: None

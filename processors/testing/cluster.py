@@ -23,6 +23,7 @@ from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import (
     GroupShares,
     Headers,
+    Member,
     Partition,
     ProducerStanding,
     Record,
@@ -68,8 +69,8 @@ class ClusterView:
     def rest(self, seconds: float) -> None:
         self._process.sleep(seconds)
 
-    def group_consumer(self, group: str) -> InMemoryMember:
-        return InMemoryMember(self._broker, self._process, group)
+    def group_consumer(self, group: str, client_id: str) -> InMemoryMember:
+        return InMemoryMember(self._broker, self._process, group, client_id)
 
     def changelog_consumer(self) -> InMemoryReplayer:
         return InMemoryReplayer(self._broker, self._process)
@@ -121,8 +122,13 @@ class InMemoryTopics(TopicView):
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def members(self, group: str) -> int:
+        return len(self.group_members(group))
+
+    def group_members(self, group: str) -> tuple[Member, ...]:
         self.answers("members")
-        return len(self._broker.group(group).members)
+        return tuple(
+            Member(each.member_id, each.client_id, each.process.name) for each in self._broker.group(group).members
+        )
 
     def group_shares(self, group: str) -> GroupShares | None:
         self.answers("group_shares")

@@ -22,10 +22,11 @@ COMMIT_TIMEOUT_S = 30.0
 class InMemoryMember(GroupMember):
     """A group member."""
 
-    def __init__(self, broker: Broker, process: Process, group: str) -> None:
+    def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
         self._broker = broker
         self._process = process
         self._group: Group = broker.group(group)
+        self._client_id = client_id
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
@@ -39,7 +40,7 @@ class InMemoryMember(GroupMember):
         self._topics = tuple(topics)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         self._process.point("subscribe")
-        self._member = self._group.join(self._process, self._topics)
+        self._member = self._group.join(self._process, self._topics, self._client_id)
 
     def poll(self, records_max: int, timeout_s: float) -> list[Batch]:
         self._process.point("poll")
@@ -196,7 +197,7 @@ class InMemoryMember(GroupMember):
         self._forget(member, member.owned)
         if lost:
             self._on_lost(lost)
-        self._member = self._group.join(self._process, self._topics)
+        self._member = self._group.join(self._process, self._topics, self._client_id)
         return True
 
     def _forget(self, member: Member, partitions: set[Partition] | frozenset[Partition]) -> None:

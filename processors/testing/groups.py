@@ -35,6 +35,7 @@ class Member:
     member_id: str
     process: Process
     topics: tuple[str, ...]
+    client_id: str
     owned: set[Partition] = field(default_factory=set)
     generation: int = -1
     joined: bool = True
@@ -77,10 +78,10 @@ class Group:
         self.committed: dict[Partition, int] = {}
         self.pending: dict[int, dict[Partition, int]] = {}
 
-    def join(self, process: Process, topics: tuple[str, ...]) -> Member:
+    def join(self, process: Process, topics: tuple[str, ...], client_id: str) -> Member:
         """Adds a member and starts a rebalance; the member gets its partitions when the rebalance completes."""
         self._numbers += 1
-        member = Member(f"member-{self._numbers:06d}", process, topics, seen_at=self._clock.monotonic())
+        member = Member(f"member-{self._numbers:06d}", process, topics, client_id, seen_at=self._clock.monotonic())
         self.members.append(member)
         self.rebalance(member)
         if not self._ticking:

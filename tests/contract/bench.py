@@ -81,7 +81,7 @@ class Bench:
         return made
 
     def reader(self, group: str) -> Reader:
-        made = Reader(self.cluster.group_consumer(group))
+        made = Reader(self.cluster.group_consumer(group, "client"))
         self._made.append(made.member)
         return made
 

@@ -12,6 +12,7 @@ import dagster as dg
 import pytest
 
 from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli, sensors
 from holdfast.orchestration.definitions import build_definitions
@@ -187,6 +188,17 @@ def test_the_check_is_told_when_its_answer_changes_and_not_at_each_tick(registry
     registry.record_stopped("fleet", datetime.now(UTC))
     assert [each.passed for each in ticker()[1]] == [True]
     assert ticker()[1] == []
+
+
+def test_a_registry_that_is_an_older_copy_is_told_and_nothing_is_recovered(
+    registry: Registry, ticker: Ticker, settings: Settings
+) -> None:
+    write_mark(settings.paths, "fleet", Mark(3, "v2", ("0",), "deployed"))
+    requests, (told,) = ticker()
+    assert (requests, told.passed, registry.open_incidents()) == ([], False, ())
+    assert told.description is not None
+    assert told.description.endswith("What to do: holdfast registry adopt fleet")
+    assert ticker() == ([], [])
 
 
 def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(

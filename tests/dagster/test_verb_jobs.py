@@ -85,6 +85,7 @@ def test_a_restore_and_a_stop_are_runs_too(operated: Operated, definitions: dg.D
     assert launch(definitions, "restore_state", "restore_one", processor=operated.group, dry_run=False).success
     assert operated.client.count("counts", all=True)["keys"] == 3
     assert launch(definitions, "compact_stores", "compact_one", processor=operated.group, dry_run=False).success
+    assert launch(definitions, "adopt_processor", "adopt_one", processor=operated.group, dry_run=False).success
     assert launch(definitions, "stop_processor", "stop_one", processor=operated.group, dry_run=False).success
     assert operated.client.status() is None
     assert not operated.verbs.plan(Stop(operated.group)).changes

@@ -1,6 +1,22 @@
 """All drills; importing their modules registers them."""
 
-from tests.drills import changelog_drills, process_drills, source_drills, topic_drills, world_drills
+from tests.drills import (
+    changelog_drills,
+    ownership_drills,
+    process_drills,
+    source_drills,
+    topic_drills,
+    world_drills,
+)
 from tests.drills.drilling import DRILLS, Drill
 
-__all__ = ["DRILLS", "Drill", "changelog_drills", "process_drills", "source_drills", "topic_drills", "world_drills"]
+__all__ = [
+    "DRILLS",
+    "Drill",
+    "changelog_drills",
+    "ownership_drills",
+    "process_drills",
+    "source_drills",
+    "topic_drills",
+    "world_drills",
+]

@@ -31,6 +31,11 @@ _RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
 _RUNS = """query($filter: RunsFilter!) {
   runsOrError(filter: $filter, limit: 50) { ... on Runs { results { runId status creationTime } } }
 }"""
+_FAILURES = """query($id: ID!) {
+  logsForRun(runId: $id) {
+    ... on EventConnection { events { ... on ExecutionStepFailureEvent { error { message } } } }
+  }
+}"""
 _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 
 
@@ -86,6 +91,11 @@ class DagsterAnswers:
     def run_status(self, run_id: str) -> str:
         """The status of a run."""
         return str(self.ask(_RUN, id=run_id)["runOrError"]["status"])
+
+    def failure_of(self, run_id: str) -> str:
+        """What the failed steps of a run say."""
+        events = self.ask(_FAILURES, id=run_id)["logsForRun"]["events"]
+        return "\n".join(each["error"]["message"] for each in events if each.get("error"))
 
     def ended(self, run_id: str) -> str:
         """Wait until a run has ended; its status."""

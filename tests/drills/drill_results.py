@@ -63,7 +63,7 @@ def table_of(results: Iterable[Result]) -> str:
     for each in results:
         layer = each.asset.split("/")[0]
         words = shortened(each.words)
-        said = f"`{each.check}` of {LAYERS.get(layer, layer)}: {words}"
+        said = f"`{each.check}` {f'of {LAYERS.get(layer, layer)}' if layer else 'is refused'}: {words}"
         lines.append(
             f"| {each.number} | {each.title} | {each.detected_s:.0f} s | {said} | {each.action} "
             f"| {each.mended_s:.0f} s | {each.messages:,} |"
@@ -72,7 +72,13 @@ def table_of(results: Iterable[Result]) -> str:
 
 
 #: What the first part of an asset's key is called.
-LAYERS = {"processors": "the processor", "changelogs": "the changelog", "topics": "the source", "state": "the state"}
+LAYERS = {
+    "processors": "the processor",
+    "changelogs": "the changelog",
+    "topics": "the source",
+    "state": "the state",
+    "warehouse": "the snapshot",
+}
 WORDS_MAX = 240
 
 

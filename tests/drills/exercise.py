@@ -24,6 +24,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from tests.drills.dagster_answers import Evaluation
 from tests.drills.drill_results import Result
@@ -141,6 +142,10 @@ class Exercise:
         return keys.state_key(self.name, STORE)
 
     @property
+    def snapshot_asset(self) -> dg.AssetKey:
+        return keys.snapshot_key(self.name, STORE)
+
+    @property
     def source_asset(self) -> dg.AssetKey:
         return keys.topic_key(self.source)
 
@@ -206,6 +211,17 @@ class Exercise:
         self.result.said(key.to_user_string(), check, words_shown, found.at - self._broke_at)
         return found.words
 
+    def refused(self, home: Home, command: tuple[str, ...], *words: str) -> str:
+        """Run a command that has to be refused, in these words; all that it says. Nothing else tells the situation."""
+        assert self._broke_at, "nothing was broken"
+        told = home.cli(*command, check=False)
+        text = " ".join(told.text.replace(str(home.settings.home.parent), "HOME").split())
+        assert told.code == EXIT_REFUSED, f"holdfast {' '.join(command)} ended with {told.code}: {text}"
+        assert all(word in text for word in words), f"not all of {words} in: {text}"
+        self._acted_at = time.time()
+        self.result.said("", f"holdfast {' '.join(command)}", text, self._acted_at - self._broke_at)
+        return text
+
     def act(self, *words: str) -> Told:
         """Do the one thing that mends it, on the command line."""
         self._acted_at = self._acted_at if self._acted else time.time()
@@ -223,6 +239,11 @@ class Exercise:
     def broke_at(self) -> float:
         """When it was broken, seconds since 1970."""
         return self._broke_at
+
+    @property
+    def acted_at(self) -> float:
+        """When it was acted, seconds since 1970."""
+        return self._acted_at
 
     def launch(self, job: str, config: dict[str, Any], *assets: dg.AssetKey) -> None:
         """Do the one thing that mends it, as a run in Dagster."""

@@ -84,6 +84,18 @@ class Home:
         with open_verbs(self.settings, who="a drill") as opened:
             yield opened
 
+    def beside(self, *names: str) -> Home:
+        """Another installation on the same broker, of which nothing runs yet, with these processors."""
+        home = self.settings.home.with_name("beside")
+        targets = [f"{module_of(name)}:application" for name in names]
+        own = {"HOLDFAST_HOME": str(home), "HOLDFAST_PROCESSORS": json.dumps(targets)}
+        own["HOLDFAST_CHECKPOINTS__URL"] = str(home / "checkpoint-store")
+        checkpoints = CheckpointSettings(url=own["HOLDFAST_CHECKPOINTS__URL"])
+        settings = load_settings(
+            home=home, kafka=self.settings.kafka, checkpoints=checkpoints, processors=tuple(targets)
+        )
+        return Home(settings, self.broker, self.definitions, {**self.environment, **own})
+
     def stop(self) -> None:
         """End all that runs in it."""
         self.cli("down", check=False)

@@ -283,25 +283,32 @@ def test_a_second_process_with_the_same_slot_is_refused_and_the_first_goes_on(st
 
 
 @pytest.mark.thorough
-def test_two_homes_with_one_slot_name_lose_and_double_nothing(stream, worker, waiting):
-    """Their folders differ, their transactional id does not: they fence each other, until one gives up."""
-    both, reason = [worker("0", "home"), worker("0", "other")], "no two processes run with the same slot"
-    for one in both:
-        one.start()
-    for round_number in (1, 2):
-        stream.feed_numbers(1000)
-        done = 1000 * round_number
-        waiting(lambda done=done: restarted(both, reason) and committed(stream) == done, "the next round")
+def test_a_worker_and_one_with_a_copy_of_its_folder_name_each_other_and_double_nothing(stream, worker, waiting):
+    """The copy has the same id, so both have one transactional id: they fence each other, until one gives up."""
+    both, reason = [worker("0", "home"), worker("0", "other")], "Another worker has the transactional id"
+    both[0].start().wait_running()
+    (file,) = both[0].paths.home.rglob(f"{stream.group}/0/id")
+    copy = both[1].paths.home / file.relative_to(both[0].paths.home)
+    shutil.copytree(file.parent, copy.parent, ignore=lambda folder, names: {*names} - {"id", "identity.json"})
+    both[1].start()
+    told, fed = set(), 0
+    while not told:
+        assert fed < 100_000
+        stream.feed_numbers(100)
+        fed += 100
+        waiting(lambda: restarted(both, reason, told) and committed(stream) == fed, "the next round")  # noqa: B023
     for one in both:
         one.kill()
-    is_exact(stream, 200, 10)
+    is_exact(stream, fed // 10, 10)
 
 
-def restarted(workers, reason):
-    """Bring back those that gave up for that reason, as a supervisor would."""
+def restarted(workers, reason, told):
+    """Bring back those that gave up for that reason, as a supervisor would; ``told`` gets who did."""
     for one in workers:
         if one.process.poll() is not None:
             assert reason in one.tail()
+            assert "host 127.0.0.1, client id holdfast-" in one.tail()
+            told.add(one)
             one.start()
     return True
 

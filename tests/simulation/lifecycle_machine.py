@@ -92,11 +92,6 @@ class OperatorsTopics(InMemoryTopics):
         self.answers("delete")
         self._broker.delete(name)
 
-    def members(self, group: str) -> int:
-        """Live members, and those whose session lasts still."""
-        self.answers("members")
-        return len(self._broker.group(group).members)
-
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, pending transactions waited for."""
         self.answers("committed_offsets")

@@ -25,6 +25,7 @@ from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import (
+    Adopt,
     Backfill,
     Clear,
     Compact,
@@ -40,6 +41,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, SetPositions
 from holdfast.processors.testing.log import PartitionLog
+from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.disk import content_of
 from tests.simulation.lifecycle_model import Fault, Model
 from tests.simulation.lifecycle_world import LifecycleWorld, Operator, Shown
@@ -83,6 +85,7 @@ class Sequence:
         if random.random() < 0.8:
             self.feed()
         others = [self.clear, self.clear, self.restore, self.clean, lambda: self.do(Compact(GROUP))]
+        others += [self.put_back_registry, self.intrude]
         others += [self.snapshot, self.snapshot, self.restore_from_table, self.restore_from_table]
         if up:
             others += [lambda: self.do(Stop(GROUP)), lambda: self.do(Stop(GROUP)), lambda: self.do(Deploy(GROUP))]
@@ -210,6 +213,41 @@ class Sequence:
         self.world.cluster.delete_topic(OUTPUT)
         self.told.append("the outputs are gone")
         self.do(Deploy(GROUP))
+
+    def put_back_registry(self) -> None:
+        """An older copy takes the registry's place: nothing is started or stopped before it is adopted."""
+        copy = self.world.copy_registry()
+        for _ in range(self.random.randint(1, 2)):
+            self.do(Stop(GROUP) if self.model.up else Deploy(GROUP))
+        self.settle()
+        self.world.replace_registry(copy)
+        self.told.append("an older copy of the registry")
+        before = self.sight()
+        self.revive()
+        for request in (Stop(GROUP), Deploy(GROUP), Restore(GROUP)):
+            self.refused(request, "older than")
+        self.check_untouched(Adopt(GROUP), before)
+        self.do(Adopt(GROUP))
+
+    def intrude(self) -> None:
+        """A worker of another installation is in the group: nothing is started here while it is."""
+        group = self.world.cluster._broker.group(GROUP)
+        stranger = InlineProcess(self.world.clock)
+        member = group.join(stranger, (INPUT,), "holdfast-of-others")
+        before = self.sight()
+        for request in (Deploy(GROUP), Restore(GROUP)):
+            self.refused(request, "holdfast-of-others")
+        self.check_untouched(Deploy(GROUP), before)
+        group.leave(member)
+        self.told.append("a stranger came and went")
+        self.world.rest(1.0)
+
+    def refused(self, request: Request, words: str) -> None:
+        """Ask for a verb that is refused in these words."""
+        outcome = self.ask(request, None, calm=False)
+        verdict = outcome.plan.verdict if isinstance(outcome, Shown) else outcome
+        if not isinstance(verdict, Refused) or words not in verdict.sentence:
+            raise InvariantBroken("refusal", f"{request} is not refused with {words!r}: {verdict}")
 
     def changelogs(self) -> list[Partition]:
         """Every partition of every changelog."""

@@ -8,8 +8,9 @@ worker, may die.
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,15 +18,19 @@ from random import Random
 from typing import Any
 
 from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.serving import client as serving
 from holdfast.processors.lifecycle.deploy import deployment, running
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
 from holdfast.processors.lifecycle.deploy.releases import Code
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
@@ -113,8 +118,9 @@ class LifecycleWorld:
         self.settings = Settings(home=folder / "home").model_copy(update={"checkpoints": checkpoints})
         self.state_dir = folder / "state"
         self.state_dir.mkdir(parents=True)
-        shutil.copy(template, folder / "registry.db")
-        self.registry = Registry(f"sqlite:///{folder / 'registry.db'}")
+        self._registry_file = folder / "registry.db"
+        shutil.copy(template, self._registry_file)
+        self.registry = Registry(f"sqlite:///{self._registry_file}")
         drawn = draw_workload(self.random, schedule.partitions, schedule.stores, exactly_once=True, dead_letters=False)
         self.workload = drawn
         self.topology = self.application("0", Start()).topology()
@@ -144,7 +150,9 @@ class LifecycleWorld:
         """Start a program's process."""
         given = program.spec.command
         slot = given[given.index("--slot") + 1]
+        mark = read_mark(self.paths, GROUP)
         start = Start(
+            generation=0 if mark is None else mark.generation,
             paused="--paused" in given,
             from_changelog="changelog" in given,
             begin_empty=frozenset(given[at + 1] for at, word in enumerate(given) if word == "--begin-empty"),
@@ -228,6 +236,32 @@ class LifecycleWorld:
         self.until(lambda: process.ended or process.crashed, OPERATOR_S, f"{process.name} ends")
         return process
 
+    # -- the registry ----------------------------------------------------------------------------------------------
+
+    def newest_logged(self) -> tuple[int, str] | None:
+        """The newest generation that a changelog names, as ``world.changelog_meta`` reads it."""
+        logs = [changelog_topic(GROUP, store) for store in self.workload.names]
+        there = [log for log in logs if log in self.cluster._broker.topics]
+        found = [record for log in there for _, record in self.cluster.read(log)]
+        records = [record.value for record in found if record.key == META_KEY and record.value is not None]
+        newest = max(map(ChangelogMeta.decode, records), key=lambda meta: meta.generation, default=None)
+        return None if newest is None or not newest.generation else (newest.generation, newest.code_version)
+
+    def copy_registry(self) -> Path:
+        """A copy of the registry as it is now."""
+        copy = self._registry_file.with_suffix(".copy")
+        with closing(sqlite3.connect(self._registry_file)) as here, closing(sqlite3.connect(copy)) as there:
+            here.backup(there)
+        return copy
+
+    def replace_registry(self, copy: Path) -> None:
+        """The copy takes the registry's place, as when a backup is put back."""
+        self.registry.close()
+        for file in self._registry_file.parent.glob("registry.db*"):
+            file.unlink()
+        shutil.copy(copy, self._registry_file)
+        self.registry = Registry(f"sqlite:///{self._registry_file}")
+
     def end(self) -> None:
         """Nothing is left behind."""
         self.simulation.end()
@@ -257,6 +291,7 @@ class Operator:
             registry=registry,
             paths=world.paths,
             clock=self._now,
+            logged=lambda name: world.newest_logged(),
         )
         self.journal = registry.journal
         self.owners = WorkingOwners(
@@ -289,7 +324,7 @@ class Operator:
         """What the command line does when a verb is asked for, or asked for again."""
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
-            if begun.request == request and begun.after_kill == "go on":
+            if begun.request == request and begun.after_kill == "go on" and behind(GROUP, self.acting) is None:
                 applier = Applier(self.execution(), self.journal, "ada", self.holder, clock=self._now)
                 return Shown(begun, applier.resume(record), True)
         plan = self.plan(request)
@@ -299,12 +334,14 @@ class Operator:
         now = self.plan(request)
         applying.check_shown(now, plan.hash, self.journal, sure=True)
         applier = Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now)
-        return Shown(now, applier.apply(now), False)
+        applied = applier.apply(now)
+        keep_mark(self.acting.registry, self._world.paths, GROUP)
+        return Shown(now, applied, False)
 
     def recover(self) -> None:
         """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
         found = self.acting.registry.deployment(GROUP)
-        if found is None or found.desired != "deployed" or incidents.is_applied(GROUP, self.acting, self._now()):
+        if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting, self._now()):
             return
         rollout = self._rollout(GROUP, None)
         for slot in rollout.slots:

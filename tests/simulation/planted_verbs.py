@@ -16,14 +16,17 @@ import pytest
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.commands.sweep import Sweep
+from holdfast.processors.lifecycle.deploy import marking
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans import facts
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Everything
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions
 from holdfast.processors.lifecycle.rebuild import from_tables
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
+from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
@@ -223,6 +226,21 @@ def _outputs_not_made(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(required_topics, "plan", plan)
 
 
+def _registry_trusted(patch: pytest.MonkeyPatch) -> None:
+    """Nothing notices that the registry is older than the processor."""
+    patch.setattr(marking, "judge", lambda *of: None)
+
+
+def _recovery_trusts(patch: pytest.MonkeyPatch) -> None:
+    """Recovery does not ask whether the registry is older than the processor; verbs do."""
+    patch.setattr(incidents, "behind", lambda *of: None)
+
+
+def _strangers_unseen(patch: pytest.MonkeyPatch) -> None:
+    """A deploy does not ask the group for members that are not its own."""
+    patch.setattr(facts, "strangers_in", lambda *of: [])
+
+
 def _stores(topology: Any) -> tuple[str, ...]:
     return tuple(store.name for store in topology.stores)
 
@@ -246,6 +264,9 @@ BUGS: tuple[PlantedVerb, ...] = (
     PlantedVerb("a changelog with too many partitions passes for right", _width_forgotten),
     PlantedVerb("a changelog is created again from local state that is lost", _nobody_looks),
     PlantedVerb("a deploy makes no output topic", _outputs_not_made),
+    PlantedVerb("an older copy of the registry is trusted", _registry_trusted),
+    PlantedVerb("recovery starts what an older copy of the registry names", _recovery_trusts),
+    PlantedVerb("members of another installation are not looked for", _strangers_unseen),
 )
 
 

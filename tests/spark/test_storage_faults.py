@@ -54,11 +54,11 @@ def test_a_catalog_that_another_process_has_locked(local, local_settings, sessio
     local.spark = session_for(local_settings)
     holder = sqlite3.connect(local_settings.paths.catalog, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(CatalogUnavailable, match="locked"):
+    with pytest.raises(CatalogUnavailable, match=r"locked\. .* Nothing is lost"):
         session_for(local_settings)
-    with pytest.raises(WarehouseFailed) as refused:
+    with pytest.raises(WarehouseFailed, match=r"Locked is the warehouse's catalog .* Nothing is lost") as refused:
         local.snapshot()
-    assert "let it end" in refused.value.action
+    assert "Let the process that locks" in refused.value.action
     holder.execute("ROLLBACK")
     assert published(local_settings, local.processor) == {"a": "1", "b": "2"}
     converges(local, local_settings, session_for)

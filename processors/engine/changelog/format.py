@@ -128,6 +128,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         sources: The topic ids of the inputs; a recreated source has another id.
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
         processor: The processor that owns the changelog; empty in records of versions that did not name it.
+        generation: The generation of the deployment that the worker was started by; 0 for other workers.
     """
 
     inputs: Mapping[str, int]
@@ -136,6 +137,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     sources: Mapping[str, str] = {}
     owner: str = ""
     processor: str = ""
+    generation: int = 0
     version: int = META_VERSION
 
     def encode(self) -> bytes:

@@ -88,9 +88,14 @@ def prepare(tasks: Sequence[Task]) -> Commit:
 
 
 def produce_changelogs(
-    commit: Commit, topology: Topology, producer: TransactionProducer, topic_ids: Mapping[str, str], owner: str
+    commit: Commit,
+    topology: Topology,
+    producer: TransactionProducer,
+    topic_ids: Mapping[str, str],
+    owner: str,
+    generation: int,
 ) -> None:
-    """Step 1: produce the overlays and the meta records, which name their ``owner``, to the changelogs."""
+    """Step 1: produce the overlays and the meta records, which name ``owner`` and ``generation``, to the changelogs."""
     for part in commit.tasks:
         meta = ChangelogMeta(
             inputs=part.inputs,
@@ -99,6 +104,7 @@ def produce_changelogs(
             sources=_ids_of(part.inputs, topic_ids),
             owner=owner,
             processor=topology.processor,
+            generation=generation,
         ).encode()
         for name, state in part.task.states.items():
             if name not in part.writes:  # a command gives its own writes

@@ -15,6 +15,8 @@ Invariants:
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from enum import Enum
 
@@ -29,7 +31,7 @@ from holdfast.infra.kafka.errors import (
     TransactionAborted,
 )
 from holdfast.infra.kafka.producer import TRANSACTION_S
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Member, Partition
 from holdfast.processors.engine.runtime import commit as commits
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.latency import LatencyHistogram
@@ -45,6 +47,11 @@ _log = structlog.get_logger("runtime.committer")
 ABORTS_MAX = 20
 #: A worker fenced more times in a row stops: two live processes with one slot would fence each other forever.
 FENCED_MAX = 3
+#: The same, where another member with this worker's id was seen each time. One time may be the worker's own former
+#: process, whose session has not timed out, and an heir that ended its transaction.
+RIVALS_MAX = 1
+#: Timeout of the request for the group's members, seconds: the worker waits for it.
+RIVALS_TIMEOUT_S = 5.0
 
 
 class Outcome(Enum):
@@ -93,6 +100,8 @@ class Committer:
         self._opened_at = 0.0
         self._aborts_in_a_row = 0
         self._fenced_in_a_row = 0
+        self._rivals_seen = 0
+        self._member: GroupMember | None = None
         #: Called while a request to Kafka waits, with the start of the wait; None once the producer is initialised.
         self.on_wait: Callable[[float | None], None] = lambda since: None
         self.sent = 0
@@ -111,6 +120,11 @@ class Committer:
     def failing(self) -> bool:
         """Whether the last transaction was aborted, or its outcome is unknown."""
         return self._aborts_in_a_row > 0
+
+    def join(self) -> GroupMember:
+        """A new membership of the group. Its client id is the transactional id, so others see which worker it is."""
+        self._member = self._cluster.group_consumer(self._options.group, self._transactional_id)
+        return self._member
 
     def start(self) -> None:
         """Make the producers; the broker ends what an earlier holder of the transactional id left open.
@@ -255,9 +269,8 @@ class Committer:
             commits.commit_offsets(pending, member)
             return
         producer = self._begun()
-        commits.produce_changelogs(
-            pending, self._topology, producer, self._assignment.topic_ids, self._transactional_id
-        )
+        ids, generation = self._assignment.topic_ids, self._options.start.generation
+        commits.produce_changelogs(pending, self._topology, producer, ids, self._transactional_id, generation)
         commits.commit_transaction(pending, producer, member)
 
     def _begun(self) -> TransactionProducer:
@@ -309,15 +322,28 @@ class Committer:
     def _fenced(self, why: ProducerFenced) -> None:
         """Raise OwnershipLost: another producer took over, or the broker ended a transaction open for too long.
 
-        After more than ``FENCED_MAX`` times in a row, raise ProducerFenced.
+        After more than ``FENCED_MAX`` times in a row, or ``RIVALS_MAX`` times with a live rival, raise ProducerFenced.
         """
         open_s = self._clock.monotonic() - self._opened_at if self._open else 0.0
         self._open = False
         self._fenced_in_a_row += 1
-        if self._fenced_in_a_row > FENCED_MAX:
+        if open_s <= TRANSACTION_S and (rivals := self._rivals()):
+            self._rivals_seen += 1
+            why = _has_rivals(rivals, self._transactional_id, why)
+        if self._fenced_in_a_row > FENCED_MAX or self._rivals_seen > RIVALS_MAX:
             raise _held_open(open_s, why) if open_s > TRANSACTION_S else why
-        _log.warning("fenced by a newer producer; joining the group again", error=why.message)
+        _log.warning("fenced by a newer producer; joining the group again", error=why.message, action=why.action)
         raise OwnershipLost from why
+
+    def _rivals(self) -> list[Member]:
+        """Other members of the group with this worker's id; none where the group can't be read."""
+        own = None if self._member is None else self._member.member_id
+        try:
+            members = self._cluster.topics(RIVALS_TIMEOUT_S).group_members(self._options.group)
+        except KafkaFailed as failure:
+            _log.warning("the worker that took over is not known", error=failure.message)
+            return []
+        return [each for each in members if each.client_id == self._transactional_id and each.member_id != own]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
         """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.
@@ -354,6 +380,18 @@ class Committer:
                 if self._clock.monotonic() > deadline:
                     raise
                 self.on_wait(None)
+
+
+def _has_rivals(rivals: list[Member], transactional_id: str, why: ProducerFenced) -> ProducerFenced:
+    listed = "; ".join(str(each) for each in rivals)
+    here = f"process {os.getpid()} on host {socket.gethostname()}"
+    return ProducerFenced(
+        f"Another worker has the transactional id {transactional_id} of this one ({here}): {listed}. {why.message}",
+        action="Stop that worker. If its state folder is a copy, move the copy away: its state is restored from the "
+        "changelog, under an id of its own. Nothing is lost.",
+        transactional_id=transactional_id,
+        rivals=listed,
+    )
 
 
 def _held_open(open_s: float, why: ProducerFenced) -> ProducerFenced:

@@ -220,7 +220,7 @@ class Worker:
         self._overlays.clear()
         self.processed -= self._processed_open
         self._processed_open = 0
-        self.member = member = self._cluster.group_consumer(self.options.group)
+        self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
             # The library joins meanwhile; partitions arrive with the first poll, after earlier transactions ended.

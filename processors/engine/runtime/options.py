@@ -33,6 +33,7 @@ class Start:
             to the bounds of the ``until`` command.
         reseed: Stores whose changelogs are rewritten from local state, if they do not match it.
         begin_empty: New stores: with a changelog that was never written, they begin empty at the committed offsets.
+        generation: The generation of the deployment, which meta records name; 0 without a deployment.
     """
 
     paused: bool = False
@@ -40,6 +41,7 @@ class Start:
     shadow: bool = False
     reseed: frozenset[str] = frozenset()
     begin_empty: frozenset[str] = frozenset()
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

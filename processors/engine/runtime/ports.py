@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.infra.clock import Clock
-from holdfast.infra.kafka.records import Batch, GroupMetadata, GroupShares, Headers, Partition, ProducerStanding
+from holdfast.infra.kafka.records import (
+    Batch,
+    GroupMetadata,
+    GroupShares,
+    Headers,
+    Member,
+    Partition,
+    ProducerStanding,
+)
 from holdfast.processors.engine.required_topics import TopicWorld
 
 OnPartitions = Callable[[list[Partition]], None]
@@ -147,6 +155,9 @@ class TopicView(TopicWorld, Protocol):
     def members(self, group: str) -> int:
         """The number of members of a group."""
 
+    def group_members(self, group: str) -> tuple[Member, ...]:
+        """The live members, with client id and host."""
+
     def group_shares(self, group: str) -> GroupShares | None:
         """The members of a group and their partitions; None during a rebalance."""
 
@@ -190,8 +201,8 @@ class Cluster(Protocol):
     def rest(self, seconds: float) -> None:
         """Let time pass."""
 
-    def group_consumer(self, group: str) -> GroupMember:
-        """A new member of a group, not subscribed yet."""
+    def group_consumer(self, group: str, client_id: str) -> GroupMember:
+        """A new member of a group, not subscribed yet; a ``client.id`` in the settings wins over ``client_id``."""
 
     def changelog_consumer(self) -> ChangelogReplayer:
         """A new consumer that reads changelogs with read_committed."""

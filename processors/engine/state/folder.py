@@ -82,6 +82,11 @@ class StateFolder:
         """The folder of one task's database, without taking the slot."""
         return _task_folder(state_dir / group / slot, name)
 
+    @staticmethod
+    def id_of(slot: Path) -> str:
+        """The id of a slot's folder, without taking the slot; empty before its first use."""
+        return _read(slot / "id").strip()
+
     def check_held(self) -> None:
         """Raises StateDiskFailed if the folder was deleted or replaced since it was locked."""
         try:
@@ -134,12 +139,11 @@ class StateFolder:
         return descriptor
 
     def _own_id(self, *, first_use: bool) -> str:
-        file = self.path / "id"
-        found = _read(file).strip()
+        found = self.id_of(self.path)
         if found:
             return found
         made = secrets.token_hex(6) if first_use else socket.gethostname()
-        self._write(file, made)
+        self._write(self.path / "id", made)
         return made
 
     def _identify(self) -> bool:

@@ -25,6 +25,7 @@ import structlog
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 log = structlog.get_logger(__name__)
@@ -212,6 +213,7 @@ def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ..
     deployment = world.registry.record_stopped(processor, started_at)
     if deployment is None:
         return ()
+    keep_mark(world.registry, world.paths, processor)
     stopped = []
     if world.deployer.running():
         known = world.deployer.programs()
@@ -372,9 +374,13 @@ def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:
 
 
 def _record(rollout: Rollout, world: World, desired: Literal["deploying", "deployed"]) -> None:
+    known = world.registry.deployment(rollout.processor)
+    # A new installation continues to count where its changelogs stand.
+    after, _ = (world.logged(rollout.processor) if known is None else None) or (0, "")
     world.registry.record_deployment(
-        rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired
+        rollout.processor, rollout.code_version, rollout.slots, world.clock(), desired=desired, after=after
     )
+    keep_mark(world.registry, world.paths, rollout.processor)
 
 
 def _refuse_ended(

@@ -23,11 +23,12 @@ from holdfast.processors.lifecycle.deploy.deployment import (
     deploy,
     stop,
 )
+from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, ReleaseFolders
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
-from holdfast.processors.lifecycle.plans.stages import MakeRelease, RunProcessor
+from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
 #: Least timeout of a rollback, seconds.
@@ -167,6 +168,23 @@ class DeployedProcessors:
         stopped = stop(processor, self._world, who=self._who) if for_good else self._stop_for_now(processor)
         return Done(f"slot {', '.join(stopped)} stopped" if stopped else "no slot had a process")
 
+    def adopt(self, processor: str, stage: AdoptDeployment) -> Done:
+        """Record a deployment that the registry has lost; no worker is touched."""
+        registry, now, release = self._world.registry, self._world.clock(), stage.release
+        if release is not None:
+            columns = {name: release[name] for name in ("target", "folder", "shape")}
+            name = release["release_id"]
+            registry.releases.record(processor, name, code_version=stage.code_version, **columns, now=now)
+            if release["worked"]:
+                registry.releases.works(processor, name, now)
+        known = registry.deployment(processor)
+        if known is None or known.generation <= stage.after:
+            known = registry.record_deployment(
+                processor, stage.code_version, stage.slots, now, desired=stage.desired, after=stage.after
+            )
+        keep_mark(registry, self._world.paths, processor)
+        return Done(f"version {known.code_version} recorded as {known.desired}, generation {known.generation}")
+
     def _stop_for_now(self, processor: str) -> tuple[str, ...]:
         """Stop slots that the same plan starts again; the record "deploying" keeps recovery from doing so meanwhile."""
         deployment = self._world.registry.deployment(processor)
@@ -175,6 +193,7 @@ class DeployedProcessors:
         self._world.registry.record_deployment(
             processor, deployment.code_version, deployment.slots, self._world.clock(), desired="deploying"
         )
+        keep_mark(self._world.registry, self._world.paths, processor)
         known = self._world.deployer.programs()
         names = {slot: self._world.paths.program(processor, slot) for slot in deployment.slots}
         alive = [slot for slot, name in names.items() if name in known and known[name].alive]

@@ -26,6 +26,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
+from holdfast.processors.lifecycle.plans.requests import Adopt
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
     CompareStores,
@@ -187,7 +188,8 @@ class Applier:
                 return self._carry_out(plan, record)
             begun = plans.decode(record.plan)
             self._refuse_held(record, begun)
-            if begun.after_kill == "plan anew":
+            # The registry's older copy may have an apply that ended long ago.
+            if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 replaced = f"replaced by {plan.verb} {plan.hash}"
                 self.journal.end_apply(record.id, "superseded", self.clock(), reason=replaced)
                 continue

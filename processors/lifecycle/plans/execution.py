@@ -42,6 +42,9 @@ class Runner(Protocol):
     def stop(self, processor: str, *, for_good: bool) -> Done:
         """Stop every slot after a last commit; returns when its processes are gone."""
 
+    def adopt(self, processor: str, stage: stages.AdoptDeployment) -> Done:
+        """Record a deployment that the registry has lost; no worker is touched."""
+
 
 class Owners(Protocol):
     """The workers that own a processor's state; only they change it."""
@@ -114,6 +117,8 @@ class Execution:
                 return self.runner.run(processor, stage, tell)
             case stages.StopProcessor():
                 return self.runner.stop(processor, for_good=stage.for_good)
+            case stages.AdoptDeployment():
+                return self.runner.adopt(processor, stage)
             case stages.AbortTransaction():
                 ended = self.transactions.abort_hanging(stage)
                 where = f"{stage.topic}[{stage.partition}] from offset {stage.start_offset}"

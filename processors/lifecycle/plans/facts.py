@@ -10,13 +10,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.infra.kafka.records import Member, Partition, TopicFacts
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
@@ -124,8 +125,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         starts: Topic -> partition -> first existing offset.
         ends: Topic -> partition -> high watermark.
         members: Number of live members of the group.
+        strangers: Members of the group that are no workers of this installation, in words.
         committed: Topic -> partition -> the group's next offset.
         deployment: The recorded deployment; None when it was never deployed.
+        behind: How the registry is older than the processor; None when it is not.
         instances: Its slots.
         local: Local state.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
@@ -146,8 +149,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}
     members: int = 0
+    strangers: tuple[str, ...] = ()
     committed: dict[str, dict[int, int]] = {}
     deployment: DeploymentFacts | None = None
+    behind: Behind | None = None
     instances: tuple[InstanceFacts, ...] = ()
     local: tuple[LocalTask, ...] = ()
     counted: dict[str, Counted] = {}
@@ -211,11 +216,17 @@ class FactSource(Protocol):
     def deployment(self, processor: str) -> DeploymentFacts | None:
         """The recorded deployment; None when it was never deployed."""
 
+    def behind(self, processor: str) -> Behind | None:
+        """How the registry is older than the processor; None when it is not."""
+
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         """The processes in these slots and their status."""
 
-    def members(self, group: str) -> int:
-        """Number of live members of the group."""
+    def members(self, group: str) -> Sequence[Member]:
+        """The live members of the group."""
+
+    def client_ids(self, processor: str) -> Set[str]:
+        """The client ids of its workers of this installation, live and dead."""
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, after pending transactions ended."""
@@ -289,6 +300,7 @@ def read_facts(
     deployment = source.deployment(name)
     instances = () if deployment is None else source.instances(name, deployment.slots)
     members = source.members(name)
+    strangers = strangers_in(members, source.client_ids(name), sum(each.alive for each in instances))
     committed: dict[str, dict[int, int]] = {}
     for place, offset in source.committed_offsets(name).items():
         committed.setdefault(place.topic, {})[place.number] = offset
@@ -315,9 +327,11 @@ def read_facts(
         brokers=source.ping(),
         starts=starts,
         ends=ends,
-        members=members,
+        members=len(members),
+        strangers=tuple(map(str, strangers)),
         committed=committed,
         deployment=deployment,
+        behind=source.behind(name),
         instances=instances,
         local=local,
         counted=counted,
@@ -326,6 +340,17 @@ def read_facts(
         released=source.released(name) if releases else None,
         code=source.code(name, topology.code_version) if releases else None,
     )
+
+
+def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
+    """The members of a group that are no workers of this installation; ``alive`` of its slots have a process.
+
+    Workers of former versions, and those whose settings name a ``client.id``, have other client ids. So each slot with
+    a process and without a named member accounts for one other member.
+    """
+    named = [each for each in members if each.client_id in own]
+    others = [each for each in members if each.client_id not in own]
+    return others if len(others) > max(0, alive - len(named)) else []
 
 
 def _is_whole(

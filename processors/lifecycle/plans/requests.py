@@ -243,6 +243,12 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
             )
 
 
+class Adopt(msgspec.Struct, frozen=True, tag="adopt"):
+    """Correct a registry that was replaced by an older copy: record the newest deployment of a processor again."""
+
+    processor: str
+
+
 class Clean(msgspec.Struct, frozen=True, tag="clean"):
     """Archive orphans, and delete those that were archived a grace period ago.
 
@@ -263,7 +269,9 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
 
 #: Requests of the installation: they need no definition of a processor.
 OfInstallation = Clean | PutBack
-OfProcessor = Provision | Deploy | Stop | Compact | Reposition | Clear | Backfill | Restore
+OfProcessor = Provision | Deploy | Stop | Compact | Reposition | Clear | Backfill | Restore | Adopt
+#: Requests that never start a worker.
+NEVER_START = (Provision, Stop, Compact, Adopt)
 Request = OfProcessor | OfInstallation
 
 

@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -84,6 +84,19 @@ class StopProcessor(_Stage, frozen=True, tag="stop_processor"):
     """Stop every slot after a last commit; ``for_good`` records that the processor is meant to be stopped."""
 
     for_good: bool
+
+
+class AdoptDeployment(_Stage, frozen=True, tag="adopt_deployment"):
+    """Record a deployment in the registry, with a generation greater than ``after``; no worker is touched.
+
+    ``release`` has the columns of its release, as its mark has them; None without one.
+    """
+
+    code_version: str
+    slots: tuple[str, ...]
+    desired: Literal["deployed", "stopped"]
+    after: int
+    release: dict[str, Any] | None = None
 
 
 class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
@@ -283,6 +296,7 @@ Stage = (
     | MakeRelease
     | RunProcessor
     | StopProcessor
+    | AdoptDeployment
     | AbortTransaction
     | CompactStores
     | ExportKeys

@@ -15,7 +15,16 @@ from typing import Any
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Healthy, NotDeployed, Starting, in_words, worst
+from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.recovery.diagnosis import (
+    Diagnosis,
+    Healthy,
+    NotDeployed,
+    Outdated,
+    Starting,
+    in_words,
+    worst,
+)
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
@@ -71,6 +80,8 @@ def judge_working(
     ``next_lag`` remembers it, and ``attempts`` is the maximum number for one incident.
     """
     gravest = worst(found)
+    if isinstance(gravest, Outdated):
+        return judge_behind(gravest.behind)
     if isinstance(gravest, NotDeployed):
         return Answer(True, gravest.kind, gravest.sentence)
     is_open = incident is not None and incident.is_open
@@ -84,6 +95,12 @@ def judge_working(
     # a closed incident explains this fault only when it failed
     told = incident if incident is not None and (is_open or incident.outcome == "failed") else None
     return _failing(found, gravest, told, attempts)
+
+
+def judge_behind(old: Behind) -> Answer:
+    """The answer for a processor that the registry is older than."""
+    text = f"{_capital(TITLES['registry-behind'])}. {old.sentence} What to do: {old.action}"
+    return Answer(False, "registry-behind", text, action=old.action)
 
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:

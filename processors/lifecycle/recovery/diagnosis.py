@@ -18,6 +18,7 @@ from holdfast.infra.database.records import Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
 
 _EXIT_MEANINGS = {
@@ -149,9 +150,22 @@ class Failed:
         return f"It stopped with {self.error.get('type', 'an error')}: {said}"
 
 
-Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """The registry is older than the processor, so what should run is not known. A person corrects the registry."""
+
+    behind: Behind
+    kind: ClassVar[Kind] = "registry-behind"
+    needs_recovery: ClassVar[bool] = False
+
+    @property
+    def sentence(self) -> str:
+        return self.behind.sentence
+
+
+Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Outdated
 #: Gravest first.
-_GRAVITY: tuple[type[Diagnosis], ...] = (Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
+_GRAVITY: tuple[type[Diagnosis], ...] = (Outdated, Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:

@@ -45,6 +45,7 @@ Kind = Literal[
     "broker-away",
     "bad-configuration",
     "bad-deploy",
+    "registry-behind",
     # no fault
     "healthy",
     "starting",
@@ -81,6 +82,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "broker-away": "no broker answers",
     "bad-configuration": "its configuration is wrong",
     "bad-deploy": "the deployed version does not start",
+    "registry-behind": "the registry was replaced by an older copy",
     "healthy": "it works",
     "starting": "it is starting",
     "not-deployed": "it is not meant to run",

@@ -17,6 +17,7 @@ from holdfast.infra.database.records import Incident
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
+from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.ports import SILENT_S, World
@@ -24,6 +25,7 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
     Limits,
+    Outdated,
     Starting,
     Waiting,
     admits_incident,
@@ -94,6 +96,7 @@ def observe(
     desired = world.registry.deployment(processor)
     if desired is None:
         return {}
+    old = judged(processor, desired, world)
     up = world.deployer.running()
     found: dict[str, Observation] = {}
     for slot in desired.slots:
@@ -102,7 +105,11 @@ def observe(
         if program is not None and status is None:
             moments.append(world.statuses(processor, slot).last_heartbeat(program.pid))
         answered = max((moment for moment in moments if moment is not None), default=None)
-        diagnosis = diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
+        diagnosis: Diagnosis = (
+            Outdated(old)
+            if old is not None
+            else diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
+        )
         found[slot] = Observation(program, status, diagnosis)
     return found
 
@@ -123,7 +130,7 @@ def notice(
     answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen}
     answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
-    if not gravest.needs_recovery or is_applied(processor, world, now):
+    if not gravest.needs_recovery or is_left_alone(processor, world, now):
         return Notice(seen, None, False, answered)
     recent = world.registry.incidents(limits.incidents, processor=processor)
     desired = world.registry.deployment(processor)
@@ -185,6 +192,15 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
             return said | frozenset(each.detail.values())
         break
     return said
+
+
+def is_left_alone(processor: str, world: World, now: datetime) -> bool:
+    """Whether recovery does nothing for a processor: a verb changes it, or the registry does not know its deployment.
+
+    Raises:
+        HoldfastError: The registry does not answer.
+    """
+    return behind(processor, world) is not None or is_applied(processor, world, now)
 
 
 def is_applied(processor: str, world: World, now: datetime) -> bool:

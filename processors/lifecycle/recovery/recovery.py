@@ -21,6 +21,7 @@ import structlog
 from holdfast.infra.database.records import Incident, Outcome
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
+from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
@@ -28,6 +29,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Failed,
     Limits,
     NotDeployed,
+    Outdated,
     Starting,
     Waiting,
     in_words,
@@ -76,6 +78,8 @@ class RecoveryPolicy:
     restorable: bool = True
     #: Names of the stores, for the texts of actions.
     stores: tuple[str, ...] = ()
+    #: How the registry is older than the processor, by its changelogs; None when it is not.
+    behind: Behind | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,11 @@ class _Recovery:
         while self.attempts < self._policy.attempts:
             found = self._step("diagnose", self._diagnose, in_words)
             gravest = worst(found)
+            if isinstance(gravest, Outdated):
+                ask = Ask(gravest.sentence, gravest.behind.action, gravest.kind)
+                self._registry.decide_incident(self._incident.id, gravest.kind, ask.name, ask.action)
+                self._note("ask", ask.sentence, 0.0)
+                return "failed", ask.sentence
             if isinstance(gravest, NotDeployed):
                 return "resolved", "it was stopped on request meanwhile"
             if isinstance(gravest, Waiting):
@@ -288,6 +297,8 @@ class _Recovery:
 
     def _diagnose(self) -> dict[str, Diagnosis]:
         found = observe(self._rollout.processor, self._world, self._policy.limits, patience_s=PATIENCE_S)
+        if (old := self._policy.behind) is not None:
+            return dict.fromkeys(self._rollout.slots, Outdated(old))
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
     def _fence(self, sick: Mapping[str, Diagnosis]) -> str:

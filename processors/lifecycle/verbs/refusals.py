@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
+from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Request
 
 #: How to undo a backfill that exchanges a store's entries.
 UNDO_EXCHANGE = (
@@ -108,3 +110,27 @@ def not_exchangeable(
     except HoldfastError as illegal:
         return Refused(illegal.message, illegal.action, {"store": store})
     return None
+
+
+def registry_behind(request: Request, facts: Facts) -> Refused | None:
+    """Refuses every verb but ``adopt`` while the registry is older than the processor."""
+    if facts.behind is None or isinstance(request, Adopt):
+        return None
+    return Refused(facts.behind.sentence, f"`{facts.behind.action}`", {"processor": facts.processor})
+
+
+def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
+    """Refuses a verb that may start workers, while another installation's workers are members of the group.
+
+    Both would take partitions from each other, and each would hold a part of the state.
+    """
+    if not facts.strangers or isinstance(request, NEVER_START):
+        return None
+    name, others = facts.processor, count_of(len(facts.strangers), "member")
+    return Refused(
+        f"Group {name} has {others} that no worker of this installation is: {'; '.join(facts.strangers)}. Workers that "
+        "start here would share its partitions.",
+        f"Stop {name} there (`holdfast apply stop {name}` in that installation), then repeat the command. Or give the "
+        "application here another `consumer_group`.",
+        {"processor": name, "members": facts.members, "strangers": "; ".join(facts.strangers)},
+    )

@@ -11,6 +11,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_fa
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanSource
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.verbs import (
+    adopt,
     backfill,
     clean,
     clear,
@@ -25,6 +26,7 @@ from holdfast.processors.lifecycle.verbs import (
     restore_table,
     stop,
 )
+from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, registry_behind
 
 
 def plan_for(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Plan:
@@ -52,7 +54,12 @@ def plan_of_installation(request: requests.OfInstallation, source: OrphanSource)
 
 def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
     """The plan for a request, from facts alone: a pure function."""
+    refused = registry_behind(request, facts) or held_elsewhere(request, facts)
+    if refused is not None:
+        return Plan(request=request, verdict=refused)
     match request:
+        case requests.Adopt():
+            return adopt.plan(request, facts, topology)
         case requests.Provision():
             return provision.plan(request, facts, topology)
         case requests.Deploy():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
@@ -34,6 +36,24 @@ def last_meta(
             return ChangelogMeta.decode(last)
         look *= 8
     return None
+
+
+def newest_generation(topics: Topics, changelogs: Sequence[str]) -> tuple[int, str] | None:
+    """The newest generation of a deployment in the last meta records, with its code version; None without one.
+
+    Raises:
+        HoldfastError: A changelog can't be read, or has meta records of a newer version.
+    """
+    counts = {name: each.partitions for name, each in topics.describe(changelogs).items()}
+    starts, ends = topics.offsets_of_all(counts, "start"), topics.offsets_of_all(counts, "stable")
+    found = (
+        last_meta(topics, name, number, (starts[name][number], end), FIRST_LOOK)
+        for name, of_topic in ends.items()
+        for number, end in of_topic.items()
+        if number in starts[name]
+    )
+    newest = max((meta for meta in found if meta is not None), key=lambda meta: meta.generation, default=None)
+    return None if newest is None or not newest.generation else (newest.generation, newest.code_version)
 
 
 def writers_of(topics: Topics, changelog: str) -> frozenset[str]:

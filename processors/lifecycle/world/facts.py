@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.kafka.partitioners import spread_in
+from holdfast.infra.kafka.records import Member
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.deployment import look
+from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.deploy.releases import Code, release_id
+from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.facts import (
     CodeFacts,
     Counted,
@@ -85,18 +88,24 @@ class WorldFacts:
             return None
         return DeploymentFacts(found.code_version, found.slots, found.desired, found.generation)
 
+    def behind(self, processor: str) -> Behind | None:
+        return behind(processor, self._world)
+
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         if not self._world.deployer.running():
             return tuple(InstanceFacts(slot, False) for slot in slots)
         return tuple(self._instance(processor, slot) for slot in slots)
 
-    def members(self, group: str) -> int:
-        """Number of members in the group, after the sessions of dead workers have timed out."""
-        found = 0
+    def client_ids(self, processor: str) -> frozenset[str]:
+        return self._folders(processor).client_ids()
+
+    def members(self, group: str) -> tuple[Member, ...]:
+        """The members of the group, after the sessions of dead workers have timed out."""
+        found: tuple[Member, ...] = ()
 
         def settled() -> bool:
             nonlocal found
-            found = self._topics.members(group)
+            found = self._topics.group_members(group)
             return not found or not self._died(group)
 
         wait_until(settled, self.ghosts_s, every_s=_LOOK_EVERY_S)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.processors.engine.changelog.format import split_key
+from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.folder import StateFolder
@@ -55,6 +56,11 @@ class LocalFolders:
             else:
                 found += [self._look(slot, task) for task in self._there(slot)]
         return tuple(found)
+
+    def client_ids(self) -> frozenset[str]:
+        """The client ids of the workers whose slots are here, live and dead."""
+        ids = {slot: StateFolder.id_of(self._folder(slot)) for slot in self._slots()}
+        return frozenset(transactional_id(self._processor, made, slot) for slot, made in ids.items() if made)
 
     def count(self, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection in local state, from the most advanced copy of each task.

@@ -118,7 +118,7 @@ class DyingCluster(KafkaCluster):
         made.fuse = self.fuse
         return made
 
-    def group_consumer(self, group):
+    def group_consumer(self, group, client_id):
         made = DyingMember(self.bootstrap, group, config=self._consumer)
         made.fuse = self.fuse
         return made

@@ -19,7 +19,7 @@ class Reader:
 
     def __init__(self, cluster: InMemoryCluster, name: str) -> None:
         self.process = InlineProcess(cluster.clock, name)
-        self.member = cluster.connect(self.process).group_consumer("group")
+        self.member = cluster.connect(self.process).group_consumer("group", "client")
         self.told: Told = []
         self.owned: set[int] = set()
         self.member.subscribe(["in"], self._assigned, self._revoked, self._lost)

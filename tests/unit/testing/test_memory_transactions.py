@@ -53,7 +53,7 @@ class World:
         producer.flush(60.0)
 
     def joined(self) -> InMemoryMember:
-        member = self.view.group_consumer("group")
+        member = self.view.group_consumer("group", "client")
         owned: list[Partition] = []
         member.subscribe([INPUT.topic], owned.extend, lambda gone: None, lambda gone: None)
         while not owned:

@@ -46,7 +46,7 @@ class Machine:
 
     def __getattr__(self, name: str) -> Any:
         """Facts that don't matter here: nothing is deployed, and there are no topics."""
-        return lambda *_, **__: {"now": 0.0, "members": 0, "deployment": None}.get(name, {})
+        return lambda *_, **__: {"now": 0.0, "members": (), "deployment": None, "behind": None}.get(name, {})
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         return self.committed

@@ -1,0 +1,49 @@
+"""The mark of a deployment: a copy of its row in the registry, beside the processor's releases.
+
+    <home>/releases/<processor>/deployment.json
+
+A registry that was replaced by an older copy of itself has a smaller generation than the mark.
+
+Invariants:
+    - The registry is written first: a mark is never ahead of a registry that was not replaced.
+    - The generation of a mark never falls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.infra.files import replace_text
+from holdfast.infra.paths import Paths
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A deployment as the registry last recorded it; ``release`` has its release's columns, None without one."""
+
+    generation: int
+    code_version: str
+    slots: tuple[str, ...]
+    desired: str
+    release: dict[str, Any] | None = None
+
+
+def read_mark(paths: Paths, processor: str) -> Mark | None:
+    """The mark of a processor; None without one, and for one that is damaged."""
+    try:
+        return msgspec.json.decode(paths.deployment_mark(processor).read_bytes(), type=Mark)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write_mark(paths: Paths, processor: str, mark: Mark) -> None:
+    """Replace the mark of a processor, unless the present one has a larger generation.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    known = read_mark(paths, processor)
+    if known is None or known.generation <= mark.generation:
+        paths.releases(processor).mkdir(parents=True, exist_ok=True)
+        replace_text(paths.deployment_mark(processor), msgspec.json.encode(mark).decode())

@@ -1,0 +1,51 @@
+"""Keeps the marks of deployments, and asks whether the registry is older than they are."""
+
+from __future__ import annotations
+
+import structlog
+
+from holdfast.infra.database.records import Deployment
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.deploy.marks import Mark, read_mark, write_mark
+from holdfast.infra.paths import Paths
+from holdfast.processors.lifecycle.plans.behind import Behind, Recorded, judge
+from holdfast.processors.lifecycle.ports import World
+
+log = structlog.get_logger(__name__)
+
+
+def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
+    """Copy the registry's present record of a deployment to its mark; a disk that refuses it is logged."""
+    found = registry.deployment(processor)
+    if found is None:
+        return
+    release = registry.releases.of_version(processor, found.code_version)
+    columns = None
+    if release is not None:
+        columns = {
+            "release_id": release.release_id,
+            "target": release.target,
+            "folder": release.folder,
+            "shape": dict(release.shape),
+            "worked": release.worked_at is not None,
+        }
+    try:
+        write_mark(paths, processor, Mark(found.generation, found.code_version, found.slots, found.desired, columns))
+    except OSError as failed:
+        log.warning("deployment.not_marked", processor=processor, reason=str(failed))
+
+
+def behind(processor: str, world: World) -> Behind | None:
+    """How the registry is older than a processor; None when it is not.
+
+    Raises:
+        HoldfastError: The registry does not answer; or Kafka, where the world reads changelogs.
+    """
+    return judged(processor, world.registry.deployment(processor), world)
+
+
+def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
+    """As ``behind``, for a deployment that was just read from the registry."""
+    here = None if known is None else Recorded(known.generation, known.code_version, known.desired)
+    logged = None if here is None else world.logged(processor)
+    return judge(processor, here, read_mark(world.paths, processor), None if logged is None else Recorded(*logged))

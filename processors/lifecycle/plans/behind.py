@@ -1,0 +1,78 @@
+"""Whether the registry is older than what was recorded of a processor: a pure decision.
+
+Each change of a deployment raises its generation in the registry. The newest generation also stands in the mark beside
+the processor's releases, and in the meta records of its changelogs. A registry with a smaller one was replaced by an
+older copy of itself.
+
+Invariants:
+    - A registry without the deployment is old only where a mark has it: changelogs alone belong to a new installation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.infra.deploy.marks import Mark
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A generation of a deployment and its code version; ``desired`` is None where it is not known."""
+
+    generation: int
+    code_version: str
+    desired: str | None = None
+
+    def __str__(self) -> str:
+        """In words."""
+        rest = "" if self.desired is None else f", {self.desired}"
+        return f"generation {self.generation} (version {self.code_version}{rest})"
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """A registry that is older than a processor.
+
+    Args:
+        processor: The processor.
+        here: What the registry has; None without the deployment.
+        seen: What was recorded later.
+        mark: The mark; None where only changelogs have the newer generation.
+    """
+
+    processor: str
+    here: Recorded | None
+    seen: Recorded
+    mark: Mark | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong."""
+        has = "no deployment of it" if self.here is None else str(self.here)
+        where = "in its changelogs" if self.mark is None else "beside its releases"
+        return (
+            f"The registry is older than {self.processor}: it has {has}, but {where} stands {self.seen}. The database "
+            "was replaced by an older copy. Nothing is started, stopped or rolled back until the registry is corrected."
+        )
+
+    @property
+    def action(self) -> str:
+        """The command that corrects the registry."""
+        return f"holdfast registry adopt {self.processor}"
+
+    @property
+    def basis(self) -> dict[str, Any]:
+        """What a plan depends on."""
+        return {"here": self.here, "seen": self.seen}
+
+
+def judge(processor: str, here: Recorded | None, mark: Mark | None, logged: Recorded | None) -> Behind | None:
+    """How the registry is older than a processor; None when it is not. ``logged`` is what its changelogs have."""
+    marked = None if mark is None else Recorded(mark.generation, mark.code_version, mark.desired)
+    if here is None:
+        return None if marked is None else Behind(processor, here, marked, mark)
+    if logged is not None and logged.generation > max(here.generation, 0 if marked is None else marked.generation):
+        return Behind(processor, here, logged)
+    if marked is not None and marked.generation > here.generation:
+        return Behind(processor, here, marked, mark)
+    return None

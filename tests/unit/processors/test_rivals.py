@@ -1,0 +1,73 @@
+"""Two workers that have one transactional id: each names the other in its first error, and one of them stops."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast import Application
+from holdfast.infra.kafka.errors import ProducerFenced
+from holdfast.processors.engine.runtime.committer import Committer, OwnershipLost
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
+from holdfast.processors.testing.network import Network
+
+ID = "holdfast-orders-c0ffee-0"
+
+
+class Side:
+    """One of the workers, as far as its producer and its membership go."""
+
+    def __init__(self, cluster: InMemoryCluster, name: str) -> None:
+        process = InlineProcess(cluster.clock)
+        process.name = name
+        application = Application(consumer_group="orders")
+        application.dataframe(application.topic("placed"))
+        assignment: Any = SimpleNamespace(standbys=SimpleNamespace(owners=SimpleNamespace(own="")))
+        topology, options = application.topology(), application._options()
+        self.committer = Committer(topology, cluster.connect(process), options, assignment, ID)
+
+    def begin(self) -> None:
+        member = self.committer.join()
+        member.subscribe(["placed"], *[lambda _: None] * 3)
+        self.committer.start()
+
+    def fenced(self) -> None:
+        self.committer._fenced(ProducerFenced("A newer producer took over.", action="None."))
+
+
+@pytest.fixture
+def cluster() -> InMemoryCluster:
+    made = InMemoryCluster(network=Network())
+    made.create_topic("placed", 1)
+    return made
+
+
+def test_the_first_warning_names_the_other_worker_and_the_second_fencing_stops(cluster: InMemoryCluster) -> None:
+    one, other = Side(cluster, "here"), Side(cluster, "there")
+    one.begin()
+    other.begin()
+    with capture_logs() as logs, pytest.raises(OwnershipLost):
+        one.fenced()
+    told = f"Another worker has the transactional id {ID} of this one (process {os.getpid()} on host"
+    assert told in cast(str, logs[-1]["error"])
+    assert f"host there, client id {ID}" in cast(str, logs[-1]["error"])
+    assert "host here" not in cast(str, logs[-1]["error"])
+    assert "move the copy away" in cast(str, logs[-1]["action"])
+    with pytest.raises(ProducerFenced, match="host there") as stopped:
+        one.fenced()
+    assert stopped.value.fields["rivals"] == f"host there, client id {ID}"
+
+
+def test_a_worker_that_an_heir_fenced_has_no_rival_and_joins_again(cluster: InMemoryCluster) -> None:
+    one = Side(cluster, "here")
+    one.begin()
+    for _ in range(3):
+        with capture_logs() as logs, pytest.raises(OwnershipLost):
+            one.fenced()
+        assert logs[-1]["error"] == "A newer producer took over."
+    with pytest.raises(ProducerFenced):
+        one.fenced()
