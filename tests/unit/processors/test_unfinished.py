@@ -35,7 +35,7 @@ class World:
         self.view = self.cluster.connect(self.process)
         self.cluster.create_topic(OUT, 2)
         self.cluster.create_topic("in", 1)
-        self.member = self.view.group_consumer(GROUP)
+        self.member = self.view.group_consumer(GROUP, "client")
         self.member.subscribe(["in"], *[lambda partitions: None] * 3)
         while self.member.member_id is None or self.member.poll(1, 1.0):
             pass

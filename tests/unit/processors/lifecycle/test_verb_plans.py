@@ -98,7 +98,7 @@ class Reading:
         self._facts = facts
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        found = {"describe": self._facts.topics, "local_tasks": self._facts.local, "deployment": None, "members": 0}
+        found = {"describe": self._facts.topics, "local_tasks": self._facts.local, "deployment": None, "members": ()}
         return lambda *of, **named: found.get(name, {})
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
