@@ -15,10 +15,12 @@ SEEDS_MAX = 60
 #: Few sequences find these: each takes seconds.
 RARE = frozenset(
     {
+        "a changelog is created again from local state that is lost",
         "a clear of some keys clears all",
         "a stage that failed is noted as done",
         "an apply that died after its work stays open",
         "only the first of several owners is asked",
+        "stores of the same inputs come back one without the other",
     }
 )
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"

@@ -117,8 +117,13 @@ class TaskRestore:
         return {replay.store: replay.inputs for replay in self.replays.values()}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """Those of ``stores`` whose changelog never had a record."""
-        return frozenset(each.store for each in self.replays.values() if each.store in stores and each.facts.end == 0)
+        """Those of ``stores`` whose changelog has no committed record; it may have those of an aborted first commit."""
+        store = self.task.store
+        return frozenset(
+            each.store
+            for each in self.replays.values()
+            if each.store in stores and not each.inputs and (store is None or not store.holds_data(each.store))
+        )
 
     def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
         """Changelog offsets of those of ``stores``, at these input offsets."""

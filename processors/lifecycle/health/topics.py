@@ -281,8 +281,8 @@ def judge_config(
         number, start = next(iter(cut.items()))
         more = "" if len(cut) == 1 else f" (as do {len(cut) - 1} others)" if len(cut) > 2 else " (as does another one)"
         sentence = (
-            f"Changelog {topic} lost state: {sum(cut.values()):,} of its records are gone. Partition {number} begins at "
-            f"offset {start:,}{more}, expected 0; no restore is possible from it. {sentence}"
+            f"Changelog {topic} lost state: {sum(cut.values()):,} of its records are gone. {topic}[{number}] begins at "
+            f"offset {start:,}{more}, expected 0. No restore is possible from it. {sentence}"
         ).rstrip()
         action, text = _refilled(processor, store), f"cut {text}"
     return Finding(CONFIG_MATCHES, topic, text or "ok", processor, store, sentence, action, numbers)

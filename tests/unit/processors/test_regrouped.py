@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast import Application
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.testing import InMemoryCluster
 
@@ -52,3 +53,19 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     cluster.run(again)
     assert cluster.state(build(joined=True), "of-placed") == {(b"k", "n"): 6}
     assert cluster.state(build(joined=True), "both") == {(b"k", "n"): 2}
+
+
+def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> None:
+    """The changelog has offsets then, but no committed record."""
+    cluster = InMemoryCluster()
+    for topic in ("placed", "paid"):
+        cluster.create_topic(topic)
+    feed(cluster, "placed", 3)
+    cluster.run(build(joined=False))
+    cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
+    cluster.open_foreign_transaction("p-both-changelog", 0, [(key_prefix(b"k") + b"n", encode_value(9, 0))]).abort()
+    feed(cluster, "paid", 5)
+    joined = build(joined=True)
+    joined.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty=frozenset({"both"})))
+    cluster.run(joined)
+    assert cluster.state(build(joined=True), "both") == {(b"k", "n"): 5}

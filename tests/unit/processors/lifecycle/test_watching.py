@@ -123,7 +123,7 @@ def test_a_changelog_that_lost_records_is_told_with_their_number_until_it_is_ano
     ):  # repaired, and red
         said = watch.failing(seen)["config_matches_spec"]
         assert "5,812 of its records are gone" in said
-        assert "Partition 0 begins at offset 5,000" in said
+        assert f"{LOG}[0] begins at offset 5,000" in said
         assert "`holdfast apply backfill fleet --store counts --from local`" in said
         assert "`holdfast apply clear fleet --all --rewind earliest`" in said
     grown = look(1060.0, starts={LOG: {0: 5_001, 1: 812}, SOURCE: {0: 0, 1: 0}})
