@@ -37,8 +37,9 @@ def _parser() -> argparse.ArgumentParser:
         "--begin-empty",
         action="append",
         default=[],
-        metavar="STORE",
-        help="start this new store empty at the committed input offsets (repeatable)",
+        metavar="STORE=ID",
+        help="start this new store empty at the committed input offsets, while its changelog is the topic with this id "
+        "(repeatable)",
     )
     parser.add_argument(
         "--shadow",
@@ -75,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
                 paused=given.paused,
                 from_changelog=given.restore_from == "changelog",
                 reseed=frozenset(given.reseed),
-                begin_empty=frozenset(given.begin_empty),
+                begin_empty=dict(each.split("=", 1) for each in given.begin_empty),
                 shadow=given.shadow is not None,
                 generation=0 if mark is None else mark.generation,
             ),

@@ -155,7 +155,7 @@ class LifecycleWorld:
             generation=0 if mark is None else mark.generation,
             paused="--paused" in given,
             from_changelog="changelog" in given,
-            begin_empty=frozenset(given[at + 1] for at, word in enumerate(given) if word == "--begin-empty"),
+            begin_empty=dict(given[at + 1].split("=", 1) for at, word in enumerate(given) if word == "--begin-empty"),
             reseed=frozenset(given[at + 1] for at, word in enumerate(given) if word == "--reseed"),
         )
         program.pid += 1
@@ -354,7 +354,9 @@ class Operator:
         """See ``Verbs._execution``."""
         execution = Execution(
             topics=self.topics,
-            runner=DeployedProcessors(self.acting, self._rollout, "ada", lambda name: (CODE, self._shape())),
+            runner=DeployedProcessors(
+                self.acting, self._rollout, "ada", lambda name: (CODE, self._shape()), self.topics
+            ),
             owners=self.owners,
             local=self._folders,
             check_local=lambda name, stores: check_local(name, stores, self.facts, self._world.topology),

@@ -50,7 +50,12 @@ from holdfast.processors.engine.state.coherence import (
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore, without_emptied
+from holdfast.processors.engine.state.restore_start import (
+    RestorePlan,
+    may_begin_empty,
+    plan_restore,
+    without_emptied,
+)
 from holdfast.processors.engine.state.scratch import ScratchFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
@@ -312,12 +317,13 @@ class Assignment:
         meta = None if store is None else store.meta()
         if meta == TaskMeta():
             meta = None
-        meta = without_emptied(meta, self._options.start.begin_empty, facts)
+        empty = may_begin_empty(self._options.start.begin_empty, facts)
+        meta = without_emptied(meta, empty, facts)
         decided = plan_restore(task.name, meta, facts, looked_at)
         unknown = [name for name in facts if meta is None or name not in meta.stores]
         held = [] if store is None else [name for name in unknown if store.holds_data(name)]
         if held:
-            kept = [name for name in held if name not in self._options.start.begin_empty]
+            kept = [name for name in held if name not in empty]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
             # Its age is unknown: compaction may have removed deletes that this data still lacks.
@@ -422,11 +428,11 @@ class Assignment:
         task = restore.task
         age_s = self._cluster.clock.time() - restore.complete_at
         if restore.records:
-            check_restore_age(task.name, age_s, {replay.store: replay.facts for replay in restore.replays.values()})
+            check_restore_age(task.name, age_s, restore.facts)
         check_sources_same(task.name, restore.sources, self.topic_ids)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
-            task.begun_empty = restore.never_written(self._options.start.begin_empty)
+            task.begun_empty = restore.never_written(may_begin_empty(self._options.start.begin_empty, restore.facts))
             held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
             fed_by = {name: self._topology.inputs_of(name) for name in held}
             resume = check_inputs(task.name, held, restore.committed, fed_by)

@@ -32,7 +32,8 @@ class Start:
         shadow: Rebuild a store beside the processor: send no outputs, take no checkpoints, and read the inputs only up
             to the bounds of the ``until`` command.
         reseed: Stores whose changelogs are rewritten from local state, if they do not match it.
-        begin_empty: New stores: with a changelog that was never written, they begin empty at the committed offsets.
+        begin_empty: New stores, each with the topic id of its changelog: if that was never written, they begin empty at
+            the committed offsets. An empty id stands for any: only for a start that does not last.
         generation: The generation of the deployment, which meta records name; 0 without a deployment.
     """
 
@@ -40,7 +41,7 @@ class Start:
     from_changelog: bool = False
     shadow: bool = False
     reseed: frozenset[str] = frozenset()
-    begin_empty: frozenset[str] = frozenset()
+    begin_empty: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
 
 

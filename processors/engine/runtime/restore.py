@@ -116,6 +116,11 @@ class TaskRestore:
         """By store, the input offsets that its state holds."""
         return {replay.store: replay.inputs for replay in self.replays.values()}
 
+    @property
+    def facts(self) -> dict[str, ChangelogFacts]:
+        """By store, the facts about its changelog."""
+        return {replay.store: replay.facts for replay in self.replays.values()}
+
     def never_written(self, stores: Set[str]) -> frozenset[str]:
         """Those of ``stores`` whose changelog has no committed record; it may have those of an aborted first commit."""
         store = self.task.store

@@ -56,6 +56,15 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
     return RestorePlan(starts)
 
 
+def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
+    """Those of ``stores`` whose changelog is the one with this topic id; an empty id stands for any.
+
+    The worker keeps the option for all its restarts. A changelog that is created again later is another topic.
+    """
+    known = {name: changelogs[name].topic_id for name in stores if name in changelogs}
+    return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))
+
+
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.required_topics import TopicWorld
 from holdfast.processors.lifecycle.deploy.deployment import (
     DeploymentFailed,
     DeploymentResult,
@@ -69,6 +71,7 @@ class DeployedProcessors:
         rollout: Processor, release id -> rollout; None as release id for the deployed release.
         who: The user or run to record.
         code: Processor -> the present files and shape of its definition.
+        topics: Facts about topics.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class DeployedProcessors:
         rollout: Callable[[str, str | None], Rollout],
         who: str,
         code: Callable[[str], tuple[Code, Shape]],
+        topics: TopicWorld,
     ) -> None:
+        self._topics = topics
         self._world = world
         self._rollout = rollout
         self._who = who
@@ -96,9 +101,11 @@ class DeployedProcessors:
 
     def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
         """Run every slot as the stage asks; rolls back when a new release fails."""
-        rollout = replace(
-            self._rollout(processor, stage.release_id), options=options_of(stage), together=stage.together
-        )
+        changelogs = {store: changelog_topic(processor, store) for store in stage.begin_empty}
+        found = self._topics.describe(list(changelogs.values()))
+        ids = {store: found[name].topic_id for store, name in changelogs.items() if name in found}
+        options = options_of(stage, ids)
+        rollout = replace(self._rollout(processor, stage.release_id), options=options, together=stage.together)
         if rollout.code_version != stage.code_version:
             raise ReleaseFailed(
                 f"The plan starts version {stage.code_version} of {processor}, but the present version is "
@@ -202,15 +209,16 @@ class DeployedProcessors:
         return tuple(alive)
 
 
-def options_of(stage: RunProcessor) -> tuple[str, ...]:
-    """The worker arguments of a stage."""
+def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:
+    """The worker arguments of a stage; a store begins empty only while its changelog is the topic with this id."""
     options: tuple[str, ...] = ("--paused",) if stage.paused else ()
     if stage.restore_from != "newest":
         options += ("--restore-from", stage.restore_from)
     for store in stage.reseed:
         options += ("--reseed", store)
     for store in stage.begin_empty:
-        options += ("--begin-empty", store)
+        if store in changelog_ids:
+            options += ("--begin-empty", f"{store}={changelog_ids[store]}")
     return options
 
 

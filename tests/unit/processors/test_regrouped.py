@@ -1,11 +1,15 @@
 """A version that joins two streams by a new store, and the version before it, in turns: nothing is lost or doubled."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from holdfast import Application
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.options import Start
-from holdfast.processors.testing import InMemoryCluster
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 
 def count(value: Any, state: Any) -> int:
@@ -13,8 +17,8 @@ def count(value: Any, state: Any) -> int:
     return int(state.get("n"))
 
 
-def build(*, joined: bool) -> Application:
-    app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None)
+def build(*, joined: bool, **options: Any) -> Application:
+    app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, **options)
     placed = app.dataframe(app.topic("placed")).update(count, stateful=True, store="of-placed")
     if joined:
         placed.update(count, stateful=True, store="both")
@@ -36,7 +40,7 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
     feed(cluster, "paid", 5)
     joined = build(joined=True)
-    joined.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty=frozenset({"both"})))
+    joined.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty={"both": ""}))
     cluster.run(joined)
     assert cluster.state(build(joined=True), "of-placed") == {(b"k", "n"): 3}
     assert cluster.state(build(joined=True), "both") == {(b"k", "n"): 5}
@@ -49,7 +53,7 @@ def test_tasks_that_are_joined_and_parted_keep_each_store_exact() -> None:
     feed(cluster, "placed", 1)
     feed(cluster, "paid", 1)
     again = build(joined=True)
-    again.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty=frozenset({"both"})))
+    again.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty={"both": ""}))
     cluster.run(again)
     assert cluster.state(build(joined=True), "of-placed") == {(b"k", "n"): 6}
     assert cluster.state(build(joined=True), "both") == {(b"k", "n"): 2}
@@ -66,6 +70,29 @@ def test_a_new_store_begins_empty_also_where_its_first_commit_was_aborted() -> N
     cluster.open_foreign_transaction("p-both-changelog", 0, [(key_prefix(b"k") + b"n", encode_value(9, 0))]).abort()
     feed(cluster, "paid", 5)
     joined = build(joined=True)
-    joined.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty=frozenset({"both"})))
+    joined.with_run_overrides(slot=None, auto_create_topics=True, start=Start(begin_empty={"both": ""}))
     cluster.run(joined)
     assert cluster.state(build(joined=True), "both") == {(b"k", "n"): 5}
+
+
+def test_a_changelog_that_is_created_again_later_does_not_begin_empty(tmp_path: Path) -> None:
+    """A worker keeps its arguments for all its restarts."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("placed")
+    cluster.create_topic("paid")
+    cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
+    topics = cluster.connect(InlineProcess(cluster.clock)).topics()
+    first = topics.describe(["p-both-changelog"])["p-both-changelog"].topic_id
+
+    def run() -> None:
+        app = build(joined=True, state_dir=tmp_path)
+        app.with_run_overrides(slot="0", auto_create_topics=True, start=Start(begin_empty={"both": first}))
+        cluster.run(app)
+
+    feed(cluster, "paid", 5)
+    run()
+    cluster.delete_topic("p-both-changelog")
+    cluster.create_topic("p-both-changelog", config={"cleanup.policy": "compact"})
+    feed(cluster, "paid", 1)
+    with pytest.raises(StateIncoherent, match="was recreated"):
+        run()

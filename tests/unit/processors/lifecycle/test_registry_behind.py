@@ -176,7 +176,7 @@ def test_what_is_adopted_is_what_the_newest_registry_had(world: World) -> None:
     (stage,) = decide(Adopt("orders"), world_of(topology, behind=old), topology).stages
     assert isinstance(stage, AdoptDeployment)
     later = replace(older, clock=lambda: NOW + timedelta(hours=1))
-    runner = DeployedProcessors(later, cast(Any, None), "me", cast(Any, None))
+    runner = DeployedProcessors(later, cast(Any, None), "me", cast(Any, None), cast(Any, None))
     for _ in range(2):  # a resumed apply repeats its stage
         runner.adopt("orders", stage)
     now = older.registry.deployment("orders")
