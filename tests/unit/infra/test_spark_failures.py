@@ -57,7 +57,11 @@ def test_a_java_failure_without_causes_is_its_own_message():
 @pytest.mark.parametrize(
     ("said", "kind", "action"),
     [
-        ("Caused by: org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked", WarehouseFailed, "let it"),
+        (
+            "Caused by: org.sqlite.SQLiteException: [SQLITE_BUSY] The database file is locked",
+            WarehouseFailed,
+            "Let the process",
+        ),
         ("Caused by: org.sqlite.SQLiteException: [SQLITE_NOTADB] File opened", WarehouseFailed, "another format"),
         (
             "Caused by: java.io.FileNotFoundException: /w/x (Read-only file system)",

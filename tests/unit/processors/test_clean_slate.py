@@ -166,7 +166,7 @@ class Joined(InlineProcess):
     def point(self, name: str) -> None:
         self.left -= name == "commit:after"
         if self.left == 0 and name == "commit:after":
-            self.cluster._broker.group("counting").join(self.rival, ("in", "others", "plain"))
+            self.cluster._broker.group("counting").join(self.rival, ("in", "others", "plain"), "rival")
 
 
 @pytest.mark.parametrize("commits", [1, 4, 7])

@@ -113,10 +113,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def replaced(world: World, copy: Path) -> World:
-    """The world with an older copy of its registry."""
+    """The world with an older copy of its registry, which opens its file again."""
     world.registry.close()
     shutil.copy(copy, world.paths.home / "registry.db")
-    return replace(world, registry=Registry(f"sqlite:///{world.paths.home / 'registry.db'}"))
+    return world
 
 
 def deployed(world: World, version: str) -> None:
