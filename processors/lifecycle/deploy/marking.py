@@ -46,6 +46,13 @@ def behind(processor: str, world: World) -> Behind | None:
 
 def judged(processor: str, known: Deployment | None, world: World) -> Behind | None:
     """As ``behind``, for a deployment that was just read from the registry."""
-    here = None if known is None else Recorded(known.generation, known.code_version, known.desired)
-    logged = None if here is None else world.logged(processor)
-    return judge(processor, here, read_mark(world.paths, processor), None if logged is None else Recorded(*logged))
+    mark, logged = read_mark(world.paths, processor), None if known is None else world.logged(processor)
+    seen = None if logged is None else Recorded(*logged)
+    if judge(processor, _recorded(known), mark, seen) is None:
+        return None
+    # A verb may have recorded a deployment since ``known`` was read; the registry gets it before the mark does.
+    return judge(processor, _recorded(world.registry.deployment(processor)), mark, seen)
+
+
+def _recorded(known: Deployment | None) -> Recorded | None:
+    return None if known is None else Recorded(known.generation, known.code_version, known.desired)

@@ -15,7 +15,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import Mark, read_mark, write_mark
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.deploy.deployment import stop
-from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
+from holdfast.processors.lifecycle.deploy.marking import behind, judged, keep_mark
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.behind import Behind, Recorded, judge
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready, Refused
@@ -113,10 +113,10 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def replaced(world: World, copy: Path) -> World:
-    """The world with an older copy of its registry."""
+    """The world with an older copy of its registry, which opens its file again."""
     world.registry.close()
     shutil.copy(copy, world.paths.home / "registry.db")
-    return replace(world, registry=Registry(f"sqlite:///{world.paths.home / 'registry.db'}"))
+    return world
 
 
 def deployed(world: World, version: str) -> None:
@@ -188,6 +188,13 @@ def test_what_is_adopted_is_what_the_newest_registry_had(world: World) -> None:
     assert working is not None
     assert (working.release_id, working.shape) == ("v2-aa", {"v": 1})
     assert behind("orders", older) is None
+
+
+def test_a_deployment_that_is_recorded_while_a_tick_looks_is_no_older_copy(world: World) -> None:
+    deployed(world, "v1")
+    known = world.registry.deployment("orders")
+    deployed(world, "v2")
+    assert judged("orders", known, world) is None
 
 
 def test_a_processor_that_the_older_copy_does_not_know_is_adopted(world: World) -> None:
