@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Two test processes; each file goes to one of them.
 PYTEST = $(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation drills lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation fuzz drills lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -34,6 +34,9 @@ test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
 
 test-simulation: setup ## 10,000 simulated schedules of crashes and faults
 	@$(BIN)/python -m tests.simulation.run --seeds 10000
+
+fuzz: setup ## 100,000 fuzzed messages, functions and kills
+	@$(BIN)/python -m tests.fuzz.many
 
 drills: setup ## break an installation, verify its repair; DRILLS="4 17"
 	@$(BIN)/python -m tests.drills $(DRILLS)

@@ -36,7 +36,7 @@ from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
-from tests.bench import audit, checkpoint, failover, pair, scenario, snapshots, start
+from tests.bench import audit, checkpoint, failover, pair, partitions, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
@@ -55,6 +55,7 @@ SCENARIOS = {
         pair.SCENARIO,
         start.SCENARIO,
         failover.SCENARIO,
+        partitions.SCENARIO,
         audit.SCENARIO,
         snapshots.SCENARIO,
         snapshots.LARGE,

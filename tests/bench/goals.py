@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from tests.bench import audit, checkpoint, failover, pair, snapshots, start
+from tests.bench import audit, checkpoint, failover, pair, partitions, snapshots, start
 from tests.bench.cases import Result
 from tests.bench.results import Results
 
@@ -117,6 +117,11 @@ def _of_scenarios(results: Results, cores: int) -> Iterator[Judged]:
     yield Judged("start with 1 M keys on the disk, to the first output", False, 3.0, first, " s", beside)
     takes_over = _figure(results, "failover", failover.WITH, "takes over s")
     yield Judged("failover to a standby, after the group notices", False, 2.0, takes_over, " s")
+    few, many = (_figure(results, "partitions", way, "CPU s/M") for way in partitions.WAYS.values())
+    ratio = many / few if few and many else None
+    yield Judged("a message with 1,000 partitions / with 10, CPU", False, 1.5, ratio)
+    opened = _figure(results, "partitions", partitions.WAYS[1_000], "opened s")
+    yield Judged("1,000 tasks with warm state, until the last runs", False, 10.0, opened, " s")
     for way, goal in ((audit.STORE_WAY, 400.0), (audit.CHANGELOG_WAY, 200.0), (audit.TABLE_WAY, 800.0)):
         rate = _figure(results, "audit", way, "rows/CPU-s")
         thousands = None if rate is None else rate / 1_000

@@ -139,6 +139,7 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
         "pair": 2,
         "start": 1,
         "failover": 1,
+        "partitions": 2,
         "audit": 4,
     }
     ways = results.figures["checkpoint"][1]
@@ -147,7 +148,7 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
     assert results.figures["failover"][1]["with a standby"][0]["replayed"] < SCENARIOS["failover"].small
     told = page.read_text()
     assert all(f"### {name}" in told for name in WITHOUT_SPARK)
-    assert "measured   checkpoint, pair, start, failover, audit" in told
+    assert "measured   checkpoint, pair, start, failover, partitions, audit" in told
     rows = SCENARIOS["audit"].small
     assert [runs[0]["rows"] for runs in results.figures["audit"][1].values()] == [
         rows,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
+from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.testing.network import Fate
 from tests.simulation.checkpoint_store import damage, forge
 from tests.simulation.disk import Damage
+from tests.simulation.machines import Machine
 from tests.simulation.schedule import AIM_PATIENCE, Fault, Kind
 from tests.simulation.scheduler import SimulatedProcess, Step
 from tests.simulation.workload import GROUP, INPUT
-from tests.simulation.world import Machine, World
+from tests.simulation.world import World
 
 #: Which requests get lost, or late; commits most of all.
 REQUESTS = ("produce", "produce", "send_offsets", "commit", "commit", "commit", "abort", "commit_offsets")
@@ -75,6 +78,7 @@ class Faults:
             Kind.CRASH_ALL,
             Kind.REBALANCE,
             Kind.DISK_LOST,
+            Kind.BROKERS_DOWN,
         ):
             return True
         return name.startswith(fault.aim) or self._waited > fault.after + AIM_PATIENCE
@@ -82,7 +86,11 @@ class Faults:
     def _strike(self, process: SimulatedProcess) -> Step:
         fault = self._faults.pop(0)
         self._waited = 0
-        machine = next(machine for machine in self._world.machines if machine.process is process)
+        machines = [*self._world.machines, self._world.operator]
+        machine = next((machine for machine in machines if machine.process is process), None)
+        if machine is None:  # it is of no machine; the fault waits for one
+            self._faults.insert(0, fault)
+            return Step.GO_ON
         self._world.simulation.note(machine.name, f"FAULT {fault.kind.value}")
         self.struck[fault.kind] += 1
         return self._do[fault.kind](machine)
@@ -177,9 +185,12 @@ class Faults:
         world.foreign.append(opened)
 
         def end() -> None:
-            if opened in world.foreign:
+            if opened in world.foreign and not world.network.brokers_up:
+                self._later(1.0, end)
+            elif opened in world.foreign:
                 world.foreign.remove(opened)
-                opened.abort()
+                with suppress(ProducerFenced):  # it timed out while the brokers were down
+                    opened.abort()
 
         self._later(self._pick(0.05, 2.0, 4.0), end)
         if self._random.random() < 0.5:  # and somebody has to restore meanwhile

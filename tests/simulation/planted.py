@@ -30,7 +30,7 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.producer import InMemoryProducer
-from tests.simulation.planted_checkpoints import PLANTS
+from tests.simulation import planted_checkpoints, planted_world
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -361,10 +361,11 @@ BUGS = (
     Planted("work continues with revoked partitions", _revoked_goes_on),
     Planted("damaged data reads as absent", _failures_ignored),
     Planted("state of any age is replayed on", _old_state_trusted),
-    *(Planted(name, plant) for name, plant in PLANTS.items()),
+    *(Planted(name, plant) for name, plant in planted_checkpoints.PLANTS.items()),
     Planted("a standby continues to write after its promotion", _standby_outlives_promotion),
     Planted("a standby reads uncommitted records", _standby_reads_uncommitted),
     Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
+    *(Planted(name, plant) for name, plant in planted_world.PLANTS.items()),
 )
 
 
@@ -398,7 +399,7 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 def main() -> None:
     """Print the table of the bugs of the engine."""
     with runner() as seeds:
-        print_table(seeds, BUGS, 400)
+        print_table(seeds, BUGS, 500)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,15 @@ class Schedule:
         patience_s: For how long a client waits for the answer to a commit, an abort or a flush.
         standby_replicas: How many other processes follow each task.
         client_raises_at_s: When a client library raises an undocumented error at its next records.
+        inputs: One topic, or two that feed the same stores.
+        form: What the serializer of outputs returns.
+        past: What becomes of messages of 1970: there are ``none``, outputs are ``taken``, or ``refused``.
+        twins: Two machines have the same slot and host name, each with a folder of its own.
+        markers_left_out: While brokers are down, markers are left out on some partitions, as by KAFKA-20734.
+        clears_at: When an operator stops all processes, empties all state, and has the input read again; as a part of
+            ``horizon_s``, as the next two.
+        deletes_at: When somebody deletes the topic of the outputs, or that of the dead letters.
+        intruders_at: When a member joins that reads only the first of two inputs.
     """
 
     seed: int
@@ -143,6 +152,14 @@ class Schedule:
     aggregated: bool
     standby_replicas: int
     client_raises_at_s: tuple[float, ...]
+    inputs: int
+    form: str
+    past: str
+    twins: bool
+    markers_left_out: bool
+    clears_at: tuple[float, ...]
+    deletes_at: tuple[float, ...]
+    intruders_at: tuple[float, ...]
     faults: tuple[Fault, ...]
 
 
@@ -163,14 +180,18 @@ def draw_schedule(seed: int) -> Schedule:
     )
     # Drawn by itself, so that all else of a seed is as it would be without.
     standby_replicas = Random(f"standbys of {seed}").choice([0, 0, 1])
+    shape = Random(f"shape of {seed}")
+    aggregated = Random(f"aggregation of {seed}").random() < 0.25
+    inputs = 1 if aggregated else shape.choice([1, 1, 2])
+    markers_left_out = Random(f"markers of {seed}").random() < 0.3
     return Schedule(
         seed=seed,
         exactly_once=exactly_once,
         dead_letters=random.random() < 0.6,
-        partitions=random.randint(1, 3),
+        partitions=_partitions(seed, random.randint(1, 3)),
         stores=random.randint(1, 2),
         processes=max(random.randint(1, 3), 2 if standby_replicas else 1),
-        cooperative=random.random() < 0.35,
+        cooperative=random.random() < 0.35 and inputs == 1,
         commit_every=random.choice([0, 1, 3, 7, 20]),
         commit_interval_s=random.choice([0.01, 0.05, 0.3]),
         commit_interval_min_s=Random(f"commit intervals of {seed}").choice([None, None, 0.002, 0.01]),
@@ -185,15 +206,36 @@ def draw_schedule(seed: int) -> Schedule:
         checkpoint_s=random.choice([0.2, 0.2, 1.0, 5.0]),
         spares=random.choice([1, 1, 4, 20]),
         store_step_s=random.choice([0.0, 0.0, 0.01, 0.3]),
-        aggregated=Random(f"aggregation of {seed}").random() < 0.25,
+        aggregated=aggregated,
         standby_replicas=standby_replicas,
-        client_raises_at_s=_client_raises_at_s(seed),
-        faults=faults,
+        client_raises_at_s=_moments(f"client of {seed}", 0.25, 3, 2.0),
+        inputs=inputs,
+        form=shape.choice(["json", "json", "bytearray", "view", "text"]),
+        past=shape.choice(["none", "taken", "refused"]),
+        twins=shape.random() < 0.3,
+        markers_left_out=markers_left_out,
+        clears_at=_moments(f"clears of {seed}", 0.08, 2, 1.0),
+        deletes_at=_moments(f"deletes of {seed}", 0.12, 2, 1.0),
+        intruders_at=_moments(f"intruders of {seed}", 0.5, 2, 1.0) if inputs == 2 else (),
+        faults=(*_outages(seed), *faults) if markers_left_out else faults,
     )
 
 
-def _client_raises_at_s(seed: int) -> tuple[float, ...]:
-    """In every fourth seed, some moments while input arrives. Drawn by itself, as the standbys."""
-    random = Random(f"client of {seed}")
-    count = random.choice([0, 0, 0, random.randint(1, 3)])
-    return tuple(random.uniform(0.0, 2.0) for _ in range(count))
+def _outages(seed: int) -> list[Fault]:
+    """Brokers that go down while a transaction is open, or while its markers are written."""
+    random = Random(f"outages of {seed}")
+    aims = ("flush:after", "send_offsets:after", "commit:sent", "commit:after", "abort:after")
+    return [Fault(Kind.BROKERS_DOWN, random.randint(5, 120), random.choice(aims)) for _ in range(random.randint(1, 2))]
+
+
+def _partitions(seed: int, few: int) -> int:
+    """Few partitions show most; in every tenth seed there are up to 64."""
+    random = Random(f"partitions of {seed}")
+    return random.randint(4, 64) if random.random() < 0.1 else few
+
+
+def _moments(name: str, share: float, most: int, until: float) -> tuple[float, ...]:
+    """In this share of all seeds, some moments before ``until``. Drawn by itself, as the standbys."""
+    random = Random(name)
+    count = random.randint(1, most) if random.random() < share else 0
+    return tuple(random.uniform(0.0, until) for _ in range(count))

@@ -11,7 +11,7 @@ from tests.simulation.planted import BUGS, Planted, seeds_until_caught
 from tests.simulation.run import SeedRunner, runner
 from tests.tiers import named
 
-SEEDS_MAX = 400
+SEEDS_MAX = 500
 #: Few schedules find these: each takes seconds.
 RARE = frozenset(
     {

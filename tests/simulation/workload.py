@@ -26,12 +26,17 @@ from holdfast.processors.engine.dataframe.aggregation import (
     Min,
     Sum,
 )
+from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
 from holdfast.processors.engine.record_times import RecordTimeRefused
 
 GROUP = "totals"
-INPUT, OUTPUT, DEAD = "orders", "results", "spoilt"
+INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"
 #: The fault of a message that is dated ``AHEAD_S`` ahead.
 AHEAD, AHEAD_S = "ahead", 30 * 86_400.0
+#: The fault of a message of 1970, where outputs can't have its time; and its time.
+PAST, PAST_MS = "past", 1
+#: The fault of a message whose output no client takes.
+UNWRITABLE = "unwritable"
 STORES = ("first", "second")
 
 #: (partition, number of the message, stage): what names one output.
@@ -45,7 +50,8 @@ class Spoilt(Exception):
 class Message(NamedTuple):
     """One input: ``number`` counts in its partition.
 
-    ``spoils`` names the store whose step raises after its writes; ``AHEAD`` stands for a time that outputs can't have.
+    ``spoils`` names the store whose step raises after its writes. ``AHEAD`` and ``PAST`` stand for times that outputs
+    can't have, ``UNWRITABLE`` for a result that the serializer refuses. ``old`` is one of 1970.
     """
 
     number: int
@@ -53,9 +59,12 @@ class Message(NamedTuple):
     amount: Any
     drops: bool
     spoils: str | None
+    old: bool = False
 
     def time_ms(self, now_s: float) -> int:
         """Its timestamp when it is produced now; 0 for the present time."""
+        if self.old:
+            return PAST_MS
         return int((now_s + AHEAD_S) * 1000) if self.spoils == AHEAD else 0
 
     def encode(self, partition: int) -> bytes:
@@ -96,6 +105,12 @@ class Workload:
     exactly_once: bool
     dead_letters: bool
     aggregated: bool = False
+    inputs: tuple[str, ...] = (INPUT,)
+    form: str = "json"
+
+    def topic_of(self, message: Message) -> str:
+        """The input of a message: each key has one, so that its messages stay in their order."""
+        return self.inputs[message.key[-1] % len(self.inputs)]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,14 +129,30 @@ class Workload:
             **policy,
             **settings,
         )
-        frame = app.dataframe(app.topic(INPUT))
-        if self.aggregated:
-            frame.aggregate(COLUMNS, store=STORES[0]).to_topic(app.topic(OUTPUT))
-            return app
-        for store in self.names:
-            frame = frame.apply(Total(store), stateful=True, store=store)
-            frame = frame.to_topic(app.topic(OUTPUT), key=_ByStage(store))
+        output = app.topic(OUTPUT, value_serializer=Serializer(self.form))
+        for name in self.inputs:
+            frame = app.dataframe(app.topic(name))
+            if self.aggregated:
+                frame.aggregate(COLUMNS, store=STORES[0]).to_topic(output)
+                continue
+            for store in self.names:
+                frame = frame.apply(Total(store), stateful=True, store=store)
+                frame = frame.to_topic(output, key=_ByStage(store))
         return app
+
+
+class Serializer:
+    """JSON, as a serializer of a user may return it; a number for what is ``UNWRITABLE``."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def __call__(self, value: dict[str, Any]) -> Any:
+        if value.get("spoil") == UNWRITABLE:
+            return value["n"]
+        text = json.dumps(value)
+        forms = {"bytearray": bytearray, "view": memoryview}
+        return text if self._form == "text" else forms.get(self._form, bytes)(text.encode())
 
 
 #: By columns, except where a message of the same run fails.
@@ -147,7 +178,7 @@ class _ByStage:
 
 
 def _skip_spoilt(error: Exception, *_: Any) -> bool:
-    return isinstance(error, (Spoilt, AggregationFailed, RecordTimeRefused))
+    return isinstance(error, (Spoilt, AggregationFailed, RecordTimeRefused, ValueUnwritable))
 
 
 def aggregated(workload: Workload) -> Workload:
@@ -155,7 +186,9 @@ def aggregated(workload: Workload) -> Workload:
 
     def changed(message: Message) -> Message:
         amount = message.amount / 10 if message.number % 4 == 1 else message.amount
-        return message._replace(amount="no number" if message.spoils not in (None, AHEAD) else amount, drops=False)
+        return message._replace(
+            amount="no number" if message.spoils not in (None, AHEAD, PAST) else amount, drops=False
+        )
 
     messages = tuple(tuple(map(changed, of)) for of in workload.messages)
     return replace(workload, messages=messages, stores=1, aggregated=True)
@@ -165,7 +198,7 @@ def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once:
     """Messages with few keys, so that every key is written, deleted and spoilt often."""
     keys = [f"k{number}".encode() for number in range(random.randint(2, 6))]
     drops, spoils = random.choice([0.05, 0.15, 0.3]), random.choice([0.0, 0.05, 0.15])
-    names = STORES[:stores]
+    names, most = STORES[:stores], max(3, 240 // partitions)
     return Workload(
         tuple(
             tuple(
@@ -176,7 +209,7 @@ def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once:
                     random.random() < drops,
                     random.choice(names) if random.random() < spoils else None,
                 )
-                for number in range(random.randint(10, 240 // partitions))
+                for number in range(random.randint(min(10, most), most))
             )
             for _ in range(partitions)
         ),
@@ -187,7 +220,20 @@ def draw_workload(random: Random, partitions: int, stores: int, *, exactly_once:
 
 
 def _some_are_ahead(number: int, key: bytes, amount: int, drops: bool, spoils: str | None) -> Message:
+    if spoils is not None and number % 5 == 4:
+        spoils = UNWRITABLE
     return Message(number, key, amount, drops, AHEAD if spoils is not None and number % 3 == 0 else spoils)
+
+
+def dated(workload: Workload, past: str) -> Workload:
+    """The same messages, some of them of 1970: outputs of that time are ``taken`` or ``refused``."""
+
+    def changed(message: Message) -> Message:
+        if message.number % 7 != 3 or message.spoils == AHEAD:
+            return message
+        return message._replace(old=True, spoils=message.spoils or (PAST if past == "refused" else None))
+
+    return replace(workload, messages=tuple(tuple(map(changed, of)) for of in workload.messages))
 
 
 @dataclass(slots=True)

@@ -6,38 +6,54 @@ The production engine runs in every process, started by the production construct
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
+from holdfast.infra.kafka.errors import KafkaFailed, ProducerFenced, TransactionAborted
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime import columns, commit, loop, restore
+from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused
 from holdfast.processors.engine.state import task_store
-from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateIncoherent
+from holdfast.processors.engine.state.errors import InputsParted, StateCorrupt, StateDiskFailed, StateIncoherent
 from holdfast.processors.testing import producer
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.network import Fate, Network
 from holdfast.processors.testing.producer import ClientRaised
 from tests.simulation.checkpoint_store import CheckpointCheck
-from tests.simulation.disk import Damage, SimulatedDisk
+from tests.simulation.disk import Damage
+from tests.simulation.machines import Machine, Operator
 from tests.simulation.objects import SimulatedObjects
+from tests.simulation.others import Others
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
-from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, aggregated, draw_workload, expect
+from tests.simulation.workload import (
+    DEAD,
+    GROUP,
+    INPUT,
+    OUTPUT,
+    SECOND,
+    aggregated,
+    dated,
+    draw_workload,
+    expect,
+)
 
 #: Everything healed, the rest of the input is processed in less than so many virtual seconds.
 RECOVERY_S = 400.0
 #: The last markers are written within so many virtual seconds.
 SETTLE_S = 5.0
+#: What an output topic with a limit takes of the past, in milliseconds.
+PAST_MAX_MS = 86_400_000
 #: So many exits in one run are no recovery any more.
 EXITS_MAX = 60
 #: What may end a processor in a simulation; it is started again, as a supervisor would.
@@ -47,9 +63,14 @@ EXPECTED_EXITS = (KafkaFailed, StateDiskFailed, StateCorrupt, ClientRaised)
 class SimulatedNetwork(Network):
     """Lets single requests meet their fate."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_leave_out: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
         self.armed: list[tuple[str, str, Fate]] = []
+        self._may_leave_out = may_leave_out
+
+    def leaves_out(self, place: str) -> bool:
+        """While the brokers are down, some markers."""
+        return not self.brokers_up and self._may_leave_out()
 
     def fate(self, process: str, request: str) -> Fate:
         """The fate that is armed for this request of this process; each once."""
@@ -58,74 +79,6 @@ class SimulatedNetwork(Network):
                 del self.armed[index]
                 return fate
         return Fate.OK
-
-
-class Machine:
-    """One machine with a disk and, at times, a process; its slot is its name."""
-
-    def __init__(self, world: World, name: str, *, settings: Settings | None = None) -> None:
-        self.name = name
-        self._settings = settings or world.settings
-        self.disk = SimulatedDisk()
-        self.wanted = False
-        self.process: SimulatedProcess | None = None
-        self.app: Application | None = None
-        self._world = world
-        self._lives = 0
-
-    def start(self) -> None:
-        """Start the processor, unless it runs or is not wanted any more."""
-        if not self.wanted or (self.process is not None and not (self.process.ended or self.process.crashed)):
-            return
-        self._lives += 1
-        self.process = self._world.simulation.start(f"{self.name}.{self._lives}", self._live)
-
-    def start_later(self, seconds: float) -> None:
-        """Start it again after a while."""
-        self._world.clock.call_later(seconds, self.start)
-
-    def stop(self) -> None:
-        """SIGTERM."""
-        if self.app is not None:
-            self.app.stop()
-
-    @property
-    def alive(self) -> SimulatedProcess | None:
-        """The process, if it can do something."""
-        process = self.process
-        return None if process is None or process.ended or process.crashed else process
-
-    def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
-        """Every usable database of this machine."""
-        return [
-            (self.name, path, self.disk.content(path))
-            for path in self.disk.paths
-            if not path.name.endswith(".corrupt") and not path.parent.name.startswith(".")
-        ]
-
-    def ask_for_checkpoints(self) -> None:
-        """What the verb of a worker's control does."""
-        worker = self.app._worker if self.app is not None else None
-        if self.alive is not None and worker is not None and worker.assignment.checkpoints is not None:
-            worker.assignment.checkpoints.ask_now(worker.assignment.tasks)
-
-    def _live(self, process: SimulatedProcess) -> None:
-        world = self._world
-        self.app = app = world.application(self.name)
-        try:
-            app.run_on(
-                world.cluster.connect(process),
-                self._settings,
-                databases=self.disk.attach(process),
-                storage=world.store.attach(process),
-            )
-        except Exception as failure:
-            world.exited(self, failure)
-        else:
-            world.exited(self, None)
-        finally:
-            if self.app is app:
-                self.app = None
 
 
 class World:
@@ -145,7 +98,7 @@ class World:
         self.clock = VirtualClock()
         self.store = SimulatedObjects(self.clock)
         self.store.step_s = schedule.store_step_s
-        self.network = SimulatedNetwork()
+        self.network = SimulatedNetwork(self._leaves_out)
         self.network.marker_delay_s = schedule.marker_delay_s
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
         self.cluster.cooperative = schedule.cooperative
@@ -156,9 +109,14 @@ class World:
             exactly_once=schedule.exactly_once,
             dead_letters=schedule.dead_letters,
         )
+        inputs = (INPUT, SECOND)[: schedule.inputs]
+        self.workload = replace(dated(self.workload, schedule.past), inputs=inputs, form=schedule.form)
         if schedule.aggregated:
             self.workload = aggregated(self.workload)
-        self.machines = [Machine(self, f"m{number}") for number in range(3)]
+        slots = ["m0", "m0", "m2"] if schedule.twins else ["m0", "m1", "m2"]
+        self.machines = [Machine(self, f"m{number}", slot=slot) for number, slot in enumerate(slots)]
+        self.operator = Operator(self, "operator", settings=self._without_checkpoints())
+        self.others = Others(self)
         self.simulation = Simulation(self.clock, self.random, self._on_point)
         self.exits: list[Exception] = []
         self.broken: InvariantBroken | None = None
@@ -169,9 +127,9 @@ class World:
         self._cleaned: dict[Partition, list[tuple[float, float]]] = {}
         self._folder = folder
         self._sent = [0] * schedule.partitions
-        self._ends = [0] * schedule.partitions
-        for topic in (INPUT, OUTPUT, DEAD):
-            self.cluster.create_topic(topic, schedule.partitions)
+        self._ends: dict[Partition, int] = {}
+        for topic in (*inputs, OUTPUT, DEAD):
+            self.create(topic)
         for topic in self.changelogs:
             config = {"cleanup.policy": "compact", "delete.retention.ms": str(int(schedule.retention_s * 1000))}
             self.cluster.create_topic(topic, schedule.partitions, config)
@@ -184,11 +142,21 @@ class World:
         """The changelog topics."""
         return [changelog_topic(GROUP, store) for store in self.workload.names]
 
-    def application(self, slot: str) -> Application:
-        """A processor as it is started in a slot."""
+    def _without_checkpoints(self) -> Settings:
+        chosen = self.settings.checkpoints.model_copy(update={"enabled": False})
+        return self.settings.model_copy(update={"checkpoints": chosen})
+
+    def create(self, topic: str) -> None:
+        """Make a topic of the world, unless it is there."""
+        refuses = topic == OUTPUT and self.schedule.past == "refused"
+        config = {"message.timestamp.before.max.ms": str(PAST_MAX_MS)} if refuses else {}
+        self.cluster.create_topic(topic, self.schedule.partitions, config)
+
+    def application(self, machine: Machine) -> Application:
+        """A processor as it is started on a machine."""
         return self.workload.application(
-            state_dir=self._folder,
-            slot=slot,
+            state_dir=self._folder / machine.name if self.schedule.twins else self._folder,
+            slot=machine.slot,
             commit_every=self.schedule.commit_every,
             commit_interval=self.schedule.commit_interval_s,
             commit_interval_min=self.schedule.commit_interval_min_s,
@@ -198,7 +166,7 @@ class World:
     def exited(self, machine: Machine, failure: Exception | None) -> None:
         """A processor has ended; the supervisor starts it again."""
         self.simulation.note(machine.name, f"exit {type(failure).__name__ if failure is not None else 'clean'}")
-        if failure is not None:
+        if failure is not None and not isinstance(failure, CommandRefused):
             self.exits.append(failure)
             if not self._is_expected(failure):
                 why = f"{machine.name} stopped: {type(failure).__name__}: {failure}"
@@ -206,13 +174,21 @@ class World:
             elif len(self.exits) > EXITS_MAX:
                 self.fail(InvariantBroken("liveness", f"{EXITS_MAX} exits, the last: {failure}"), failure)
         self.look_at(machine)
-        machine.start_later(self.random.uniform(0.2, 3.0))
+        if machine is not self.operator:
+            machine.start_later(self.random.uniform(0.2, 3.0))
 
     def _is_expected(self, failure: Exception) -> bool:
+        if isinstance(failure, CommandFailed):  # the operator tries again
+            return True
+        if isinstance(failure, InputsParted):
+            return bool(self.schedule.intruders_at)
+        if isinstance(failure, StateIncoherent) and failure.cause == "changelog-held":
+            self.others.end_hanging()
+            return self.schedule.markers_left_out
         if isinstance(failure, StateIncoherent):  # deletes stay for some seconds only: a frozen restore takes longer
             return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
         # No schedule here has so many aborts in a row.
-        return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, TransactionAborted)
+        return isinstance(failure, EXPECTED_EXITS) and not isinstance(failure, (TransactionAborted, ProducerFenced))
 
     def fail(self, broken: InvariantBroken, cause: BaseException | None = None) -> None:
         """Remember the first broken invariant; raised by the scheduler."""
@@ -232,8 +208,9 @@ class World:
         """More input arrives."""
         for message in self.workload.messages[partition][self._sent[partition] : upto]:
             time_ms, encoded = message.time_ms(self.clock.time()), message.encode(partition)
-            offset = self.cluster.produce(INPUT, encoded, message.key, partition=partition, timestamp_ms=time_ms)
-            self._ends[partition] = offset + 1
+            place = Partition(self.workload.topic_of(message), partition)
+            offset = self.cluster.produce(*place[:1], encoded, message.key, partition=partition, timestamp_ms=time_ms)
+            self._ends[place] = offset + 1
         self._sent[partition] = max(self._sent[partition], upto)
 
     def a_changelog(self) -> Partition:
@@ -286,17 +263,18 @@ class World:
             self.clock.call_at(late_s, lambda: self.compact(self.a_changelog()))
         for at_s in self.schedule.client_raises_at_s:
             self.clock.call_at(at_s, self._let_a_client_raise)
+        horizon_s = self.schedule.horizon_s
+        self.others.call_at_their_times()
         self.clock.call_at(self.schedule.horizon_s, lambda: None)  # so that there is something to wait for
         for machine in self.machines[: self.schedule.processes]:
             machine.wanted = True
             machine.start()
-        horizon_s = self.schedule.horizon_s
         self._until(lambda: self.clock.monotonic() >= horizon_s, horizon_s + 60.0, "liveness")
         self.heal()
         often = 0.9 if self.schedule.standby_replicas else 0.5
         absent = self._take_away() if self.schedule.retention_s < 60.0 and self.random.random() < often else None
         self._until(self.consumed, RECOVERY_S, "liveness")
-        final = FinalCheck(self.cluster, self.workload, expect(self.workload), self.history)
+        final = FinalCheck(self.cluster, self.workload, expect(self.workload), self.history, self.others)
         self._until(lambda: not final.missing(self.databases()) and self._all_owned(), RECOVERY_S, "liveness")
         if absent is not None:
             self._come_back(absent, final)
@@ -323,6 +301,10 @@ class World:
         alive = [machine.alive for machine in self.machines if machine.alive is not None]
         if alive:
             self.network.armed.append((alive[0].name, "queue", Fate.RAISES))
+
+    def _leaves_out(self) -> bool:
+        """Markers of others stay: nobody looks after them."""
+        return self.schedule.markers_left_out and not self.foreign and self.random.random() < 0.5
 
     def _take_away(self) -> Machine:
         """One machine is switched off, for longer than deletes stay in the changelogs."""
@@ -362,8 +344,7 @@ class World:
 
     def _audit(self, final: FinalCheck, *, checkpoints: bool) -> None:
         """A new machine restores everything from the changelogs, or from checkpoints and what follows them."""
-        chosen = self.settings.checkpoints.model_copy(update={"enabled": checkpoints})
-        settings = self.settings.model_copy(update={"checkpoints": chosen})
+        settings = self.settings if checkpoints else self._without_checkpoints()
         auditor = Machine(self, "rescue" if checkpoints else "audit", settings=settings)
         auditor.wanted = True
         self.machines = [auditor]
@@ -393,10 +374,9 @@ class World:
         if self.broken is not None:
             return True
         committed = self.cluster.committed_offsets(GROUP)
-        return all(
-            (committed.get(Partition(INPUT, number)) or 0) >= end and self._sent[number] == len(messages)
-            for number, (end, messages) in enumerate(zip(self._ends, self.workload.messages, strict=True))
-        )
+        sent = all(sent == len(of) for sent, of in zip(self._sent, self.workload.messages, strict=True))
+        idle = not self.others.clearing and not self.others.intruders
+        return sent and idle and all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def heal(self) -> None:
         """No more faults: everything that is broken is mended; who is frozen wakes up in his own time."""
@@ -404,14 +384,17 @@ class World:
         self.simulation.note("world", "heal")
         self.network.brokers_up = True
         self.network.armed.clear()
+        for topic in (OUTPUT, DEAD):
+            self.create(topic)
         for transaction in self.foreign:
-            transaction.abort()
+            with suppress(ProducerFenced):  # it timed out while the brokers were down
+                transaction.abort()
         self.foreign.clear()
         self.heal_store()
         for machine in self.machines:
             machine.disk.full = False
             machine.disk.short_writes = 0
-        if not any(machine.wanted for machine in self.machines):
+        if not any(machine.wanted for machine in self.machines) and not self.others.clearing:
             self.machines[0].wanted = True
         for machine in self.machines:
             machine.start()

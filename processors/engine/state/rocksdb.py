@@ -41,6 +41,7 @@ def _opened(path: Path, memory: RocksMemory, bulk_records: int | None = None) ->
         writing = WriteOptions()
         writing.disable_wal = True
         rdict.set_write_options(writing)
+    memory.open.add(path)
     return rdict
 
 
@@ -105,9 +106,8 @@ class RocksDatabase(Database):
 
     def _reopen(self, bulk_records: int | None) -> None:
         assert self._memory is not None  # a read-only database is never reopened
-        if self._made is not None:
-            self.flush()
-            self._made.close()
+        self.flush()
+        self.close()
         self._made = _opened(self._path, self._memory, bulk_records)
 
     @property
@@ -153,6 +153,8 @@ class RocksDatabase(Database):
         return 0 if self._made is None else int(self._made.property_int_value(f"rocksdb.{fact}") or 0)
 
     def close(self) -> None:
+        if self._memory is not None:
+            self._memory.open.discard(self._path)
         if self._made is not None:
             self._made.close()
 

@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFactory, Options, WriteBufferManager
 
 #: The sizes without a memory plan: the block cache of the process, and the write buffer of one database.
 BLOCK_CACHE_BYTES = 64 << 20
 WRITE_BUFFER_BYTES = 32 << 20
+#: The write buffer of a database is a share of all: one of so many or more, and at least so many bytes.
+BUFFERS_MIN, BUFFER_BYTES_MIN = 8, 1 << 20
+#: A write buffer grows in blocks: so many in a full one, each of at most RocksDB's own size.
+BUFFER_BLOCKS, BLOCK_BYTES_MAX = 16, 1 << 20
 #: Write buffers of a database in bulk mode that may wait for their flush.
 BULK_BUFFERS = 4
 #: The size of the bloom filter of a write buffer, as a part of the buffer: about 20 bits a key.
@@ -28,13 +33,23 @@ OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 class RocksMemory:
     """The memory that all databases of a process share, in bytes.
 
-    Above ``write_buffers`` of unflushed writes, all databases together, RocksDB flushes early.
+    Above ``write_buffers`` of unflushed writes, all databases together, RocksDB flushes early. An empty buffer counts
+    with its filter and its first block, which are parts of its size. So the next database gets a smaller buffer the
+    more are open: else the empty buffers of 150 databases are above the limit, and each write flushes a file.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:
         self.cache = Cache(block_cache)
         self.writes = WriteBufferManager(write_buffers, False)
-        self.buffer_bytes = max(1 << 20, min(WRITE_BUFFER_BYTES, write_buffers // 8))
+        #: The paths of the open databases.
+        self.open: set[Path] = set()
+        self._write_buffers = write_buffers
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The size of the next database's write buffer."""
+        share = self._write_buffers // max(BUFFERS_MIN, len(self.open))
+        return max(BUFFER_BYTES_MIN, min(WRITE_BUFFER_BYTES, share))
 
 
 def bulk_buffer_bytes(records: int, usual: int) -> int:
@@ -56,18 +71,22 @@ def database_options(memory: RocksMemory, bulk_records: int | None = None) -> Op
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(memory.buffer_bytes)
+    buffer_bytes = memory.buffer_bytes
+    options.set_write_buffer_size(buffer_bytes)
+    options.set_arena_block_size(min(BLOCK_BYTES_MAX, buffer_bytes // BUFFER_BLOCKS))
     options.set_write_buffer_manager(memory.writes)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.increase_parallelism(2)
+    # RocksDB's default starts 16 threads at each open, a quarter of its CPU time, to open a handful of files.
+    options.set_max_file_opening_threads(1)
     options.set_max_open_files(max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OPEN_FILES_SHARE))
     # A bulk replay leaves many small files. A write that waits for their compaction would stop all of Python, because
     # rocksdict holds the interpreter lock. Reads skip these files by their filters.
     options.set_level_zero_slowdown_writes_trigger(NEVER)
     options.set_level_zero_stop_writes_trigger(NEVER)
     if bulk_records is not None:
-        options.set_write_buffer_size(bulk_buffer_bytes(bulk_records, memory.buffer_bytes))
+        options.set_write_buffer_size(bulk_buffer_bytes(bulk_records, buffer_bytes))
         # A vector appends writes; RocksDB's own threads sort it in the flush.
         options.set_memtable_factory(MemtableFactory.vector())
         options.set_allow_concurrent_memtable_write(False)

@@ -1,0 +1,112 @@
+"""What others do while processors run: operators, members of other programs, and somebody who deletes topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.infra.kafka.records import Partition, Record
+from holdfast.processors.testing.transactions import Phase
+from tests.simulation.scheduler import SimulatedProcess
+from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT
+
+if TYPE_CHECKING:
+    from tests.simulation.machines import Machine
+    from tests.simulation.world import World
+
+
+class Others:
+    """The others of a world.
+
+    Attributes:
+        cleared: Whether outputs may come again, because the input is read again.
+        clearing: Whether processes are stopped for a clear.
+        seen: What readers have seen of topics that were deleted since.
+        intruders: Members of other programs that are in the group.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.cleared = self.clearing = False
+        self.seen: dict[str, list[tuple[int, Record]]] = {}
+        self.intruders = 0
+
+    def call_at_their_times(self) -> None:
+        """Let them act when the schedule says."""
+        world, schedule = self._world, self._world.schedule
+        # Made again by a worker, the output topic would take all times.
+        deletable = [DEAD] if schedule.past == "refused" else [OUTPUT, DEAD]
+        for at in schedule.clears_at:
+            world.clock.call_at(at * schedule.horizon_s, self.clear)
+        for at in schedule.deletes_at:
+            topic = world.random.choice(deletable)
+            world.clock.call_at(at * schedule.horizon_s, partial(self.delete, topic))
+        for at in schedule.intruders_at:
+            world.clock.call_at(at * schedule.horizon_s, self.intrude)
+
+    def end_hanging(self) -> None:
+        """What the error asks for: end what a worker left open that is gone for good."""
+        broker = self._world.cluster._broker
+        for topic in broker.topics.values():
+            for log in topic.logs:
+                for known in broker.transactions._by_id.values():
+                    if log.has_open(known.producer_id) and known.phase is Phase.EMPTY:
+                        now_ms = int(self._world.clock.time() * 1000)
+                        log.end_transaction(known.producer_id, commit=bool(known.committed), timestamp_ms=now_ms)
+
+    def clear(self) -> None:
+        """An operator stops all processes, and begins when none is left."""
+        if self.clearing:
+            return
+        self.cleared = self.clearing = True
+        running = [machine for machine in self._world.machines if machine.wanted] or self._world.machines[:1]
+        self._world.operator.wanted = True
+        self._clear_alone(running)
+
+    def _clear_alone(self, running: Sequence[Machine]) -> None:
+        if not self._world.operator.wanted:
+            self.clearing = False
+            for machine in running:
+                machine.wanted = True
+                machine.start()
+            return
+        for machine in self._world.machines:
+            machine.wanted = False
+            machine.stop()
+        if self._world.operator.alive is None and not any(machine.alive for machine in self._world.machines):
+            self._world.operator.start()
+        self._world.clock.call_later(0.5, lambda: self._clear_alone(running))
+
+    def delete(self, topic: str) -> None:
+        """Somebody deletes a topic, and makes it again; what readers saw of it counts."""
+        if self._world.strike is None:
+            return
+        places = [Partition(topic, number) for number in range(self._world.schedule.partitions)]
+        if topic not in self._world.cluster._broker.topics or any(
+            self._world.cluster.last_stable_offset(place) < self._world.cluster.log_end(place) for place in places
+        ):
+            self._world.clock.call_later(0.05, lambda: self.delete(topic))
+            return
+        self._world.simulation.note("world", f"delete {topic}")
+        self.seen.setdefault(topic, []).extend(self._world.cluster.read(topic))
+        self._world.cluster.delete_topic(topic)
+        self._world.clock.call_later(self._world.random.choice([0.05, 2.0]), lambda: self._world.create(topic))
+
+    def read(self, topic: str) -> list[tuple[int, Record]]:
+        """What readers have seen of a topic, also before it was deleted."""
+        return self.seen.get(topic, []) + self._world.cluster.read(topic)
+
+    def intrude(self) -> None:
+        """A member of the group reads one of two inputs for a while: no worker gets both of each partition."""
+        self.intruders += 1
+        self._world.simulation.start(f"intruder.{self.intruders}", self._read_one_input)
+
+    def _read_one_input(self, process: SimulatedProcess) -> None:
+        member = self._world.cluster.connect(process).group_consumer(GROUP)
+        member.subscribe([INPUT], *(lambda partitions: None,) * 3)
+        until = self._world.clock.monotonic() + 4.0
+        while self._world.clock.monotonic() < until:
+            member.poll(1, 0.2)
+        member.close()
+        self.intruders -= 1

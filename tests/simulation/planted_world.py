@@ -1,0 +1,123 @@
+"""Bugs to plant in what the world around the engine shows: odd outputs, old times, twins, clears, lost markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors import application
+from holdfast.processors.engine.commands import keys
+from holdfast.processors.engine.commands.sweep import Sweep
+from holdfast.processors.engine.dataframe import serialization
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime import assignment
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.committer import Committer
+from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.tickets import Work
+from holdfast.processors.testing.cluster import InMemoryTransactions
+from holdfast.processors.testing.producer import InMemoryProducer
+
+#: A commit and a rewind of so many tasks forget the others.
+FIRST_TASKS = 3
+
+
+def host_is_identity(patch: pytest.MonkeyPatch) -> None:
+    """Two folders of one slot name make one transactional id."""
+    patch.setattr(application, "transactional_id", lambda group, folder, slot: f"{group}-{slot}")
+
+
+def serialized_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at what a serializer returned."""
+    patch.setattr(serialization, "_only_bytes", lambda serialize: serialize)
+
+
+def past_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """Only times ahead are compared with the topic's limits."""
+    bounds = RecordTimes.bounds
+    patch.setattr(RecordTimes, "bounds", lambda self, topic: (float("-inf"), bounds(self, topic)[1]))
+
+
+def dead_letters_keep_their_time(patch: pytest.MonkeyPatch) -> None:
+    """A dead letter has a time that its topic refuses."""
+    patch.setattr(RecordTimes, "taken", lambda self, topic, time_ms: time_ms)
+
+
+def parted_inputs_taken(patch: pytest.MonkeyPatch) -> None:
+    """A worker processes one of two inputs that feed a store."""
+    patch.setattr(assignment, "check_together", lambda *_: None)
+
+
+def positions_stay(patch: pytest.MonkeyPatch) -> None:
+    """A clear deletes, and leaves the offsets where they are."""
+    clear = keys.clear
+
+    def clears(worker: Any, ticket: Any, tasks: Any, asked: Any, selection: Any, moves: Any) -> Work:
+        return clear(worker, ticket, tasks, asked, selection, {})
+
+    patch.setattr(keys, "clear", clears)
+
+
+def half_cleared(patch: pytest.MonkeyPatch) -> None:
+    """A clear leaves out every second key."""
+    batch = Sweep.batch
+
+    def batches(self: Sweep) -> Mapping[str, Any]:
+        return {store: entries[::2] for store, entries in batch(self).items()}
+
+    patch.setattr(Sweep, "batch", batches)
+
+
+def lost_with_their_topic(patch: pytest.MonkeyPatch) -> None:
+    """Records for a topic that is gone count as sent."""
+    arrives = InMemoryProducer._arrives
+
+    def arrive(self: InMemoryProducer, queued: Any) -> bool:
+        return queued.partition.topic not in self._broker.topics or arrives(self, queued)
+
+    patch.setattr(InMemoryProducer, "_arrives", arrive)
+
+
+def lost_markers_unseen(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for what Kafka left open."""
+    patch.setattr(Committer, "_settle", lambda self, producer: None)
+
+
+def aborts_published(patch: pytest.MonkeyPatch) -> None:
+    """What an aborted transaction left open is ended by a commit."""
+    end = InMemoryTransactions.end
+
+    def ends(self: InMemoryTransactions, place: Partition, producer_id: int, *, commit: bool) -> None:
+        end(self, place, producer_id, commit=True)
+
+    patch.setattr(InMemoryTransactions, "end", ends)
+
+
+def few_rewound(patch: pytest.MonkeyPatch) -> None:
+    """After an abort only the first tasks read their input again."""
+    rewind = Worker._rewind
+
+    def rewinds(self: Worker) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Assignment, "tasks", property(lambda self: list(self._tasks.values())[:FIRST_TASKS]))
+            rewind(self)
+
+    patch.setattr(Worker, "_rewind", rewinds)
+
+
+PLANTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a worker's identity is the name of its slot": host_is_identity,
+    "what a serializer returns goes to the client": serialized_as_it_is,
+    "times long past are sent to a topic that refuses them": past_unchecked,
+    "a dead letter has a time that its topic refuses": dead_letters_keep_their_time,
+    "inputs of one store are parted between members": parted_inputs_taken,
+    "a clear with a rewind leaves the offsets": positions_stay,
+    "a clear deletes every second key": half_cleared,
+    "outputs to a deleted topic count as sent": lost_with_their_topic,
+    "markers that Kafka left out are not looked for": lost_markers_unseen,
+    "an aborted transaction that was left open is committed": aborts_published,
+    "an abort rewinds the first tasks only": few_rewound,
+}
