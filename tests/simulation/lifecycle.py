@@ -23,7 +23,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.processors.engine.commands import sweep
 from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import LifecycleWorld, quiet, virtual_time
-from tests.simulation.schedule import draw_schedule
+from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import tuned
@@ -53,7 +53,7 @@ class LifecycleRunner:
 
     def run(self, seed: int) -> Outcome:
         """Run a seed; what breaks is told, not raised."""
-        schedule = quiet(draw_schedule(seed))
+        schedule = quiet(plain_schedule(seed))
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             world = LifecycleWorld(schedule, Path(folder), self._template)
             sequence = Sequence(world)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.infra.kafka.records import Partition, Record
+from holdfast.infra.kafka.records import Record
 from holdfast.processors.testing.transactions import Phase
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT
@@ -82,10 +82,8 @@ class Others:
         """Somebody deletes a topic, and makes it again; what readers saw of it counts."""
         if self._world.strike is None:
             return
-        places = [Partition(topic, number) for number in range(self._world.schedule.partitions)]
-        if topic not in self._world.cluster._broker.topics or any(
-            self._world.cluster.last_stable_offset(place) < self._world.cluster.log_end(place) for place in places
-        ):
+        known = self._world.cluster._broker.topics.get(topic)
+        if known is None or any(log.last_stable < log.end for log in known.logs):
             self._world.clock.call_later(0.05, lambda: self.delete(topic))
             return
         self._world.simulation.note("world", f"delete {topic}")

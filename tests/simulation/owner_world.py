@@ -26,7 +26,7 @@ from holdfast.processors.engine.runtime.task import TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.state.task_store import TaskMeta
 from tests.simulation.faults import Faults
-from tests.simulation.schedule import Schedule, draw_schedule
+from tests.simulation.schedule import Schedule, plain_schedule
 from tests.simulation.scheduler import signals_kept
 from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
@@ -53,16 +53,16 @@ class OwnerWorld(World):
         self.asked = 0
         self.failed: list[str] = []
 
-    def application(self, slot: str) -> Application:
-        made = super().application(slot)
-        made.with_run_overrides(slot=slot, auto_create_topics=True, start=self.start_with)
+    def application(self, machine: Machine) -> Application:
+        made = super().application(machine)
+        made.with_run_overrides(slot=machine.slot, auto_create_topics=True, start=self.start_with)
         return made
 
     def feed_to(self, partition: int, upto: int) -> None:
         """More input arrives; its offsets are noted."""
         for number in range(self._sent[partition], upto):
             self.feed(partition, number + 1)
-            self.offsets[partition][number] = self._ends[partition] - 1
+            self.offsets[partition][number] = self._ends[Partition(INPUT, partition)] - 1
 
     def settle(self) -> None:
         """Let the fed input be consumed, and count it."""
@@ -77,8 +77,7 @@ class OwnerWorld(World):
         """Whether the group has committed all that was fed."""
         self._keep_up()
         committed = self.cluster.committed_offsets(GROUP)
-        ends = enumerate(self._ends)
-        return self.broken is not None or all((committed.get(Partition(INPUT, at)) or 0) >= end for at, end in ends)
+        return self.broken is not None or all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def _keep_up(self) -> None:
         """Somebody is there, and whoever began paused, or slept through being told to resume, goes on."""
@@ -202,7 +201,7 @@ class OwnerWorld(World):
 
 def owner_schedule(seed: int, **chosen: Any) -> Schedule:
     """The schedule of a seed, with faults that let everything come to its end in time."""
-    return replace(draw_schedule(seed), **chosen)
+    return replace(plain_schedule(seed), **chosen)
 
 
 @contextmanager
@@ -245,7 +244,7 @@ def check_all(world: OwnerWorld) -> None:
     """The changelogs, their owners' databases, and restores of all kinds hold what is expected, and nothing else."""
     world.heal()
     world.settle()
-    final = OwnersCheck(world.cluster, world.workload, world.expected(), world.history)
+    final = OwnersCheck(world.cluster, world.workload, world.expected(), world.history, world.others)
     world._until(lambda: not final.missing(world.databases()), RECOVERY_S, "liveness")
     world._stop_all()
     world.clock.advance_to(world.clock.monotonic() + SETTLE_S)
@@ -285,7 +284,7 @@ def draw_command(world: OwnerWorld, random: Random, partition: int) -> Callable[
         return lambda: _do(world, partition, asked, stores, lambda key: key.startswith((prefix or "").encode()))
     sent = world._sent[partition]
     number = random.randint(0, sent)
-    offset = world.offsets[partition][number] if number < sent else world._ends[partition]
+    offset = world.offsets[partition][number] if number < sent else world._ends.get(Partition(INPUT, partition), 0)
     positions = {INPUT: {partition: offset}}
     if kind == "adopt":
         return draw_adoption(world, random, partition, number, positions if random.random() < 0.5 else None)

@@ -6,7 +6,7 @@ moment in virtual time; what exactly it does is drawn when it strikes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
@@ -218,6 +218,23 @@ def draw_schedule(seed: int) -> Schedule:
         deletes_at=_moments(f"deletes of {seed}", 0.12, 2, 1.0),
         intruders_at=_moments(f"intruders of {seed}", 0.5, 2, 1.0) if inputs == 2 else (),
         faults=(*_outages(seed), *faults) if markers_left_out else faults,
+    )
+
+
+def plain_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with few partitions, one input, one form of outputs, and nobody but the processes."""
+    drawn = draw_schedule(seed)
+    return replace(
+        drawn,
+        partitions=drawn.partitions if drawn.partitions <= 3 else 1 + drawn.partitions % 3,
+        inputs=1,
+        form="json",
+        past="none",
+        twins=False,
+        markers_left_out=False,
+        clears_at=(),
+        deletes_at=(),
+        intruders_at=(),
     )
 
 

@@ -17,7 +17,7 @@ from holdfast.processors.engine.runtime.standby import StandbyPhase
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.testing import InlineProcess
 from tests.simulation.disk import Damage
-from tests.simulation.schedule import Schedule, draw_schedule
+from tests.simulation.schedule import Schedule, plain_schedule
 from tests.simulation.scheduler import signals_kept
 from tests.simulation.workload import GROUP
 from tests.simulation.world import Machine, World, tuned
@@ -30,7 +30,7 @@ SEED = 7
 def schedule(**chosen: Any) -> Schedule:
     """Two processes with a standby for each task, and no faults."""
     plain = replace(
-        draw_schedule(SEED),
+        plain_schedule(SEED),
         exactly_once=True,
         dead_letters=False,
         partitions=2,
@@ -75,7 +75,7 @@ def feed(world: World, part: float) -> None:
 
 def committed(world: World) -> bool:
     offsets = world.cluster.committed_offsets(GROUP)
-    return all((offsets.get(Partition("orders", number)) or 0) >= end for number, end in enumerate(world._ends))
+    return all((offsets.get(place) or 0) >= end for place, end in world._ends.items())
 
 
 def tasks(machine: Machine) -> dict[str, Task]:

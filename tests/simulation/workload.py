@@ -129,7 +129,9 @@ class Workload:
             **policy,
             **settings,
         )
-        output = app.topic(OUTPUT, value_serializer=Serializer(self.form))
+        # Columns are computed for the engine's own JSON only.
+        builtin = self.aggregated and self.form == "json"
+        output = app.topic(OUTPUT, value_serializer="json" if builtin else Serializer(self.form))
         for name in self.inputs:
             frame = app.dataframe(app.topic(name))
             if self.aggregated:
