@@ -101,7 +101,7 @@ class Others:
         self._world.simulation.start(f"intruder.{self.intruders}", self._read_one_input)
 
     def _read_one_input(self, process: SimulatedProcess) -> None:
-        member = self._world.cluster.connect(process).group_consumer(GROUP)
+        member = self._world.cluster.connect(process).group_consumer(GROUP, "intruder")
         member.subscribe([INPUT], *(lambda partitions: None,) * 3)
         until = self._world.clock.monotonic() + 4.0
         while self._world.clock.monotonic() < until:
