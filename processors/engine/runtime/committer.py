@@ -50,6 +50,8 @@ FENCED_MAX = 3
 #: The same, where another member with this worker's id was seen each time. One time may be the worker's own former
 #: process, whose session has not timed out, and an heir that ended its transaction.
 RIVALS_MAX = 1
+#: A rival that was seen longer ago than this, seconds, no longer counts.
+RIVAL_COUNTS_S = 300.0
 #: Timeout of the request for the group's members, seconds: the worker waits for it.
 RIVALS_TIMEOUT_S = 5.0
 
@@ -100,7 +102,7 @@ class Committer:
         self._opened_at = 0.0
         self._aborts_in_a_row = 0
         self._fenced_in_a_row = 0
-        self._rivals_seen = 0
+        self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
         #: Called while a request to Kafka waits, with the start of the wait; None once the producer is initialised.
         self.on_wait: Callable[[float | None], None] = lambda since: None
@@ -328,7 +330,9 @@ class Committer:
         self._open = False
         self._fenced_in_a_row += 1
         if open_s <= TRANSACTION_S and (rivals := self._rivals()):
-            self._rivals_seen += 1
+            now = self._clock.monotonic()
+            self._rivals_seen = 1 + (self._rivals_seen if now - self._rival_seen_at < RIVAL_COUNTS_S else 0)
+            self._rival_seen_at = now
             why = _has_rivals(rivals, self._transactional_id, why)
         if self._fenced_in_a_row > FENCED_MAX or self._rivals_seen > RIVALS_MAX:
             raise _held_open(open_s, why) if open_s > TRANSACTION_S else why

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from holdfast import Application
 from holdfast.infra.kafka.errors import ProducerFenced
-from holdfast.processors.engine.runtime.committer import Committer, OwnershipLost
+from holdfast.processors.engine.runtime.committer import RIVAL_COUNTS_S, Committer, OwnershipLost
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 from holdfast.processors.testing.network import Network
 
@@ -71,3 +71,14 @@ def test_a_worker_that_an_heir_fenced_has_no_rival_and_joins_again(cluster: InMe
         assert logs[-1]["error"] == "A newer producer took over."
     with pytest.raises(ProducerFenced):
         one.fenced()
+
+
+def test_a_rival_that_was_seen_long_ago_does_not_count(cluster: InMemoryCluster) -> None:
+    one, other = Side(cluster, "here"), Side(cluster, "there")
+    one.begin()
+    other.begin()
+    for _ in range(3):
+        with pytest.raises(OwnershipLost):
+            one.fenced()
+        cluster.clock.advance_to(cluster.clock.monotonic() + RIVAL_COUNTS_S)
+        one.committer._fenced_in_a_row = 0  # it committed meanwhile
