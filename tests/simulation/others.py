@@ -102,9 +102,11 @@ class Others:
 
     def _read_one_input(self, process: SimulatedProcess) -> None:
         member = self._world.cluster.connect(process).group_consumer(GROUP, "intruder")
-        member.subscribe([INPUT], *(lambda partitions: None,) * 3)
-        until = self._world.clock.monotonic() + 4.0
-        while self._world.clock.monotonic() < until:
-            member.poll(1, 0.2)
-        member.close()
-        self.intruders -= 1
+        try:
+            member.subscribe([INPUT], *(lambda partitions: None,) * 3)
+            until = self._world.clock.monotonic() + 4.0
+            while self._world.clock.monotonic() < until:
+                member.poll(1, 0.2)
+            member.close()
+        finally:
+            self.intruders -= 1

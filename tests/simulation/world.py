@@ -22,7 +22,13 @@ from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime import columns, commit, loop, restore
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused
 from holdfast.processors.engine.state import task_store
-from holdfast.processors.engine.state.errors import InputsParted, StateCorrupt, StateDiskFailed, StateIncoherent
+from holdfast.processors.engine.state.errors import (
+    InputsParted,
+    StateCorrupt,
+    StateDiskFailed,
+    StateFolderTaken,
+    StateIncoherent,
+)
 from holdfast.processors.testing import producer
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
@@ -160,13 +166,19 @@ class World:
             commit_every=self.schedule.commit_every,
             commit_interval=self.schedule.commit_interval_s,
             commit_interval_min=self.schedule.commit_interval_min_s,
-            standby_replicas=self.schedule.standby_replicas,
+            **self._keeping(machine),
         )
+
+    def _keeping(self, machine: Machine) -> dict[str, Any]:
+        """The operator keeps nothing: its databases would be on the real disk, for the next world to find."""
+        if machine is self.operator:
+            return {"state_backend": "memory"}
+        return {"standby_replicas": self.schedule.standby_replicas}
 
     def exited(self, machine: Machine, failure: Exception | None) -> None:
         """A processor has ended; the supervisor starts it again."""
         self.simulation.note(machine.name, f"exit {type(failure).__name__ if failure is not None else 'clean'}")
-        if failure is not None and not isinstance(failure, CommandRefused):
+        if failure is not None and not isinstance(failure, (CommandRefused, StateFolderTaken)):
             self.exits.append(failure)
             if not self._is_expected(failure):
                 why = f"{machine.name} stopped: {type(failure).__name__}: {failure}"
