@@ -56,8 +56,9 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     if re.search(LOCKED, "\n".join(texts)):
         from holdfast.infra.warehouse.catalog import locked_by  # loads the catalog's library
 
-        settings = load_settings()
-        message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings)}"
+        with suppress(HoldfastError):  # settings that are wrong must not hide the failure
+            settings = load_settings()
+            message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings)}"
     return kind(message, action=action, doing=doing)
 
 

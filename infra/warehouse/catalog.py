@@ -201,7 +201,7 @@ def locked_by(settings: Settings) -> str:
         files = [_sqlite_file(settings), _sqlite_file(settings).with_name(f"{_sqlite_file(settings).name}-shm")]
     holders = [holder for file in files for holder in lock_holders(file)]
     by = f"Held by {', '.join(dict.fromkeys(holders))}." if holders else "Which process holds the lock is not known."
-    return f"{by} Nothing is lost: no table was changed."
+    return f"{by} Nothing is lost: published versions are as they were."
 
 
 def _sqlite_file(settings: Settings) -> Path:

@@ -16,7 +16,7 @@ from holdfast.assets import keys
 from holdfast.assets.incidents import page_of
 from holdfast.assets.rollouts import deployed_rollout
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.world import newest_logged
@@ -90,7 +90,7 @@ def _recovered(
         topics = cluster.topics()
         rollout = deployed_rollout(processor, lambda name: find_processor(settings, name), topics, lifecycle)
         old = behind(processor, replace(lifecycle.world, logged=partial(newest_logged, settings, topics)))
-    except BrokerUnreachable as away:
+    except (BrokerUnreachable, CoordinatorMoving) as away:
         return wait_for_broker(incident_id, lifecycle.world, run_id, away)
     policy = RecoveryPolicy(
         limits=Limits(stuck_after_s=settings.stuck_after_s),

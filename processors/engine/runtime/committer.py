@@ -90,9 +90,10 @@ class Committer:
         #: False for at-least-once without changelogs: it commits only offsets.
         self._transactional = options.exactly_once or bool(topology.changelogs)
         self._transactional_id = transactional_id
-        assignment.standbys.owners.own = transactional_id
+        owners = assignment.standbys.owners
+        owners.own, owners.on_wait = transactional_id, lambda: self.on_wait(None)
         written = topology.written() if options.exactly_once else [spec.topic.name for spec in topology.changelogs]
-        self._unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
+        self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
         #: ``doubts`` of the producer at the last look for unfinished transactions; None: look before the next begin.
         self._settled: int | None = None
         self._producer: TransactionProducer | None = None

@@ -12,7 +12,7 @@ fenced, too; it joins again. Fencing never commits anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -41,6 +41,10 @@ class FormerOwners:
         self._look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
+        #: What the former owners may have left open: they wrote to the same topics as this worker.
+        self.unfinished = Unfinished(cluster, (), "", FENCE_TIMEOUT_S)
+        #: Called between two looks.
+        self.on_wait: Callable[[], None] = lambda: None
 
     def note(self, task: str, owner: str) -> None:
         """Remember the owner that made the last replayed commit of a task; an empty owner is ignored."""
@@ -78,16 +82,16 @@ class FormerOwners:
         for task in taken:
             self.forget(task)
         for owner in sorted({others[task] for task in still}):
-            self._end(owner, topics)
+            self._end(owner)
         return True
 
-    def _end(self, owner: str, changelogs: set[str]) -> None:
+    def _end(self, owner: str) -> None:
         producer = self._cluster.producer(owner)
-        unfinished = Unfinished(self._cluster, changelogs, "", FENCE_TIMEOUT_S)
         try:
-            unfinished.settle(owner)
+            # On all topics, before the init makes the coordinator forget how the owner's last transaction ended.
+            self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)
             producer.init(FENCE_TIMEOUT_S)
-            unfinished.settle(owner)
+            self.unfinished.settle(owner, self.on_wait, timeout_s=FENCE_TIMEOUT_S)
             _log.warning("a former owner left a transaction open; it was ended", transactional_id=owner)
         except HoldfastError as failure:
             _log.warning("a former owner's open transaction is left to the broker", error=failure.message)

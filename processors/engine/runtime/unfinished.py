@@ -23,7 +23,13 @@ from typing import NamedTuple
 
 import structlog
 
-from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, CoordinatorMoving, KafkaFailed
+from holdfast.infra.kafka.errors import (
+    AccessRefused,
+    BrokerUnreachable,
+    ClientSettingsInvalid,
+    CoordinatorMoving,
+    KafkaFailed,
+)
 from holdfast.infra.kafka.partitioners import offsets_partition
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Partition
@@ -35,8 +41,8 @@ _log = structlog.get_logger("runtime.unfinished")
 OFFSETS_TOPIC = "__consumer_offsets"
 #: Timeout of one request, seconds.
 LOOK_TIMEOUT_S = 5.0
-#: Pause between two looks, seconds.
-LOOK_EVERY_S = 0.05
+#: Pause between the first two looks, seconds. It doubles up to the second value.
+LOOK_EVERY_S, LOOK_EVERY_MAX_S = 0.05, 1.0
 #: Transactions of others, open when this worker looked, have ended after this many seconds.
 OTHERS_END_S = 2 * TRANSACTION_S
 
@@ -96,56 +102,79 @@ class Unfinished:
         self._group = group
         self._timeout_s = timeout_s
 
-    def settle(self, transactional_id: str, on_wait: Callable[[], None] = lambda: None) -> None:
-        """End what is left open. ``on_wait`` is called between two looks.
+    def settle(
+        self, transactional_id: str, on_wait: Callable[[], None] = lambda: None, *, timeout_s: float | None = None
+    ) -> None:
+        """End what is left open. ``on_wait`` is called between two looks; ``timeout_s`` is this object's, or shorter.
 
         Raises:
-            BrokerUnreachable: No broker answered in time.
+            BrokerUnreachable: No broker answered in time, or the coordinator did not finish the last transaction.
             AccessRefused: A transaction stays open, and this client may not see whose it is, or may not end it.
-            KafkaFailed: Kafka refused another request.
+            KafkaFailed: Kafka refused another request, or a transaction stays open that this client can't ask about.
         """
         now = self._cluster.clock.monotonic
-        deadline = now() + self._timeout_s
-        refusal: AccessRefused | None = None
+        within_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline, pause_s = now() + within_s, LOOK_EVERY_S
+        refusal: KafkaFailed | None = None
         seen: Mapping[Partition, Held] = {}
         while True:
             try:
                 held = held_back(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
                 if refusal is None:
-                    if not held or self._ended(transactional_id, held):
+                    refusal = self._ended(transactional_id, held) if held else None
+                    if refusal is None:
                         return
+                    if isinstance(refusal, AccessRefused | ClientSettingsInvalid):
+                        # Others' transactions end soon. What stays open may be this producer's.
+                        seen, deadline = held, now() + min(OTHERS_END_S, within_s)
                 elif not any(place in held and held[place].stable < end for place, (_, end) in seen.items()):
                     return
-                elif now() > deadline:
-                    raise refusal
-            except AccessRefused as refused:
-                if refusal is not None:
-                    raise
-                # Others' transactions end soon. What stays open may be this producer's.
-                refusal, seen, deadline = refused, held, now() + OTHERS_END_S
+                if now() > deadline:
+                    raise _not_told(next(iter(held)), refusal)
+                if not seen:
+                    refusal = None  # it was only ending
             except (BrokerUnreachable, CoordinatorMoving):
                 if now() > deadline:
                     raise
             on_wait()
-            self._cluster.rest(LOOK_EVERY_S)
+            self._cluster.rest(pause_s)
+            pause_s = min(2 * pause_s, LOOK_EVERY_MAX_S)
 
-    def _ended(self, transactional_id: str, held: Iterable[Partition]) -> bool:
-        """Whether nothing that has ended is left open; False to look again."""
-        with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:
-            known = transactions.standing(transactional_id)
-            if known is None or known.state == "open":
-                return True
-            if known.state == "ending":
-                return False
-            left = transactions.open_of(known.producer_id, held)
-            if left and transactions.standing(transactional_id) != known:
-                return False
-            for place in sorted(left):
-                transactions.end(place, known.producer_id, commit=known.state == "committed")
-                _log.warning(
-                    "Kafka left a transaction open that had ended (KAFKA-20734); its marker is written now",
-                    transactional_id=transactional_id,
-                    partition=f"{place.topic}[{place.number}]",
-                    marker="commit" if known.state == "committed" else "abort",
-                )
-            return True
+    def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
+        """End what has ended and is left open. None when nothing is left; else why that is not known yet."""
+        try:
+            with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:
+                known = transactions.standing(transactional_id)
+                if known is None or known.state == "open":
+                    return None
+                left = transactions.open_of(known.producer_id, held) if known.state != "ending" else ()
+                if known.state == "ending" or (left and transactions.standing(transactional_id) != known):
+                    return BrokerUnreachable(
+                        f"The coordinator does not finish the last transaction of {transactional_id}.",
+                        action="Check that all brokers run: each partition that it wrote to needs a leader and its "
+                        "in-sync replicas. Nothing is lost.",
+                    )
+                for place in sorted(left):
+                    transactions.end(place, known.producer_id, commit=known.state == "committed")
+                    _log.warning(
+                        "Kafka left a transaction open that had ended (KAFKA-20734); its marker is written now",
+                        transactional_id=transactional_id,
+                        partition=f"{place.topic}[{place.number}]",
+                        marker="commit" if known.state == "committed" else "abort",
+                    )
+                return None
+        except (AccessRefused, ClientSettingsInvalid) as refused:
+            return refused
+
+
+def _not_told(place: Partition, why: KafkaFailed) -> KafkaFailed:
+    if not isinstance(why, ClientSettingsInvalid):
+        return why
+    where = f"--topic {place.topic} --partition {place.number}"
+    return KafkaFailed(
+        f"A transaction stays open on {place.topic}[{place.number}]. Whose it is can't be asked: {why.message}",
+        action=f"See who holds it: `kafka-transactions.sh describe-producers {where}`. When it has ended, start the "
+        "worker again; nothing is lost.",
+        topic=place.topic,
+        partition=place.number,
+    )

@@ -71,7 +71,15 @@ def without_emptied(
     """The offsets without those of ``stores`` that start empty because their changelog was deleted and is empty."""
     if meta is None:
         return None
-    emptied = {name for name in stores if name in changelogs and changelogs[name].end == 0}
+    emptied = {
+        name
+        for name in stores
+        if name in changelogs
+        and changelogs[name].end == 0
+        and name in meta.stores
+        # The same topic, empty now: it lost its records, and local state is whole.
+        and meta.stores[name].topic_id != changelogs[name].topic_id
+    }
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
 
 

@@ -30,6 +30,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     CreateTopic,
     DeleteTopic,
     RunProcessor,
+    SetTopicConfig,
     Stage,
     StopProcessor,
 )
@@ -120,12 +121,17 @@ def unusable(facts: Facts, topology: Topology) -> dict[str, str]:
 
 def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
     """Stages that delete and create the changelogs that ``unusable`` found."""
-    there = {name: each for name, each in facts.topics.items() if name not in anew}
-    stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
     return (
         *(DeleteTopic(f"delete changelog {name}: {why}", name) for name, why in anew.items() if name in facts.topics),
-        *(stage for stage in stages if isinstance(stage, CreateTopic) and stage.name in anew),
+        *(stage for stage in _provisioned(facts, topology, anew) if stage.name in anew),
     )
+
+
+def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
+    """Stages that create what is missing, once these changelogs are deleted, and correct the config of the others."""
+    there = {name: each for name, each in facts.topics.items() if name not in anew}
+    stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
+    return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
 
 
 def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Mapping[str, str]) -> tuple[Stage, ...]:
@@ -135,6 +141,9 @@ def _stages(stores: tuple[str, ...], facts: Facts, topology: Topology, anew: Map
         stages.append(StopProcessor(f"stop {name} until its changelogs are created again", for_good=False))
         stages.append(CheckLocalState("check that local state holds exactly the committed input", stores))
     stages += created_again(facts, topology, anew)
+    # Whoever created a changelog again gave it a config of his own.
+    others = [stage for stage in _provisioned(facts, topology, anew) if stage.name not in anew]
+    stages += [stage for stage in others if topology.store_of(stage.name) in stores]
     says = (
         f"start {name} paused; it writes store {quoted(stores)} from local state to the changelog, in transactions "
         "that carry the input offsets"

@@ -54,7 +54,7 @@ def plan_of_installation(request: requests.OfInstallation, source: OrphanSource)
 
 def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
     """The plan for a request, from facts alone: a pure function."""
-    refused = registry_behind(request, facts) or held_elsewhere(request, facts)
+    refused = held_elsewhere(request, facts) or registry_behind(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
     match request:

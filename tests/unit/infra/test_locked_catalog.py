@@ -52,7 +52,7 @@ def test_the_process_that_locks_the_catalog_is_named(settings: Settings, holder:
     said = refused.value.message
     assert f"The warehouse's catalog {settings.catalog} can't be used: database is locked." in said
     assert f"Held by process {holder} ({sys.executable}" in said
-    assert said.endswith("Nothing is lost: no table was changed.")
+    assert said.endswith("Nothing is lost: published versions are as they were.")
 
     spark = spark_failure("write the snapshot", RuntimeError("[SQLITE_BUSY] The database file is locked"))
     assert isinstance(spark, WarehouseFailed)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
+from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, ClientSettingsInvalid, KafkaFailed
 from holdfast.infra.kafka.partitioners import offsets_partition
 from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.fencing import FormerOwners
 from holdfast.processors.engine.runtime.unfinished import OTHERS_END_S, Unfinished
 from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network
 from holdfast.processors.testing.cluster import ForeignTransaction
@@ -180,3 +181,63 @@ def test_a_topic_that_is_not_there_holds_nothing(world):
 )
 def test_the_partition_of_a_groups_offsets_is_that_of_kafka(group, partition):
     assert offsets_partition(group, 50) == partition
+
+
+def test_an_heir_settles_all_topics_of_the_owner_before_its_init_forgets_the_outcome(world):
+    world.cluster.create_topic("log", 1)
+    world.network.without = {OUT, "log"}
+    world.producer.begin()
+    world.producer.produce(OUT, b"precious", b"k", partition=0)
+    world.producer.produce("log", b"state", b"k", partition=0)
+    world.producer.commit()
+    world.process.sleep(1.0)
+    world.network.without = set()
+    heir = FormerOwners(world.view)
+    heir.own, heir.unfinished = "heir", Unfinished(world.view, [OUT, "log"], GROUP, 60.0)
+    heir.note("in-0", OWN)
+    while not heir.fence({"in-0": 0}, {"in-0": ["log"]}):
+        world.process.sleep(0.05)
+    world.view.producer(OWN).init(60.0)
+    world.unfinished.settle(OWN)
+    assert world.published() == [b"precious"]
+    assert [record.value for _, record in world.cluster.read("log")] == [b"state"]
+
+
+def test_a_coordinator_that_never_finishes_is_told_in_time(world):
+    world.network.marker_delay_s = 1e6
+    world.producer.begin()
+    world.producer.produce(OUT, b"x", b"k", partition=0)
+    world.producer.commit()
+    began = world.cluster.clock.monotonic()
+    with pytest.raises(BrokerUnreachable, match="does not finish the last transaction of own"):
+        Unfinished(world.view, [OUT], GROUP, 20.0).settle(OWN)
+    assert 20.0 <= world.cluster.clock.monotonic() - began < 30.0
+
+
+class Uncarried(Refusing):
+    """The view of a client whose settings the second library does not have."""
+
+    def standing(self, transactional_id: str) -> None:
+        raise ClientSettingsInvalid("sasl.mechanisms=OAUTHBEARER has no counterpart.", action="Use kafka-log-dirs.sh.")
+
+
+def test_settings_that_the_second_library_lacks_stop_a_worker_only_if_something_stays_open(world, monkeypatch):
+    monkeypatch.setattr(world.view, "transactions", lambda timeout_s: Uncarried())
+    other = ForeignTransaction(world.cluster._broker, "other")
+    other.send(Partition(OUT, 1), b"k", b"theirs")
+    world.cluster.clock.call_later(3.0, other.commit)
+    world.unfinished.settle(OWN)
+    world.network.without = {OUT}
+    world.send(b"aborted", commit=False)
+    with pytest.raises(KafkaFailed, match=r"A transaction stays open on out\[0\]") as stopped:
+        world.unfinished.settle(OWN)
+    assert "kafka-transactions.sh describe-producers --topic out --partition 0" in stopped.value.action
+
+
+def test_a_topic_that_may_not_be_described_is_told_with_its_rule(world, monkeypatch):
+    def refuse(*of: object, **named: object) -> None:
+        raise AccessRefused("User:orders may not describe topic out.", action="Add this rule: ...")
+
+    monkeypatch.setattr("holdfast.processors.engine.runtime.unfinished.held_back", refuse)
+    with pytest.raises(AccessRefused, match="may not describe topic out"):
+        world.unfinished.settle(OWN)

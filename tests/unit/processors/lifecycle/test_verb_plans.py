@@ -59,6 +59,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     RunProcessor,
     SetPositions,
     SetStateAside,
+    SetTopicConfig,
     StopProcessor,
 )
 from holdfast.processors.lifecycle.verbs.backfill import check_local
@@ -301,6 +302,16 @@ def test_a_changelog_that_is_gone_is_made_and_filled_from_local_state() -> None:
     run = plan.stages[1]
     assert isinstance(run, RunProcessor)
     assert (run.paused, run.reseed) == (True, (store,))
+
+
+def test_a_changelog_that_somebody_created_again_with_another_config_gets_its_own_back() -> None:
+    recreated = {**stopped(TOPOLOGY).topics, CHANGELOG: TopicFacts(CHANGELOG, "another", 2, 1, {})}
+    plan = decide(
+        Backfill("orders", TOPOLOGY.changelogs[0].store, "local"), stopped(TOPOLOGY, topics=recreated), TOPOLOGY
+    )
+    assert kinds(plan) == [SetTopicConfig, RunProcessor, StopProcessor]
+    assert isinstance(plan.stages[0], SetTopicConfig)
+    assert plan.stages[0].name == CHANGELOG
 
 
 def test_a_changelog_that_lost_its_beginning_is_replaced_and_filled_for_every_task() -> None:
