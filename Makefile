@@ -1,8 +1,8 @@
 # The commands of this checkout. They need Python 3.11 or newer and make; everything else is installed as needed.
 PYTHON ?= python3
 BIN := .venv/bin
-# Two test processes; each file goes to one of them.
-PYTEST = $(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Each file goes to one test process. Tests of real parts wait for about half of their time: three processes fill two cores.
+PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
 .PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation fuzz drills lint bench lock clean
 
@@ -22,15 +22,15 @@ ui-stop: setup ## stop what `make ui` started
 	@$(BIN)/holdfast down
 
 quick: lint ## lint, and tests without real parts, before each commit
-	@$(PYTEST) --tier quick
+	@$(PYTEST) 2 --tier quick
 
 test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(PYTEST)
+	@$(PYTEST) 3
 
 test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(PYTEST) --tier thorough $(if $(PART),--part $(PART))
+	@$(PYTEST) 3 --tier thorough $(if $(PART),--part $(PART))
 
 test-simulation: setup ## 10,000 simulated schedules of crashes and faults
 	@$(BIN)/python -m tests.simulation.run --seeds 10000
