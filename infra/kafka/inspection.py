@@ -28,6 +28,9 @@ Answer = TypeVar("Answer")
 #: How long one request may take, seconds.
 REQUEST_TIMEOUT_S = 20.0
 
+#: Begin of the transactional ids of workers; those of loads from the warehouse have this begin and this end.
+WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
+
 _OVER = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _STATES: dict[str, Literal["open", "committed", "aborted", "none"]] = {
     "Ongoing": "open",
@@ -182,7 +185,10 @@ class Inspector:
             return MAX_TIMEOUT_S
 
     def abort(self, transaction: OpenTransaction) -> bool:
-        """Write the abort marker of a hanging transaction; False when that transaction is no longer open.
+        """Write the marker that a hanging transaction lacks; False when that transaction is no longer open.
+
+        It is aborted, except where a coordinator says that a worker's last transaction was committed: a worker ends
+        what was left open before it begins another one, so it is this one.
 
         Only for hanging transactions: a transaction that its coordinator knows ends by its producer or its timeout.
         """
@@ -190,8 +196,19 @@ class Inspector:
         found = self._producers(transaction.partition.topic, [transaction.partition.number])
         known = found.get((transaction.partition, which))
         if known is not None:
-            self._write_marker(transaction.partition, known, commit=False)
+            self._write_marker(transaction.partition, known, commit=self._committed_last(transaction.producer_id))
         return known is not None
+
+    def _committed_last(self, producer_id: int) -> bool:
+        """Whether this is the producer of a worker, and its last transaction was committed."""
+        right = Right("Describe", "transactional-id", "*")
+        ask = partial(self._admin.list_transactions, producer_id_filters=[producer_id])
+        listed = chain.from_iterable(self._ask(ask, "list the transactions", right).values())
+        return any(
+            each.transactional_id.startswith(WORKERS_PREFIX) and _STATES.get(str(each.state.value)) == "committed"
+            for each in listed
+            if each.producer_id == producer_id and not each.transactional_id.endswith(LOADS_SUFFIX)
+        )
 
     def standing(self, transactional_id: str) -> ProducerStanding | None:
         """What the coordinator says of a transactional id; None when no producer has used it, or it has expired."""

@@ -33,8 +33,9 @@ def inspector(broker: str) -> Iterator[Inspector]:
         yield found
 
 
-def open_transaction(bootstrap: str, topic: str, partition: int) -> Producer:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-writer", "log_level": 0})
+def open_transaction(bootstrap: str, topic: str, partition: int, transactional_id: str = "") -> Producer:
+    name = transactional_id or f"{topic}-writer"
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"1", b"a", partition=partition)
@@ -125,6 +126,28 @@ def test_a_marker_that_its_coordinator_left_out_is_written(
     assert found == ([b"1", b"write"] if commit else [b"1"])
     inspector.end(Partition(topic, 1), known.producer_id, commit=not commit)
     assert topics.end_offsets(topic, committed=False)[1] == 4, "nothing was open, so nothing was written"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("prefix", ["holdfast-", "other-"])
+def test_what_a_worker_committed_before_it_was_gone_for_good_is_committed(
+    broker: str, topic: str, inspector: Inspector, prefix: str
+) -> None:
+    producer = open_transaction(broker, topic, 1, f"{prefix}{topic}")
+    producer.commit_transaction(30)
+    topics = Topics(broker)
+    assert topics.settled_end_offsets(topic)[1] == 2
+    known = inspector.standing(f"{prefix}{topic}")
+    assert known is not None
+    with unverified(broker):
+        age_s = MAX_TIMEOUT_S + SLACK_S + 30
+        leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=age_s, epoch=known.epoch, sequence=1)
+    (hanging,) = inspector.open_transactions(topic, [1])
+    assert standing(hanging) == "hanging"
+    assert inspector.abort(hanging)
+    assert topics.settled_end_offsets(topic)[1] == 4
+    found = [record.value for record in read_range(broker, topic, 1, 0, 4)]
+    assert found == ([b"1", b"write"] if prefix == "holdfast-" else [b"1"])
 
 
 def test_the_brokers_tell_how_long_a_transaction_may_be(inspector: Inspector) -> None:
