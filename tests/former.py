@@ -14,6 +14,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parent.parent
 #: The commit of the former release. At a release, set it to the commit of the release before.
 COMMIT = "02864c07e8cbd4a4b4a439b897aa903f5b9759e1"
@@ -23,12 +25,16 @@ _PACKAGES = ("holdfast", "infra", "processors", "assets", "orchestration")
 def unpack(folder: Path) -> Path:
     """The former release's packages in a folder, which goes first on the path of its processes.
 
-    Raises:
-        AssertionError: This copy of the repository does not have the commit.
+    Skips the test where this copy of the repository lacks the commit, as a shallow clone does.
     """
+    known = subprocess.run(
+        ["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"], cwd=PROJECT, capture_output=True, check=False
+    )
+    if known.returncode != 0:
+        pytest.skip(f"commit {COMMIT} of the former release is not here: git fetch --unshallow")
     command = ["git", "archive", "--format=tar", COMMIT, *_PACKAGES]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, check=False)
-    assert done.returncode == 0, f"{done.stderr.decode()}: clone with the whole history (git fetch --unshallow)"
+    assert done.returncode == 0, done.stderr.decode()
     with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder
