@@ -175,6 +175,8 @@ def _stages(
         tasks = tuple(sorted(tasks_of(facts, topology, anew)))
         aside = f"aside-{0 if facts.deployment is None else facts.deployment.generation}"
         says = f"set the local state of {count_of(len(tasks), 'task')} aside"
+        if request.export:  # the new changelogs have no keys to write to a file, so this is the last copy of them
+            says += "; it stays there until it is deleted as an orphan (`holdfast apply clean`)"
         stages += [SetStateAside(says, tasks, aside), *made]
     if not online:
         says = f"start {topology.processor} paused; it restores its state and reads no input"
@@ -201,7 +203,7 @@ def _stages(
         stages.append(ClearKeys(says, group, request.selection, numbers, firsts))
     if not online:
         stages.append(_as_meant(facts, topology))
-    if made:
+    if made and not request.export:
         stages.append(DeleteStateAside("delete the local state that was set aside", tasks, aside))
     return tuple(stages)
 
