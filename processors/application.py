@@ -45,7 +45,7 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer, Ser
 from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
-from holdfast.processors.engine.record_times import RecordTimes, time_limits
+from holdfast.processors.engine.record_times import RecordTimes, input_limits, time_limits
 from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
 from holdfast.processors.signals import stop_on_signals
 
@@ -321,7 +321,7 @@ class Application:
         options = replace(
             options,
             record_bytes_max=limits,
-            record_times=RecordTimes(time_limits(written, facts), cluster.clock),
+            record_times=RecordTimes(time_limits(written, facts), cluster.clock, input_limits(topology.inputs, facts)),
             batch_bytes_max=min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in limits.values())]),
             standby_replicas=chosen,
             overlay_bytes_max=memory.overlay,

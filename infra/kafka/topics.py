@@ -46,6 +46,7 @@ _LEADERLESS = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError._NOENT,  # the client found no leader of any partition that it was asked for
 )
 _ABSENT = (
     KafkaError.GROUP_ID_NOT_FOUND,

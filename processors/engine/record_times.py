@@ -7,6 +7,10 @@ A broker refuses a record whose time is further from its own clock than the topi
     ── refused ──┤── margin ── taken ── margin ──├── refused ──►  time of the record
 
 The margin is for a broker whose clock differs from this worker's. A refusal in spite of the check makes it wider.
+
+A worker's clock may be far behind. Before a message fails for that, its input tells the broker's time: the input took
+the record, so the broker's clock is at or beyond ``time - after`` of the input topic. After a refusal this is believed
+no more: the input's limit may have been another one when it took the record.
 """
 
 from __future__ import annotations
@@ -14,9 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+import structlog
+
 from holdfast.infra.clock import Clock, SystemClock
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+
+_log = structlog.get_logger("record_times")
 
 BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 #: Milliseconds. A tolerance of a century or more is none: Kafka's default for the past is the largest number.
@@ -35,12 +43,34 @@ class RecordTimes:
     Args:
         topics: Tolerances for the past and the future by topic, in milliseconds; no entry takes all times.
         clock: The worker's clock.
+        inputs: How far ahead records of an input topic may be, in milliseconds; no entry says nothing.
     """
 
-    def __init__(self, topics: Mapping[str, tuple[int, int]] | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        topics: Mapping[str, tuple[int, int]] | None = None,
+        clock: Clock | None = None,
+        inputs: Mapping[str, int] | None = None,
+    ) -> None:
         self._topics = dict(topics or {})
         self._clock = clock or SystemClock()
+        self._inputs = dict(inputs or {})
         self._margin_ms = MARGIN_MS
+        #: So much is the worker's clock behind the broker's, at least.
+        self._behind_ms = 0.0
+
+    def learn(self, topic: str, time_ms: int) -> bool:
+        """Whether a record of an input topic shows that the worker's clock is further behind than was known."""
+        behind_ms = time_ms - self._inputs[topic] - self._clock.time() * 1000 if topic in self._inputs else 0.0
+        if behind_ms <= self._behind_ms:
+            return False
+        self._behind_ms = behind_ms
+        _log.warning(
+            "this worker's clock is behind the brokers'; set it, for example with NTP",
+            behind_s=round(behind_ms / 1000, 3),
+            topic=topic,
+        )
+        return True
 
     def limits(self, topic: str) -> bool:
         """Whether the topic refuses some times."""
@@ -51,21 +81,24 @@ class RecordTimes:
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        now_ms = self._clock.time() * 1000
-        return now_ms - max(0, before_ms - self._margin_ms), now_ms + max(0, after_ms - self._margin_ms)
+        now_ms = self._now_ms()
+        latest = now_ms + after_ms if self._behind_ms else now_ms + max(0, after_ms - self._margin_ms)
+        return now_ms - max(0, before_ms - self._margin_ms), latest
 
     def taken(self, topic: str, time_ms: int) -> int:
         """``time_ms``, or the present time if the topic does not take it."""
         earliest, latest = self.bounds(topic)
-        return time_ms if earliest <= time_ms <= latest else int(self._clock.time() * 1000)
+        return time_ms if earliest <= time_ms <= latest else int(self._now_ms())
 
     def refused(self) -> None:
-        """Make the margin wider: a broker refused a time that this check let pass."""
+        """Make the margin wider, and learn no more from inputs: a broker refused a time that this check let pass."""
         self._margin_ms *= MARGIN_FACTOR
+        self._behind_ms = 0.0
+        self._inputs.clear()
 
     def refusal(self, topic: str, time_ms: int) -> RecordTimeRefused:
         """The error for an output with this time."""
-        now_ms = self._clock.time() * 1000
+        now_ms = self._now_ms()
         ahead = time_ms > now_ms
         before_ms, after_ms = self._topics[topic]
         key, limit_ms = (AFTER_KEY, after_ms) if ahead else (BEFORE_KEY, before_ms)
@@ -79,6 +112,9 @@ class RecordTimes:
             seen=_shown(time_ms),
             expected_s=limit_ms / 1000,
         )
+
+    def _now_ms(self) -> float:
+        return self._clock.time() * 1000 + self._behind_ms
 
 
 #: For topics whose limits do not matter.
@@ -100,6 +136,18 @@ def time_limits(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> dict[s
         if limited and config.get("message.timestamp.type", "CreateTime") == "CreateTime":
             found[name] = (before_ms, after_ms)
     return found
+
+
+def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -> dict[str, int]:
+    """How far ahead of the broker's clock records of these topics may be, in milliseconds.
+
+    0 where the broker stamps records itself; topics without a limit have no entry.
+    """
+    configs = {spec.name: facts[spec.name].config for spec in topics if spec.name in facts}
+    stamped = {name for name, config in configs.items() if config.get("message.timestamp.type") == "LogAppendTime"}
+    set_ms = {name: int(config.get(AFTER_KEY, _NO_LIMIT_MS)) for name, config in configs.items()}
+    limits = {name: 0 if name in stamped else limit_ms for name, limit_ms in set_ms.items()}
+    return {name: limit_ms for name, limit_ms in limits.items() if limit_ms < _NO_LIMIT_MS}
 
 
 def _shown(time_ms: int) -> str:

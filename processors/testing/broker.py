@@ -11,7 +11,7 @@ from holdfast.infra.kafka.partitioners import murmur2, offsets_partition
 from holdfast.infra.kafka.records import Headers, Partition, TopicFacts
 from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
 from holdfast.processors.testing.clock import VirtualClock
-from holdfast.processors.testing.groups import Group
+from holdfast.processors.testing.groups import Assignor, Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import Process
@@ -40,7 +40,7 @@ class Broker:
         self.network = network
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, Group] = {}
-        self.cooperative = False
+        self.assignor: Assignor = "range"
         self.transactions = TransactionCoordinator(clock, network, self._write_marker, self._settle_offsets)
         self._topic_numbers = itertools.count(1)
 
@@ -114,7 +114,7 @@ class Broker:
     def group(self, name: str) -> Group:
         """A group; its first use creates it."""
         if name not in self.groups:
-            self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.cooperative)
+            self.groups[name] = Group(self.clock, self.network, self.partitions_of, lambda: self.assignor)
         return self.groups[name]
 
     def has_open(self, place: Partition, producer_id: int) -> bool:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.infra.kafka.errors import BrokerUnreachable
+from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import (
     GroupShares,
@@ -38,7 +38,7 @@ from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.consumers import InMemoryMember, InMemoryReplayer
-from holdfast.processors.testing.groups import SESSION_TIMEOUT_S
+from holdfast.processors.testing.groups import SESSION_TIMEOUT_S, Assignor
 from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import InlineProcess, Process
 from holdfast.processors.testing.producer import InMemoryProducer
@@ -210,13 +210,13 @@ class InMemoryCluster:
         self._foreign = 0
 
     @property
-    def cooperative(self) -> bool:
-        """Whether groups rebalance cooperatively: members keep unaffected partitions."""
-        return self._broker.cooperative
+    def assignor(self) -> Assignor:
+        """``partition.assignment.strategy`` of all groups: ``range``, ``roundrobin`` or ``cooperative-sticky``."""
+        return self._broker.assignor
 
-    @cooperative.setter
-    def cooperative(self, value: bool) -> None:
-        self._broker.cooperative = value
+    @assignor.setter
+    def assignor(self, value: Assignor) -> None:
+        self._broker.assignor = value
 
     def connect(self, process: Process) -> ClusterView:
         """A process's connection, the argument of ``Application.run_on``."""
@@ -295,7 +295,17 @@ class InMemoryCluster:
         timestamp_ms: int = 0,
         headers: Headers = None,
     ) -> int:
-        """Appends a record; partition -1 chooses the partition by the key. Returns the offset."""
+        """Appends a record; partition -1 chooses the partition by the key. Returns the offset.
+
+        Raises:
+            KafkaFailed: The topic does not take records of this time.
+        """
+        if not self._broker.takes_time(topic, timestamp_ms):
+            raise KafkaFailed(
+                f"Topic {topic} takes no record of time {timestamp_ms} ms.",
+                action="Create the topic with `message.timestamp.after.max.ms` or `.before.max.ms` set to more.",
+                topic=topic,
+            )
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         return self._broker.append(place, key, value, timestamp_ms, headers)
 

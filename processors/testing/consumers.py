@@ -162,7 +162,7 @@ class InMemoryMember(GroupMember):
             return
         if self._group.preparing and not member.joined:
             member.given = None  # assigned in the generation before
-            if not self._broker.cooperative:
+            if self._broker.assignor != "cooperative-sticky":
                 self._take_away(member, member.owned)
                 if self._was_thrown_out(member):
                     return

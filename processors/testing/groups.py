@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from holdfast.infra.kafka.records import GroupShares, Partition
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.network import Network
 from holdfast.processors.testing.process import Process
+
+#: ``partition.assignment.strategy`` of all members of a group.
+Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 
 SESSION_TIMEOUT_S = 10.0
 #: Members that do not rejoin within this time are removed.
@@ -54,7 +58,8 @@ class Group:
         clock: Virtual time.
         network: Heartbeats arrive only while the brokers are up.
         partitions_of: Returns the partitions of a topic.
-        cooperative: Returns whether members keep unaffected partitions in a rebalance.
+        assignor: Returns the strategy of its members; with ``cooperative-sticky`` they keep unaffected partitions in a
+            rebalance.
     """
 
     def __init__(
@@ -62,12 +67,12 @@ class Group:
         clock: VirtualClock,
         network: Network,
         partitions_of: Callable[[str], Sequence[Partition]],
-        cooperative: Callable[[], bool],
+        assignor: Callable[[], Assignor],
     ) -> None:
         self._clock = clock
         self._network = network
         self._partitions_of = partitions_of
-        self._cooperative = cooperative
+        self._assignor = assignor
         self._numbers = 0
         self._rebalances = 0
         self._ticking = False
@@ -124,8 +129,7 @@ class Group:
         """The partitions of each member; None during a rebalance and for an empty group."""
         if self.preparing or not self.members:
             return None
-        assignor = "cooperative-sticky" if self._cooperative() else "range"
-        return GroupShares(assignor, {member.member_id: member.share for member in self.members})
+        return GroupShares(self._assignor(), {member.member_id: member.share for member in self.members})
 
     def has_pending(self, partitions: Sequence[Partition]) -> bool:
         """Whether an open transaction holds offsets of these partitions."""
@@ -169,10 +173,13 @@ class Group:
 
     def _shares(self) -> dict[str, set[Partition]]:
         shares: dict[str, set[Partition]] = {member.member_id: set() for member in self.members}
+        if self._assignor() == "roundrobin":
+            self._share_in_turns(shares)
+            return shares
         for topic in sorted({topic for member in self.members for topic in member.topics}):
             readers = [member for member in self.members if topic in member.topics]
             partitions = sorted(self._partitions_of(topic))
-            if self._cooperative():
+            if self._assignor() == "cooperative-sticky":
                 self._share_sticky(shares, readers, partitions)
             else:
                 each, more = divmod(len(partitions), len(readers))
@@ -180,6 +187,17 @@ class Group:
                     first = place * each + min(place, more)
                     shares[member.member_id].update(partitions[first : first + each + (place < more)])
         return shares
+
+    def _share_in_turns(self, shares: dict[str, set[Partition]]) -> None:
+        """As the client library does: one circle of members by id, over the partitions of all topics."""
+        members = sorted(self.members, key=lambda member: member.member_id)
+        place = -1
+        for topic in sorted({topic for member in members for topic in member.topics}):
+            for partition in sorted(self._partitions_of(topic)):
+                place = (place + 1) % len(members)
+                while topic not in members[place].topics:
+                    place = (place + 1) % len(members)
+                shares[members[place].member_id].add(partition)
 
     def _share_sticky(
         self, shares: dict[str, set[Partition]], readers: list[Member], partitions: list[Partition]

@@ -20,6 +20,8 @@ from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from tests.fuzz.plans import BYTES_MAX, MESSAGES, SERIALIZERS, Done, Message, Model, parsed, perform, shown
 
 GROUP, INPUT, OUTPUT, DEAD, STORE = "fuzzed", "in", "out", "dead", "s"
+#: Of the input, which takes messages of any time ahead.
+AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 #: Of the topic for outputs: what it takes of times long past and far ahead.
 OUTPUT_CONFIGS: tuple[dict[str, str], ...] = (
     {},
@@ -94,7 +96,11 @@ class Run:
         self._cluster = InMemoryCluster()
         small = {"max.message.bytes": str(BYTES_MAX)}
         compacted = {"cleanup.policy": "compact", **small}
-        for topic, entries in ((INPUT, {}), (OUTPUT, {**small, **config}), (changelog_topic(GROUP, STORE), compacted)):
+        for topic, entries in (
+            (INPUT, AHEAD),
+            (OUTPUT, {**small, **config}),
+            (changelog_topic(GROUP, STORE), compacted),
+        ):
             self._cluster.create_topic(topic, config=entries)
         self._cluster.create_topic(DEAD)
         for number, message in enumerate(case.messages):

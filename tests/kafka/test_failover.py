@@ -51,7 +51,7 @@ def nothing(partitions):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("strategy", variants(["cooperative-sticky", "range"]))
+@pytest.mark.parametrize("strategy", variants(["cooperative-sticky", "range", "roundrobin"]))
 def test_the_group_gives_each_partition_to_the_heir_that_was_foretold(stream, unique, waiting, strategy):
     """Members go one by one, whoever they are; what they had goes where the description of before said."""
     topics = [unique("many"), unique("few")]

@@ -25,8 +25,8 @@ from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import LifecycleWorld, quiet, virtual_time
 from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept
+from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import InvariantBroken
-from tests.simulation.world import tuned
 
 
 @dataclass(frozen=True, slots=True)

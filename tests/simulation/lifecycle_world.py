@@ -68,7 +68,7 @@ from tests.simulation.objects import SimulatedObjects
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, Step
 from tests.simulation.verifier import InvariantBroken
-from tests.simulation.workload import GROUP, INPUT, OUTPUT, draw_workload
+from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, draw_workload
 
 #: Versions are not copied here: they are all the same.
 CODE = Code("tests.simulation.workload:application", None, why_not="it is a part of Holdfast")
@@ -104,7 +104,7 @@ class LifecycleWorld:
         self.network = Network()
         self.network.marker_delay_s = schedule.marker_delay_s
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
-        self.cluster.cooperative = schedule.cooperative
+        self.cluster.assignor = schedule.assignor
         self.disk = SimulatedDisk()
         self.slots = tuple(str(number) for number in range(min(schedule.processes, 2)))
         self.programs: dict[str, Program] = {}
@@ -130,8 +130,8 @@ class LifecycleWorld:
         self.sent = [0] * schedule.partitions
         #: By partition, the offset of each message that was sent.
         self.offsets: list[list[int]] = [[] for _ in range(schedule.partitions)]
-        for topic in (INPUT, OUTPUT):
-            self.cluster.create_topic(topic, schedule.partitions)
+        self.cluster.create_topic(INPUT, schedule.partitions, ANY_TIME_AHEAD)
+        self.cluster.create_topic(OUTPUT, schedule.partitions)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 

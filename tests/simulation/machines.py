@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.infra.settings import Settings
 from holdfast.processors.application import Application
+from holdfast.processors.engine.state.task_store import ASIDE_SUFFIX
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.scheduler import SimulatedProcess
 
@@ -25,6 +26,8 @@ class Machine:
         self.wanted = False
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
+        #: The version that its next process runs.
+        self.joined = world.joined
         self._world = world
         self._lives = 0
 
@@ -55,7 +58,7 @@ class Machine:
         return [
             (self.name, path, self.disk.content(path))
             for path in self.disk.paths
-            if not path.name.endswith(".corrupt") and not path.parent.name.startswith(".")
+            if not path.name.endswith((".corrupt", ASIDE_SUFFIX)) and not path.parent.name.startswith(".")
         ]
 
     def ask_for_checkpoints(self) -> None:

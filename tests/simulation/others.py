@@ -1,15 +1,21 @@
-"""What others do while processors run: operators, members of other programs, and somebody who deletes topics."""
+"""What others do while processors run: operators, members of other programs, and somebody who deletes topics.
+
+An operator clears all state, or deploys the other version where tasks are joined and parted. For both, all processes
+are stopped first; for a deployment, because the product's own plan says so (``compatibility``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.records import Record
+from holdfast.processors.lifecycle.plans.shape import shape_of
+from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.transactions import Phase
 from tests.simulation.scheduler import SimulatedProcess
-from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT
+from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 
 if TYPE_CHECKING:
     from tests.simulation.machines import Machine
@@ -21,14 +27,14 @@ class Others:
 
     Attributes:
         cleared: Whether outputs may come again, because the input is read again.
-        clearing: Whether processes are stopped for a clear.
+        busy: Whether processes are stopped for a clear or a deployment.
         seen: What readers have seen of topics that were deleted since.
         intruders: Members of other programs that are in the group.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.cleared = self.clearing = False
+        self.cleared = self.busy = False
         self.seen: dict[str, list[tuple[int, Record]]] = {}
         self.intruders = 0
 
@@ -44,6 +50,8 @@ class Others:
             world.clock.call_at(at * schedule.horizon_s, partial(self.delete, topic))
         for at in schedule.intruders_at:
             world.clock.call_at(at * schedule.horizon_s, self.intrude)
+        for at in schedule.regroups_at:
+            world.clock.call_at(at * schedule.horizon_s, self.regroup)
 
     def end_hanging(self) -> None:
         """What the error asks for: end what a worker left open that is gone for good."""
@@ -57,26 +65,53 @@ class Others:
 
     def clear(self) -> None:
         """An operator stops all processes, and begins when none is left."""
-        if self.clearing:
+        if self.busy:
             return
-        self.cleared = self.clearing = True
-        running = [machine for machine in self._world.machines if machine.wanted] or self._world.machines[:1]
-        self._world.operator.wanted = True
-        self._clear_alone(running)
+        self.cleared = self._world.operator.wanted = True
+        self._stop_all_for(self._cleared)
 
-    def _clear_alone(self, running: Sequence[Machine]) -> None:
-        if not self._world.operator.wanted:
-            self.clearing = False
-            for machine in running:
-                machine.wanted = True
-                machine.start()
+    def _cleared(self) -> bool:
+        self._world.operator.start()
+        return not self._world.operator.wanted
+
+    def regroup(self) -> None:
+        """An operator deploys the other version: with one store more or less, which joins the tasks of two inputs."""
+        if self.busy:
             return
+        world = self._world
+        partitions = dict.fromkeys(world.workload.inputs, world.schedule.partitions)
+        versions = [world.workload.application(joined=joined, state_backend="memory") for joined in (False, True)]
+        shapes = [shape_of(version.topology(), partitions) for version in versions]
+        before, after = shapes if not world.joined else reversed(shapes)
+        verdicts = compatibility.compare(GROUP, before, after, dropped=[JOINT], left={})
+        if any(verdict.change == "regrouped" for verdict in verdicts):
+            self._stop_all_for(world.deploy_other)
+        elif world.deploy_other(at_once=False):
+            for number, machine in enumerate((*world.machines, world.operator)):
+                world.clock.call_later(5.0 * number, partial(self._restart, machine, joined=world.joined))
+
+    def _restart(self, machine: Machine, *, joined: bool) -> None:
+        machine.joined = joined
+        machine.stop()
+
+    def _stop_all_for(self, act: Callable[[], bool]) -> None:
+        """Stop all processes, act until it is done, and start those again that ran."""
+        self.busy = True
+        machines = self._world.machines
+        self._act_alone([machine for machine in machines if machine.wanted] or machines[:1], act)
+
+    def _act_alone(self, running: Sequence[Machine], act: Callable[[], bool]) -> None:
         for machine in self._world.machines:
             machine.wanted = False
             machine.stop()
-        if self._world.operator.alive is None and not any(machine.alive for machine in self._world.machines):
-            self._world.operator.start()
-        self._world.clock.call_later(0.5, lambda: self._clear_alone(running))
+        alone = self._world.operator.alive is None and not any(machine.alive for machine in self._world.machines)
+        if alone and act():
+            self.busy = False
+            for machine in running:
+                machine.wanted = True
+                machine.start()
+        else:
+            self._world.clock.call_later(0.5, lambda: self._act_alone(running, act))
 
     def delete(self, topic: str) -> None:
         """Somebody deletes a topic, and makes it again; what readers saw of it counts."""

@@ -28,9 +28,10 @@ from holdfast.processors.engine.state.task_store import TaskMeta
 from tests.simulation.faults import Faults
 from tests.simulation.schedule import Schedule, plain_schedule
 from tests.simulation.scheduler import signals_kept
+from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import Content, Databases, FinalCheck, InvariantBroken
 from tests.simulation.workload import GROUP, INPUT, Expected, Message, expect
-from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World, tuned
+from tests.simulation.world import RECOVERY_S, SETTLE_S, Machine, World
 
 #: A command is done within so many virtual seconds, whatever strikes.
 COMMAND_S = 900.0

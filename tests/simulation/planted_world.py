@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.tickets import Work
+from holdfast.processors.lifecycle.verbs import compatibility
 from holdfast.processors.testing.cluster import InMemoryTransactions
 from holdfast.processors.testing.producer import InMemoryProducer
 
@@ -108,6 +110,22 @@ def few_rewound(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "_rewind", rewinds)
 
 
+def regrouped_in_turns(patch: pytest.MonkeyPatch) -> None:
+    """Workers of two versions run beside each other, and name their tasks differently."""
+    of_changelog = compatibility._of_changelog
+
+    def verdict(was: Any, now: Any) -> Any:
+        found = of_changelog(was, now)
+        return replace(found, change="same") if found.change == "regrouped" else found
+
+    patch.setattr(compatibility, "_of_changelog", verdict)
+
+
+def dropped_state_kept(patch: pytest.MonkeyPatch) -> None:
+    """A store that a deployment dropped begins with what an old copy says of it."""
+    patch.setattr(assignment, "without_emptied", lambda meta, stores, changelogs: meta)
+
+
 PLANTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a worker's identity is the name of its slot": host_is_identity,
     "what a serializer returns goes to the client": serialized_as_it_is,
@@ -120,4 +138,6 @@ PLANTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     "markers that Kafka left out are not looked for": lost_markers_unseen,
     "an aborted transaction that was left open is committed": aborts_published,
     "an abort rewinds the first tasks only": few_rewound,
+    "two versions with other tasks run beside each other": regrouped_in_turns,
+    "an old copy speaks for a store that was dropped": dropped_state_kept,
 }

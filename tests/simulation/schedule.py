@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from holdfast.processors.testing.groups import Assignor
+
 
 class Kind(Enum):
     """A fault."""
@@ -126,6 +128,8 @@ class Schedule:
             ``horizon_s``, as the next two.
         deletes_at: When somebody deletes the topic of the outputs, or that of the dead letters.
         intruders_at: When a member joins that reads only the first of two inputs.
+        regroups_at: When an operator deploys a version that joins the tasks of two inputs, or parts them again. Each
+            input has a store of its own then, and the joined version one more that both feed.
     """
 
     seed: int
@@ -134,7 +138,7 @@ class Schedule:
     partitions: int
     stores: int
     processes: int
-    cooperative: bool
+    assignor: Assignor
     commit_every: int
     commit_interval_s: float
     commit_interval_min_s: float | None
@@ -160,6 +164,7 @@ class Schedule:
     clears_at: tuple[float, ...]
     deletes_at: tuple[float, ...]
     intruders_at: tuple[float, ...]
+    regroups_at: tuple[float, ...]
     faults: tuple[Fault, ...]
 
 
@@ -183,15 +188,16 @@ def draw_schedule(seed: int) -> Schedule:
     shape = Random(f"shape of {seed}")
     aggregated = Random(f"aggregation of {seed}").random() < 0.25
     inputs = 1 if aggregated else shape.choice([1, 1, 2])
+    regroups_at = _moments(f"regroups of {seed}", 0.4, 4, 1.0) if inputs == 2 else ()
     markers_left_out = Random(f"markers of {seed}").random() < 0.3
     return Schedule(
         seed=seed,
         exactly_once=exactly_once,
         dead_letters=random.random() < 0.6,
         partitions=_partitions(seed, random.randint(1, 3)),
-        stores=random.randint(1, 2),
+        stores=max(random.randint(1, 2), 2 if regroups_at else 1),
         processes=max(random.randint(1, 3), 2 if standby_replicas else 1),
-        cooperative=random.random() < 0.35 and inputs == 1,
+        assignor=_assignor(seed, inputs, cooperative=random.random() < 0.35),
         commit_every=random.choice([0, 1, 3, 7, 20]),
         commit_interval_s=random.choice([0.01, 0.05, 0.3]),
         commit_interval_min_s=Random(f"commit intervals of {seed}").choice([None, None, 0.002, 0.01]),
@@ -217,6 +223,7 @@ def draw_schedule(seed: int) -> Schedule:
         clears_at=_moments(f"clears of {seed}", 0.08, 2, 1.0),
         deletes_at=_moments(f"deletes of {seed}", 0.12, 2, 1.0),
         intruders_at=_moments(f"intruders of {seed}", 0.5, 2, 1.0) if inputs == 2 else (),
+        regroups_at=regroups_at,
         faults=(*_outages(seed), *faults) if markers_left_out else faults,
     )
 
@@ -235,6 +242,7 @@ def plain_schedule(seed: int) -> Schedule:
         clears_at=(),
         deletes_at=(),
         intruders_at=(),
+        regroups_at=(),
     )
 
 
@@ -243,6 +251,13 @@ def _outages(seed: int) -> list[Fault]:
     random = Random(f"outages of {seed}")
     aims = ("flush:after", "send_offsets:after", "commit:sent", "commit:after", "abort:after")
     return [Fault(Kind.BROKERS_DOWN, random.randint(5, 120), random.choice(aims)) for _ in range(random.randint(1, 2))]
+
+
+def _assignor(seed: int, inputs: int, *, cooperative: bool) -> Assignor:
+    """One that keeps inputs together, where two feed a store; drawn by itself, as the standbys."""
+    if inputs == 1 and cooperative:
+        return "cooperative-sticky"
+    return "roundrobin" if inputs == 1 and Random(f"assignor of {seed}").random() < 0.35 else "range"
 
 
 def _partitions(seed: int, few: int) -> int:

@@ -16,11 +16,13 @@ from holdfast.infra.settings import Settings
 from holdfast.processors.engine.runtime.standby import StandbyPhase
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.testing import InlineProcess
+from holdfast.processors.testing.groups import Assignor
 from tests.simulation.disk import Damage
 from tests.simulation.schedule import Schedule, plain_schedule
 from tests.simulation.scheduler import signals_kept
+from tests.simulation.small_portions import tuned
 from tests.simulation.workload import GROUP
-from tests.simulation.world import Machine, World, tuned
+from tests.simulation.world import Machine, World
 
 PATIENCE_S = 120.0
 #: Its workload has more than a hundred messages in each of two partitions.
@@ -36,7 +38,7 @@ def schedule(**chosen: Any) -> Schedule:
         partitions=2,
         stores=1,
         processes=2,
-        cooperative=False,
+        assignor="range",
     )
     tuned_to = {
         "pieces": 0,
@@ -112,9 +114,9 @@ def kill(world: World, machine: Machine) -> None:
     world.look_at(machine)
 
 
-@pytest.mark.parametrize("cooperative", [False, True], ids=["range", "cooperative"])
-def test_a_failover_replays_the_tail_only(tmp_path: Path, cooperative: bool) -> None:
-    with running(tmp_path, schedule(cooperative=cooperative)) as world:
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
+def test_a_failover_replays_the_tail_only(tmp_path: Path, assignor: Assignor) -> None:
+    with running(tmp_path, schedule(assignor=assignor)) as world:
         one, other = world.machines[:2]
         wait(world, lambda: len(tasks(one)) == len(tasks(other)) == 1)
         feed(world, 0.8)

@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.testing.cluster import InMemoryCluster
-from tests.simulation.workload import DEAD, GROUP, OUTPUT, Expected, Workload
+from tests.simulation.workload import DEAD, GROUP, JOINT, OUTPUT, Expected, Workload
 
 
 class InvariantBroken(Exception):
@@ -46,12 +46,21 @@ class History:
 
     def __init__(self, cluster: InMemoryCluster, workload: Workload) -> None:
         self._cluster = cluster
-        self._topics = {store: changelog_topic(GROUP, store) for store in workload.names}
+        self._topics = {store: changelog_topic(GROUP, store) for store in workload.all_names}
         self._records: dict[Partition, dict[int, tuple[bytes, bytes | None]]] = {}
+
+    def topic_id(self, store: str) -> str | None:
+        """The id of a store's changelog; None while there is none."""
+        topic = self._cluster._broker.topics.get(self._topics.get(store, ""))
+        return None if topic is None else topic.topic_id
+
+    def forget(self, store: str) -> None:
+        """The changelog of a store was deleted."""
+        self._records = {place: of for place, of in self._records.items() if place.topic != self._topics[store]}
 
     def observe(self) -> None:
         """Take note of what is committed now; to be called before anything is compacted."""
-        for topic in self._topics.values():
+        for topic in [topic for store, topic in self._topics.items() if self.topic_id(store) is not None]:
             for number, record in self._cluster.read(topic):
                 assert record.key is not None
                 self._records.setdefault(Partition(topic, number), {})[record.offset] = (record.key, record.value)
@@ -130,14 +139,18 @@ class DatabaseCheck:
 
     def _check(self, snapshot: _Snapshot) -> bool:
         history, meta = self._history, snapshot.meta
-        for store in self._workload.names:
-            partition = history.partition(store, snapshot.partition)
-            at = meta.stores.get(store) if meta is not None else None
-            named = at.offset if at is not None else 0
-            if named > history.stable(partition):
+        at = {} if meta is None else meta.stores
+        # What a deleted changelog held is in nobody's way: whoever reads it next finds another topic id.
+        stores = [
+            store
+            for store in self._workload.all_names
+            if store not in at or at[store].topic_id == history.topic_id(store)
+        ]
+        for store in stores:
+            if store in at and at[store].offset > history.stable(history.partition(store, snapshot.partition)):
                 return False
         history.observe()
-        for store in self._workload.names:
+        for store in stores:
             self._check_store(snapshot, store)
         return True
 
@@ -219,12 +232,13 @@ class FinalCheck:
                 left = {key: value for key, value in now.items() if value is not None}
                 if left != folded:
                     raise InvariantBroken("state", f"compacted changelog {place} differs from its whole history")
+        self._check_joint()
         self.check_databases("state", databases, excused)
 
     def check_databases(self, invariant: str, databases: Databases, excused: Set[int] = frozenset()) -> None:
         """For each partition at least one database holds the end of the input, and all of those are right."""
         for slot, path, content in self._at_the_end(databases):
-            for store in self._workload.names:
+            for store in self._stores_in(path):
                 prefix = store_prefix(store)
                 held = {key[len(prefix) :]: value for key, value in content.items() if key.startswith(prefix)}
                 self._check_state(invariant, f"database {slot}/{path.name}", store, _partition_of(path), held)
@@ -233,15 +247,33 @@ class FinalCheck:
 
     def missing(self, databases: Databases) -> set[int]:
         """The partitions whose state at the end of the input is in none of these databases."""
-        there = {_partition_of(path) for _, path, _ in self._at_the_end(databases)}
-        return set(range(len(self._workload.messages))) - there
+        there = {
+            (store, _partition_of(path))
+            for _, path, _ in self._at_the_end(databases)
+            for store in self._stores_in(path)
+        }
+        partitions = range(len(self._workload.messages))
+        return {number for number in partitions for store in self._workload.names if (store, number) not in there}
+
+    def _stores_in(self, path: Path) -> list[str]:
+        """The stores in the database of a task, of those whose values follow from the input."""
+        fed = {store for topic in _inputs_of(path) for store in self._workload.stores_of(topic)}
+        return [store for store in self._workload.names if store in fed]
+
+    def _check_joint(self) -> None:
+        """No message that raises left anything in the store that has it for its first step."""
+        for partition in range(len(self._workload.messages)) if self._history.topic_id(JOINT) else ():
+            place = self._history.partition(JOINT, partition)
+            for key, value in self._history.fold(place, self._cluster.log_end(place)).items():
+                if (partition, decode_value(value)) in self._expected.dead:
+                    raise InvariantBroken("state", f"{place} holds {_shown(key)} of a message that raises")
 
     def _at_the_end(self, databases: Databases) -> Iterator[tuple[str, Path, Content]]:
         committed = self._cluster.committed_offsets(GROUP)
         for slot, path, content in databases:
             raw = content.get(META_KEY)
             meta = None if raw is None else TaskMeta.decode(raw)
-            ends = {topic: committed.get(Partition(topic, _partition_of(path))) for topic in self._workload.inputs}
+            ends = {topic: committed.get(Partition(topic, _partition_of(path))) for topic in _inputs_of(path)}
             if (
                 meta is not None
                 and not meta.restoring
@@ -301,6 +333,11 @@ class FinalCheck:
 
 def _partition_of(path: Path) -> int:
     return int(path.name.rsplit("-", 1)[1])
+
+
+def _inputs_of(path: Path) -> list[str]:
+    """The inputs of the task that a database belongs to."""
+    return path.name.rsplit("-", 1)[0].split("+")
 
 
 def _shown(key: bytes) -> str:

@@ -31,6 +31,8 @@ from holdfast.processors.engine.record_times import RecordTimeRefused
 
 GROUP = "totals"
 INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"
+#: The configuration of a topic that takes messages of any time ahead.
+ANY_TIME_AHEAD = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 #: The fault of a message that is dated ``AHEAD_S`` ahead.
 AHEAD, AHEAD_S = "ahead", 30 * 86_400.0
 #: The fault of a message of 1970, where outputs can't have its time; and its time.
@@ -38,6 +40,8 @@ PAST, PAST_MS = "past", 1
 #: The fault of a message whose output no client takes.
 UNWRITABLE = "unwritable"
 STORES = ("first", "second")
+#: The store that joins the tasks of two inputs, in one of two versions.
+JOINT = "joint"
 
 #: (partition, number of the message, stage): what names one output.
 OutputName = tuple[int, int, str]
@@ -45,6 +49,12 @@ OutputName = tuple[int, int, str]
 
 class Spoilt(Exception):
     """Raised for messages that can't be processed."""
+
+
+def newest(value: dict[str, Any], state: Any) -> dict[str, Any]:
+    """The step of the joined version: the number of the newest message of each key."""
+    state.set("newest", value["n"])
+    return value
 
 
 class Message(NamedTuple):
@@ -98,7 +108,11 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """All messages by partition, in order, and how they are processed."""
+    """All messages by partition, in order, and how they are processed.
+
+    Attributes:
+        apart: Each input has a store of its own; a version may have one more that joins them.
+    """
 
     messages: tuple[tuple[Message, ...], ...]
     stores: int
@@ -107,6 +121,7 @@ class Workload:
     aggregated: bool = False
     inputs: tuple[str, ...] = (INPUT,)
     form: str = "json"
+    apart: bool = False
 
     def topic_of(self, message: Message) -> str:
         """The input of a message: each key has one, so that its messages stay in their order."""
@@ -114,9 +129,20 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The stores whose values follow from the input."""
         return STORES[: self.stores]
 
-    def application(self, **settings: Any) -> Application:
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """All stores of all versions."""
+        return (*self.names, JOINT) if self.apart else self.names
+
+    def stores_of(self, topic: str) -> tuple[str, ...]:
+        """The stores that an input feeds."""
+        return (self.names[self.inputs.index(topic)],) if self.apart else self.names
+
+    def application(self, *, joined: bool = False, **settings: Any) -> Application:
+        """The processor; ``joined`` is the version that has one more store."""
         policy: dict[str, Any] = (
             {"dead_letter_topic": DEAD} if self.dead_letters else {"on_processing_error": _skip_spoilt}
         )
@@ -137,7 +163,9 @@ class Workload:
             if self.aggregated:
                 frame.aggregate(COLUMNS, store=STORES[0]).to_topic(output)
                 continue
-            for store in self.names:
+            if joined:
+                frame = frame.apply(newest, stateful=True, store=JOINT)
+            for store in self.stores_of(name):
                 frame = frame.apply(Total(store), stateful=True, store=store)
                 frame = frame.to_topic(output, key=_ByStage(store))
         return app
@@ -238,6 +266,17 @@ def dated(workload: Workload, past: str) -> Workload:
     return replace(workload, messages=tuple(tuple(map(changed, of)) for of in workload.messages))
 
 
+def apart(workload: Workload) -> Workload:
+    """The same messages for stores of which each has an input of its own."""
+    made = replace(workload, apart=True)
+
+    def changed(message: Message) -> Message:
+        [own] = made.stores_of(made.topic_of(message))
+        return message._replace(spoils=own) if message.spoils in STORES else message
+
+    return replace(made, messages=tuple(tuple(map(changed, of)) for of in workload.messages))
+
+
 @dataclass(slots=True)
 class Expected:
     """What processing each message once, in order, gives.
@@ -266,7 +305,7 @@ def expect(workload: Workload) -> Expected:
             if message.spoils is not None:
                 expected.dead.add((partition, message.number))
                 continue
-            for store in workload.names:
+            for store in workload.stores_of(workload.topic_of(message)):
                 place = (store, message.key)
                 if message.drops:
                     totals.pop(place, None)

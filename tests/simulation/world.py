@@ -5,8 +5,8 @@ The production engine runs in every process, started by the production construct
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,8 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.runtime import columns, commit, loop, restore
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused
-from holdfast.processors.engine.state import task_store
+from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.state.errors import (
     InputsParted,
     StateCorrupt,
@@ -29,7 +27,6 @@ from holdfast.processors.engine.state.errors import (
     StateFolderTaken,
     StateIncoherent,
 )
-from holdfast.processors.testing import producer
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
 from holdfast.processors.testing.network import Fate, Network
@@ -41,14 +38,18 @@ from tests.simulation.objects import SimulatedObjects
 from tests.simulation.others import Others
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
+from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
 from tests.simulation.workload import (
+    ANY_TIME_AHEAD,
     DEAD,
     GROUP,
     INPUT,
+    JOINT,
     OUTPUT,
     SECOND,
     aggregated,
+    apart,
     dated,
     draw_workload,
     expect,
@@ -107,7 +108,7 @@ class World:
         self.network = SimulatedNetwork(self._leaves_out)
         self.network.marker_delay_s = schedule.marker_delay_s
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
-        self.cluster.cooperative = schedule.cooperative
+        self.cluster.assignor = schedule.assignor
         self.workload = draw_workload(
             self.random,
             schedule.partitions,
@@ -117,8 +118,13 @@ class World:
         )
         inputs = (INPUT, SECOND)[: schedule.inputs]
         self.workload = replace(dated(self.workload, schedule.past), inputs=inputs, form=schedule.form)
+        if schedule.regroups_at:
+            self.workload = apart(self.workload)
         if schedule.aggregated:
             self.workload = aggregated(self.workload)
+        #: Which version runs; and the id of the changelog that the joined one began with.
+        self.joined = False
+        self._begun_with = ""
         slots = ["m0", "m0", "m2"] if schedule.twins else ["m0", "m1", "m2"]
         self.machines = [Machine(self, f"m{number}", slot=slot) for number, slot in enumerate(slots)]
         self.operator = Operator(self, "operator", settings=self._without_checkpoints())
@@ -136,17 +142,42 @@ class World:
         self._ends: dict[Partition, int] = {}
         for topic in (*inputs, OUTPUT, DEAD):
             self.create(topic)
-        for topic in self.changelogs:
-            config = {"cleanup.policy": "compact", "delete.retention.ms": str(int(schedule.retention_s * 1000))}
-            self.cluster.create_topic(topic, schedule.partitions, config)
+        for store in self.workload.names:
+            self._create_changelog(store)
         self.history = History(self.cluster, self.workload)
         self.check = DatabaseCheck(self.history, self.workload, in_pieces=bool(schedule.pieces))
         self.checkpoints = CheckpointCheck(self.store, self.check.look, self.fail)
 
     @property
     def changelogs(self) -> list[str]:
-        """The changelog topics."""
-        return [changelog_topic(GROUP, store) for store in self.workload.names]
+        """The changelog topics that are there."""
+        topics = [changelog_topic(GROUP, store) for store in self.workload.all_names]
+        return [topic for topic in topics if topic in self.cluster._broker.topics]
+
+    def _create_changelog(self, store: str) -> None:
+        retention_ms = str(int(self.schedule.retention_s * 1000))
+        config = {"cleanup.policy": "compact", "delete.retention.ms": retention_ms}
+        self.cluster.create_topic(changelog_topic(GROUP, store), self.schedule.partitions, config)
+
+    def deploy_other(self, *, at_once: bool = True) -> bool:
+        """Deploy the other version, for processes that start from now on; whether that was possible.
+
+        The joined version begins with an empty store: `deploy --drop` deletes what the store was before.
+        """
+        if not self.joined:
+            topic, topics = changelog_topic(GROUP, JOINT), self.cluster._broker.topics
+            if topic in topics and any(log.last_stable < log.end for log in topics[topic].logs):
+                return False
+            self.cluster.delete_topic(topic)
+            self._cleaned = {place: passes for place, passes in self._cleaned.items() if place.topic != topic}
+            self.history.forget(JOINT)
+            self._create_changelog(JOINT)
+            self._begun_with = topics[topic].topic_id
+        self.joined = not self.joined
+        for machine in (*self.machines, self.operator) if at_once else ():
+            machine.joined = self.joined
+        self.simulation.note("world", f"deploy joined={self.joined}")
+        return True
 
     def _without_checkpoints(self) -> Settings:
         chosen = self.settings.checkpoints.model_copy(update={"enabled": False})
@@ -154,13 +185,15 @@ class World:
 
     def create(self, topic: str) -> None:
         """Make a topic of the world, unless it is there."""
-        refuses = topic == OUTPUT and self.schedule.past == "refused"
-        config = {"message.timestamp.before.max.ms": str(PAST_MAX_MS)} if refuses else {}
+        config = dict(ANY_TIME_AHEAD) if topic in self.workload.inputs else {}
+        if topic == OUTPUT and self.schedule.past == "refused":
+            config = {"message.timestamp.before.max.ms": str(PAST_MAX_MS)}
         self.cluster.create_topic(topic, self.schedule.partitions, config)
 
     def application(self, machine: Machine) -> Application:
         """A processor as it is started on a machine."""
-        return self.workload.application(
+        app = self.workload.application(
+            joined=machine.joined,
             state_dir=self._folder / machine.name if self.schedule.twins else self._folder,
             slot=machine.slot,
             commit_every=self.schedule.commit_every,
@@ -168,6 +201,10 @@ class World:
             commit_interval_min=self.schedule.commit_interval_min_s,
             **self._keeping(machine),
         )
+        if machine.joined:
+            start = Start(begin_empty={JOINT: self._begun_with})
+            app.with_run_overrides(slot=machine.slot, auto_create_topics=True, start=start)
+        return app
 
     def _keeping(self, machine: Machine) -> dict[str, Any]:
         """The operator keeps nothing: its databases would be on the real disk, for the next world to find."""
@@ -375,7 +412,8 @@ class World:
             if machine.alive is not None and machine.app is not None and machine.app._worker is not None
             for task in machine.app._worker.assignment.tasks
         )
-        return running >= self.schedule.partitions
+        groups = 2 if self.workload.apart and not self.joined else 1
+        return running >= groups * self.schedule.partitions
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:
         """Every usable database of every machine."""
@@ -387,7 +425,7 @@ class World:
             return True
         committed = self.cluster.committed_offsets(GROUP)
         sent = all(sent == len(of) for sent, of in zip(self._sent, self.workload.messages, strict=True))
-        idle = not self.others.clearing and not self.others.intruders
+        idle = not self.others.busy and not self.others.intruders
         return sent and idle and all((committed.get(place) or 0) >= end for place, end in self._ends.items())
 
     def heal(self) -> None:
@@ -406,7 +444,7 @@ class World:
         for machine in self.machines:
             machine.disk.full = False
             machine.disk.short_writes = 0
-        if not any(machine.wanted for machine in self.machines) and not self.others.clearing:
+        if not any(machine.wanted for machine in self.machines) and not self.others.busy:
             self.machines[0].wanted = True
         for machine in self.machines:
             machine.start()
@@ -440,30 +478,3 @@ class World:
         if self.strike is not None:
             return self.strike(process, name)
         return Step.YIELD if self.random.random() < self.schedule.switching else Step.GO_ON
-
-
-@contextmanager
-def tuned(schedule: Schedule) -> Iterator[None]:
-    """Make the engine's portions small, so that a few hundred messages show what millions would; and set patience."""
-    values: list[tuple[Any, str, float]] = [
-        (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
-        (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
-        (loop, "RECORDS_PER_POLL", schedule.poll_max),
-        (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
-        (columns, "RUN_MIN", 2),
-        (columns, "RUN_MAX", 5),
-        (restore, "RECORDS_PER_STEP", schedule.restore_step),
-        (decision, "SPARES_AT_LEAST", schedule.spares),
-        (restore, "NOTE_EVERY_S", 0.0 if schedule.seed % 2 else 1.0),
-        (restore, "BULK_RECORDS_MIN", 1 if schedule.seed % 4 < 2 else 50_000),
-    ]
-    if schedule.pieces:
-        values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
-    former = [(module, name, getattr(module, name)) for module, name, _ in values]
-    for module, name, value in values:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for module, name, value in former:
-            setattr(module, name, value)

@@ -296,7 +296,7 @@ class Assignment:
             if store is not None:
                 self._check_installed(task, store)
             facts = self.reseeds.decide(task.name, store, facts, committed)
-            decided = self._plan(task, store, facts, looked_at)
+            decided = self._plan(task, store, facts, committed, looked_at)
             anew = self.reseeds.stores_of(task.name)
             if anew and decided.wipe is not None:
                 raise not_to_wipe(task.name, anew, decided.wipe)
@@ -309,17 +309,24 @@ class Assignment:
             raise
         changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
         task.open(store, self._stores(task), changelogs_of, self._options.record_bytes_max, self._options.record_times)
+        empty = may_begin_empty(self._options.start.begin_empty, facts)
+        task.meta = without_emptied(task.meta, empty, facts) or task.meta
         self._restorer.begin(task, decided, facts, committed, looked_at)
 
     def _plan(
-        self, task: Task, store: TaskStore | None, facts: Mapping[str, ChangelogFacts], looked_at: float
+        self,
+        task: Task,
+        store: TaskStore | None,
+        facts: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+        looked_at: float,
     ) -> RestorePlan:
         meta = None if store is None else store.meta()
         if meta == TaskMeta():
             meta = None
         empty = may_begin_empty(self._options.start.begin_empty, facts)
         meta = without_emptied(meta, empty, facts)
-        decided = plan_restore(task.name, meta, facts, looked_at)
+        decided = plan_restore(task.name, meta, facts, looked_at, committed)
         unknown = [name for name in facts if meta is None or name not in meta.stores]
         held = [] if store is None else [name for name in unknown if store.holds_data(name)]
         if held:
@@ -443,6 +450,7 @@ class Assignment:
             stores = {**task.meta.stores, **restore.begun(task.begun_empty, committed)}
             task.meta = replace(task.meta, inputs=resume, stores=stores, restoring=False, complete_at=restore.target_at)
             task.store.write([], task.meta)
+            task.store.forget_aside()
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.restored = restore.records
         task.restored_s = self._cluster.clock.monotonic() - restore.started_at

@@ -2,7 +2,7 @@
 
 The group's assignor is a pure function of members and partitions, and so is this: every process computes the same
 heirs from the group's description, without messages between them. It repeats the client library's assignors
-(``range`` and ``cooperative-sticky`` for members that all read the same topics, without racks).
+(``range``, ``roundrobin`` and ``cooperative-sticky`` for members that all read the same topics, without racks).
 
 Invariants:
     - The owner of a partition is never its own heir, and no member is twice among the heirs of one partition.
@@ -46,7 +46,8 @@ def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:
     if "cooperative" in group.assignor or "sticky" in group.assignor:
         return _sticky(group.members, gone)
     partitions = sorted(partition for owned in group.members.values() for partition in owned)
-    return _range(sorted(group.members.keys() - gone), partitions)
+    left = sorted(group.members.keys() - gone)
+    return _in_turns(left, partitions) if group.assignor == "roundrobin" else _range(left, partitions)
 
 
 def _range(members: list[str], partitions: list[Partition]) -> Shares:
@@ -61,6 +62,11 @@ def _range(members: list[str], partitions: list[Partition]) -> Shares:
             shares[member].update(numbers[first:last])
             first = last
     return shares
+
+
+def _in_turns(members: list[str], partitions: list[Partition]) -> Shares:
+    """Deal the partitions of all topics to the members, one each, in the order of member ids."""
+    return {member: set(partitions[place :: len(members)]) for place, member in enumerate(members)}
 
 
 def _sticky(members: Shares, gone: AbstractSet[str]) -> Shares:

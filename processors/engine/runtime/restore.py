@@ -187,7 +187,7 @@ class Restorer:
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
             _log.warning("local state is dropped and restored from the beginning", task=task.name, why=decided.wipe)
-            task.store.wipe()
+            task.store.wipe(aside=decided.aside)
             task.meta = TaskMeta()
         replays = {}
         for store, facts in changelogs.items():

@@ -47,7 +47,7 @@ from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from holdfast.processors.engine.record_size import UNLIMITED
-from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
@@ -273,6 +273,9 @@ class Task:
                     raise  # the state is at fault, not the message
                 if not isinstance(error, (Exception, *_ENDING)):
                     raise
+                if isinstance(error, RecordTimeRefused) and self._times.learn(topic, batch.timestamps[failed]):
+                    self._run(stream, batch, failed, last, _read(stream, batch, failed, last), on_failure)
+                    return
                 self._fail(batch, failed, error, on_failure)
             else:
                 self.positions[topic] = offsets[last - 1] + 1

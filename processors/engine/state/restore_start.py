@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from holdfast.processors.engine.state.coherence import ChangelogFacts, changelog_recreated, changelog_truncated
-from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
 
 #: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
 RETENTION_PART_SAFE = 0.75
@@ -20,16 +21,28 @@ CLOCK_STEP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """The first offset to replay of each store's changelog; ``wipe`` is the reason to delete local state first."""
+    """The first offset to replay of each store's changelog.
+
+    ``wipe`` is the reason to replay without the local state. It is deleted, or set ``aside`` until the replay has shown
+    that the changelogs are whole.
+    """
 
     starts: Mapping[str, int]
     wipe: str | None = None
+    aside: bool = False
 
 
-def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, ChangelogFacts], now: float) -> RestorePlan:
+def plan_restore(
+    task: str,
+    meta: TaskMeta | None,
+    changelogs: Mapping[str, ChangelogFacts],
+    now: float,
+    committed: Mapping[str, int | None] = MappingProxyType({}),
+) -> RestorePlan:
     """The replay of one task: the first offset of each store.
 
-    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970.
+    ``meta`` is None for new state. ``now`` is wall-clock seconds since 1970. ``committed`` has the group's offset of
+    each input topic; local state that is behind it is an old copy, which no repair can use.
 
     Raises:
         StateIncoherent: A changelog was recreated or truncated since the state was written.
@@ -43,6 +56,9 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             starts[store] = facts.start
             continue
         if at.topic_id != facts.topic_id:
+            if facts.end > 0 and at.topic_id != RESEEDING and is_old_copy(meta, committed):
+                why = f"it is an old copy: {facts.topic} was created again since, and other workers went on with it"
+                return replace(plan_restore(task, None, changelogs, now), wipe=why, aside=True)
             raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
         if at.offset > facts.end or at.offset < facts.start:
             raise changelog_truncated(task, store, facts, at.offset)
@@ -54,6 +70,13 @@ def plan_restore(task: str, meta: TaskMeta | None, changelogs: Mapping[str, Chan
             return RestorePlan({name: known.start for name, known in changelogs.items()}, wipe=doubt)
         starts[store] = at.offset
     return RestorePlan(starts)
+
+
+def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
+    """Whether local state holds less input than the group committed, and no input beyond it."""
+    held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
+    ahead = any(here > there for here, there in held.values())
+    return not ahead and (meta.restoring or any(here < there for here, there in held.values()))
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:
@@ -68,14 +91,13 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 def without_emptied(
     meta: TaskMeta | None, stores: Set[str], changelogs: Mapping[str, ChangelogFacts]
 ) -> TaskMeta | None:
-    """The offsets without those of ``stores`` that start empty because their changelog was deleted and is empty."""
+    """The offsets without those of ``stores`` whose former changelog was deleted: the deployment dropped that state."""
     if meta is None:
         return None
     emptied = {
         name
         for name in stores
         if name in changelogs
-        and changelogs[name].end == 0
         and name in meta.stores
         # The same topic, empty now: it lost its records, and local state is whole.
         and meta.stores[name].topic_id != changelogs[name].topic_id

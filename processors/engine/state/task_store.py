@@ -34,6 +34,9 @@ META_VERSION = 1
 #: The topic id in the offsets while a changelog is rewritten from local state.
 RESEEDING = "re-seeding"
 
+#: What the folder of an old copy ends with, until its task is restored from the changelogs.
+ASIDE_SUFFIX = ".former"
+
 #: Operations of one write. rocksdict holds the interpreter lock in a write, so large writes would stall the process.
 BATCH_OPERATIONS_MAX = 10_000
 
@@ -247,15 +250,28 @@ class TaskStore:
         if isinstance(self.failure, StateCorrupt):
             self._move_aside(self.failure.message)
 
-    def wipe(self) -> None:
-        """Deletes the database and opens an empty one."""
+    def wipe(self, *, aside: bool = False) -> None:
+        """Deletes the database, or sets it aside, and opens an empty one."""
         try:
             self._database.close()
-            self._databases.delete(self.path)
+            if aside:
+                self.forget_aside()
+                self._databases.move(self.path, self._aside)
+            else:
+                self._databases.delete(self.path)
         except Exception as failure:
             raise _disk_failed(self.path, "emptied", failure) from failure
         self.in_bulk = False
         self._database = self._open_new()
+
+    def forget_aside(self) -> None:
+        """Deletes what was set aside, if anything was."""
+        if self._databases.exists(self._aside):
+            self._databases.delete(self._aside)
+
+    @property
+    def _aside(self) -> Path:
+        return self.path.with_name(f"{self.path.name}{ASIDE_SUFFIX}")
 
     def _open_new(self) -> Database:
         try:

@@ -40,10 +40,10 @@ def feed(cluster: InMemoryCluster, messages: int = 40) -> None:
             cluster.produce(topic, json.dumps(number).encode(), b"k%d" % (number % 8))
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "cooperative"])
+@pytest.fixture(params=["range", "roundrobin", "cooperative-sticky"])
 def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
     made = InMemoryCluster()
-    made.cooperative = request.param
+    made.assignor = request.param
     for topic in ("in", "others", "plain"):
         made.create_topic(topic, partitions=PARTITIONS)
     return made

@@ -53,6 +53,30 @@ def test_a_replay_that_came_to_the_end_too_late_is_done_again_from_the_start():
     assert decided.wipe is not None
 
 
+def test_an_old_copy_is_set_aside_where_others_went_on_with_a_new_changelog():
+    old = replace(held(40, topic_id="old"), inputs={"in": 7})
+    decided = plan_restore("t", old, facts(), 1000.0, {"in": 8})
+    assert (decided.starts, decided.aside) == ({"s": 0}, True)
+    assert "went on with it" in decided.wipe
+    half = replace(held(40, topic_id="old"), restoring=True)
+    assert plan_restore("t", half, facts(), 1000.0, {"in": 8}).aside
+
+
+@pytest.mark.parametrize(
+    ("inputs", "committed", "known"),
+    [
+        ({"in": 8}, {"in": 8}, facts()),  # it may be the only whole copy
+        ({"in": 9}, {"in": 8}, facts()),
+        ({"in": 7, "more": 5}, {"in": 8, "more": 4}, facts()),
+        ({"in": 7}, {"in": None}, facts()),
+        ({"in": 7}, {"in": 8}, facts(end=0)),  # nobody went on with it
+    ],
+)
+def test_a_copy_that_may_be_needed_is_never_set_aside(inputs, committed, known):
+    with pytest.raises(StateIncoherent, match="recreated"):
+        plan_restore("t", replace(held(40, topic_id="old"), inputs=inputs), known, 1000.0, committed)
+
+
 @pytest.mark.parametrize(
     ("meta", "known", "says"),
     [

@@ -25,7 +25,7 @@ def groups(draw: st.DrawFn) -> GroupShares:
     shares = {
         name: frozenset(p for p, owner in zip(partitions, owners, strict=True) if owner == name) for name in names
     }
-    return GroupShares(draw(st.sampled_from(["range", "cooperative-sticky"])), shares)
+    return GroupShares(draw(st.sampled_from(["range", "roundrobin", "cooperative-sticky"])), shares)
 
 
 def owner_of(group: GroupShares, partition: Partition) -> str:

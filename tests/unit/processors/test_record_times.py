@@ -30,7 +30,7 @@ def build(*, columns: bool = False, **options: Any) -> Application:
 
 def fed(*ahead_ms: int, copies: int = 1, **config: str) -> tuple[InMemoryCluster, list[int]]:
     cluster = InMemoryCluster()
-    cluster.create_topic("in")
+    cluster.create_topic("in", config={AFTER_KEY: str(2**63 - 1)})
     cluster.create_topic("out", config={name.replace("_", "."): value for name, value in config.items()})
     now_ms = int(cluster.clock.time() * 1000)
     times = [now_ms + each for _ in range(copies) for each in ahead_ms]
@@ -90,6 +90,56 @@ def test_a_broker_whose_clock_is_behind_refuses_a_few_times_only(monkeypatch: py
     monkeypatch.setattr(
         cluster._broker, "takes_time", lambda topic, time_ms: takes(topic, time_ms and time_ms + 60_000)
     )
+    cluster.run(build(dead_letter_topic="dead"))
+    assert [record.value for _, record in cluster.read("out")] == [b"1", b"2"]
+    assert len(list(cluster.read("dead"))) == 1
+
+
+def with_brokers_ahead(monkeypatch: pytest.MonkeyPatch, cluster: InMemoryCluster, ahead_ms: int) -> None:
+    """The worker's clock is behind the brokers'."""
+    takes = cluster._broker.takes_time
+    monkeypatch.setattr(
+        cluster._broker, "takes_time", lambda topic, time_ms: takes(topic, time_ms and time_ms - ahead_ms)
+    )
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
+def test_a_worker_whose_clock_is_a_month_behind_processes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, columns: bool, stamp: str
+) -> None:
+    """Its inputs show what time the brokers have."""
+    month_ms = 30 * 24 * HOUR_MS
+    cluster = InMemoryCluster()
+    cluster.create_topic("in", config={"message.timestamp.type": stamp})
+    with_brokers_ahead(monkeypatch, cluster, month_ms)
+    now_ms = int(cluster.clock.time() * 1000) + month_ms
+    times = [now_ms + each * HOUR_MS // 60 for each in (-3, 0, 59, 10)] * 20
+    for time_ms in times:
+        cluster.produce("in", b"{}", b"k", timestamp_ms=time_ms)
+    cluster.run(build(columns=columns))
+    assert [record.timestamp_ms for _, record in cluster.read("out")] == times
+    assert cluster.committed_offsets("p") == {Partition("in", 0): len(times)}
+
+
+def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
+    for _ in range(3):
+        cluster.produce("in", b'{"n": 1}', b"k", timestamp_ms=int(cluster.clock.time() * 1000) + 24 * HOUR_MS)
+    app = Application(consumer_group="p", auto_offset_reset="earliest", loglevel=None)
+    stream = app.dataframe(app.topic("in")).update(lambda value: value.update(n=value["n"] + 1))
+    stream.update(count, stateful=True, store="counts").to_topic(app.topic("out"))
+    cluster.run(app)
+    assert [record.value for _, record in cluster.read("out")] == [b'{"n":2}'] * 3
+    assert cluster.state(app, "counts") == {(b"k", "n"): 3}
+
+
+def test_an_input_whose_limit_was_lowered_is_believed_until_a_broker_refuses() -> None:
+    """It took a record that it would not take now: nothing about the brokers' time follows from that."""
+    cluster, _ = fed(0, 5 * HOUR_MS, 0)
+    cluster._broker.topics["in"].config[AFTER_KEY] = str(HOUR_MS)
     cluster.run(build(dead_letter_topic="dead"))
     assert [record.value for _, record in cluster.read("out")] == [b"1", b"2"]
     assert len(list(cluster.read("dead"))) == 1

@@ -1,4 +1,4 @@
-"""Groups: generations, sessions, eager and cooperative rebalances."""
+"""Groups: generations, sessions, eager and cooperative rebalances, assignors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from holdfast.infra.kafka.errors import KafkaFailed, MembershipLost
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
-from holdfast.processors.testing.groups import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S, Group
+from holdfast.processors.testing.groups import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S, Assignor, Group
 
 Told = list[tuple[str, tuple[int, ...]]]
 
@@ -47,9 +47,9 @@ def numbers(partitions: list[Partition]) -> tuple[int, ...]:
 class World:
     """A group that reads a topic of four partitions."""
 
-    def __init__(self, *, cooperative: bool = False) -> None:
+    def __init__(self, assignor: Assignor = "range") -> None:
         self.cluster = InMemoryCluster()
-        self.cluster.cooperative = cooperative
+        self.cluster.assignor = assignor
         self.cluster.create_topic("in", partitions=4)
 
     def reader(self, name: str) -> Reader:
@@ -66,9 +66,9 @@ class World:
             self.cluster.clock.advance_to(self.cluster.clock.monotonic() + 0.1)
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "cooperative"])
+@pytest.fixture(params=["range", "roundrobin", "cooperative-sticky"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    return World(cooperative=request.param)  # type: ignore[return-value]
+    return World(request.param)  # type: ignore[return-value]
 
 
 def test_members_share_all_partitions(world: World) -> None:
@@ -95,13 +95,20 @@ def test_eager_members_let_go_of_everything_first() -> None:
 
 
 def test_cooperative_members_keep_what_stays_theirs() -> None:
-    world = World(cooperative=True)
+    world = World("cooperative-sticky")
     first = world.reader("first")
     world.turn(first)
     second = world.reader("second")
     world.turn(first, second)
     assert [told for told in first.told if told[1]] == [("assign", (0, 1, 2, 3)), ("revoke", (2, 3))]
     assert [told for told in second.told if told[1]] == [("assign", (2, 3))]
+
+
+def test_round_robin_deals_partitions_one_by_one() -> None:
+    world = World("roundrobin")
+    first, second = world.reader("first"), world.reader("second")
+    world.turn(first, second)
+    assert (first.owned, second.owned) == ({0, 2}, {1, 3})
 
 
 def test_a_member_that_leaves_lets_go_and_the_others_take_over(world: World) -> None:

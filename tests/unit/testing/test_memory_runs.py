@@ -38,10 +38,10 @@ def counts(cluster: InMemoryCluster) -> dict[tuple[bytes, str], Any]:
     return cluster.state(build(), "counts")
 
 
-@pytest.fixture(params=[False, True], ids=["eager", "cooperative"])
+@pytest.fixture(params=["range", "roundrobin", "cooperative-sticky"])
 def cluster(request: pytest.FixtureRequest) -> InMemoryCluster:
     made = InMemoryCluster()
-    made.cooperative = request.param
+    made.assignor = request.param
     made.create_topic("in", partitions=PARTITIONS)
     return made
 

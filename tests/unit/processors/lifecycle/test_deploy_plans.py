@@ -109,6 +109,20 @@ def test_a_new_store_over_former_state_deletes_only_what_is_dropped() -> None:
     assert plan.deleted == (f"changelog {name} with up to 7 records: the state of its store",)
 
 
+def test_an_interrupted_deployment_goes_on_with_what_its_workers_wrote() -> None:
+    topology = orders("totals", "seen", "late")
+    name = "orders-late-changelog"
+    plan = plan_of(
+        topology,
+        deployment=DeploymentFacts(topology.code_version, ("0",), "deploying", 4),
+        topics={**facts_of(topology).topics, name: TopicFacts(name, "id", PARTITIONS, 1, {})},
+        ends={**facts_of(topology).ends, name: {0: 7, 1: 0}},
+    )
+    assert isinstance(plan.verdict, Ready)
+    assert running(plan).begin_empty == ("late",)
+    assert not plan.destructive
+
+
 def test_a_dropped_store_is_deleted_once_the_new_version_works() -> None:
     topology = orders("totals")
     name = "orders-seen-changelog"

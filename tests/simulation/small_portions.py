@@ -1,0 +1,40 @@
+"""What a schedule sets in the engine: small portions, and patience."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.runtime import columns, commit, loop, restore
+from holdfast.processors.engine.state import task_store
+from holdfast.processors.testing import producer
+from tests.simulation.schedule import Schedule
+
+
+@contextmanager
+def tuned(schedule: Schedule) -> Iterator[None]:
+    """Make the engine's portions small, so that a few hundred messages show what millions would; and set patience."""
+    values: list[tuple[Any, str, float]] = [
+        (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
+        (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
+        (loop, "RECORDS_PER_POLL", schedule.poll_max),
+        (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
+        (columns, "RUN_MIN", 2),
+        (columns, "RUN_MAX", 5),
+        (restore, "RECORDS_PER_STEP", schedule.restore_step),
+        (decision, "SPARES_AT_LEAST", schedule.spares),
+        (restore, "NOTE_EVERY_S", 0.0 if schedule.seed % 2 else 1.0),
+        (restore, "BULK_RECORDS_MIN", 1 if schedule.seed % 4 < 2 else 50_000),
+    ]
+    if schedule.pieces:
+        values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
+    former = [(module, name, getattr(module, name)) for module, name, _ in values]
+    for module, name, value in values:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in former:
+            setattr(module, name, value)
