@@ -9,9 +9,9 @@ A broker refuses a record whose time is further from its own clock than the topi
 The margin is for a broker whose clock differs from this worker's. A refusal in spite of the check makes it wider.
 
 A worker's clock may be far behind. Before a message fails for that, its input tells the broker's time: the input took
-the record, so the broker's clock is at or beyond ``time - after`` of the input topic, and goes on from there. After a
-refusal this is believed no more: the input's limit may have been another one when it took the record. A worker's clock
-that is set right counts at once, because it is then beyond what the inputs told.
+the record, so the broker's clock was at or beyond ``time - after`` of the input topic. That bound advances with this
+machine's monotonic clock. A clock that is corrected counts at once, because it is beyond the bound. After a refusal the
+inputs are not asked again: their limits may have been other ones when they took the record.
 """
 
 from __future__ import annotations

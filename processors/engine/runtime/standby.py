@@ -357,8 +357,8 @@ def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], loo
     """Where a standby resumes; it starts from the beginning when its changelog is another topic now.
 
     Raises:
-        StateIncoherent: A task left the copy whole, or half of its re-seed, so it may be the only whole one. The task
-            that opens it decides what becomes of it.
+        StateIncoherent: The changelog does not fit a copy that a task left whole or in a re-seed, and that may be the
+            only whole one. Only a task may replace it.
     """
     meta = task.meta
     reseeded = any(at.topic_id == RESEEDING for at in meta.stores.values())

@@ -75,8 +75,8 @@ def plan_restore(
 def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
     """Whether local state holds less input than the group committed, and no input beyond it.
 
-    An incomplete restore is one, too: it is the state at no input offset. The base of a re-seed is one only once the
-    group went on without it, because other stores of the task may be restored while it waits.
+    An incomplete restore is an old copy, too: it is the state at no input offset. The base of a re-seed may be
+    incomplete, because other stores of its task are restored meanwhile; it is old only if the group committed more.
     """
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
