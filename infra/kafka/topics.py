@@ -234,11 +234,16 @@ class Topics:
         def ask() -> None:
             request = dict.fromkeys(places, spec)
             futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._timeout_s)
-            for place, future in futures.items():
-                right = Right("Describe", "topic", place.topic)
-                answer = self._result(future, f"list the offsets of {place.topic}", right, absent_is_none=True)
-                if answer is not None:
-                    found[place.topic][place.partition] = answer.offset
+            try:
+                for place, future in futures.items():
+                    right = Right("Describe", "topic", place.topic)
+                    answer = self._result(future, f"list the offsets of {place.topic}", right, absent_is_none=True)
+                    if answer is not None:
+                        found[place.topic][place.partition] = answer.offset
+            except LeaderMoving:
+                # The client says the same of topics that are all gone, and of topics without a leader.
+                if self.describe(partitions):
+                    raise
 
         self._patient(ask)
         return found

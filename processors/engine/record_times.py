@@ -9,8 +9,9 @@ A broker refuses a record whose time is further from its own clock than the topi
 The margin is for a broker whose clock differs from this worker's. A refusal in spite of the check makes it wider.
 
 A worker's clock may be far behind. Before a message fails for that, its input tells the broker's time: the input took
-the record, so the broker's clock is at or beyond ``time - after`` of the input topic. After a refusal this is believed
-no more: the input's limit may have been another one when it took the record.
+the record, so the broker's clock was at or beyond ``time - after`` of the input topic. That bound advances with this
+machine's monotonic clock. A clock that is corrected counts at once, because it is beyond the bound. After a refusal the
+inputs are not asked again: their limits may have been other ones when they took the record.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ BEFORE_KEY, AFTER_KEY = "message.timestamp.before.max.ms", "message.timestamp.af
 _NO_LIMIT_MS = 100 * 365 * 86_400_000
 #: The margin at the start, and its factor after each refusal.
 MARGIN_MS, MARGIN_FACTOR = 1_000, 8
+#: A clock that is found to be behind by this much more is logged again, in milliseconds.
+_LOG_STEP_MS = 60_000
 
 
 class RecordTimeRefused(HoldfastError):
@@ -56,20 +59,23 @@ class RecordTimes:
         self._clock = clock or SystemClock()
         self._inputs = dict(inputs or {})
         self._margin_ms = MARGIN_MS
-        #: So much is the worker's clock behind the broker's, at least.
-        self._behind_ms = 0.0
+        #: The broker's time, at least, at this monotonic time in seconds.
+        self._seen_ms, self._seen_at = float("-inf"), 0.0
+        self._logged_ms = 0.0
 
     def learn(self, topic: str, time_ms: int) -> bool:
         """Whether a record of an input topic shows that the worker's clock is further behind than was known."""
-        behind_ms = time_ms - self._inputs[topic] - self._clock.time() * 1000 if topic in self._inputs else 0.0
-        if behind_ms <= self._behind_ms:
+        if topic not in self._inputs or (seen_ms := time_ms - self._inputs[topic]) <= self._now_ms():
             return False
-        self._behind_ms = behind_ms
-        _log.warning(
-            "this worker's clock is behind the brokers'; set it, for example with NTP",
-            behind_s=round(behind_ms / 1000, 3),
-            topic=topic,
-        )
+        self._seen_ms, self._seen_at = seen_ms, self._clock.monotonic()
+        behind_ms = seen_ms - self._own_ms()
+        if behind_ms >= self._logged_ms + _LOG_STEP_MS or not self._logged_ms:
+            self._logged_ms = behind_ms
+            _log.warning(
+                "this worker's clock is behind the brokers'; set it, for example with NTP",
+                behind_s=round(behind_ms / 1000, 3),
+                topic=topic,
+            )
         return True
 
     def limits(self, topic: str) -> bool:
@@ -81,9 +87,9 @@ class RecordTimes:
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        now_ms = self._now_ms()
-        latest = now_ms + after_ms if self._behind_ms else now_ms + max(0, after_ms - self._margin_ms)
-        return now_ms - max(0, before_ms - self._margin_ms), latest
+        # What an input told needs no margin: it is a time that the brokers have reached.
+        latest = max(self._own_ms() + max(0, after_ms - self._margin_ms), self._told_ms() + after_ms)
+        return self._now_ms() - max(0, before_ms - self._margin_ms), latest
 
     def taken(self, topic: str, time_ms: int) -> int:
         """``time_ms``, or the present time if the topic does not take it."""
@@ -93,7 +99,7 @@ class RecordTimes:
     def refused(self) -> None:
         """Make the margin wider, and learn no more from inputs: a broker refused a time that this check let pass."""
         self._margin_ms *= MARGIN_FACTOR
-        self._behind_ms = 0.0
+        self._seen_ms = float("-inf")
         self._inputs.clear()
 
     def refusal(self, topic: str, time_ms: int) -> RecordTimeRefused:
@@ -114,7 +120,14 @@ class RecordTimes:
         )
 
     def _now_ms(self) -> float:
-        return self._clock.time() * 1000 + self._behind_ms
+        return max(self._own_ms(), self._told_ms())
+
+    def _own_ms(self) -> float:
+        return self._clock.time() * 1000
+
+    def _told_ms(self) -> float:
+        """The broker's time, at least, by what the inputs showed."""
+        return self._seen_ms + (self._clock.monotonic() - self._seen_at) * 1000
 
 
 #: For topics whose limits do not matter.

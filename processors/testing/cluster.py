@@ -301,10 +301,16 @@ class InMemoryCluster:
             KafkaFailed: The topic does not take records of this time.
         """
         if not self._broker.takes_time(topic, timestamp_ms):
+            ahead_s = timestamp_ms / 1000 - self.clock.time()
             raise KafkaFailed(
-                f"Topic {topic} takes no record of time {timestamp_ms} ms.",
-                action="Create the topic with `message.timestamp.after.max.ms` or `.before.max.ms` set to more.",
+                f"Topic {topic} takes no record of time {timestamp_ms} ms, which is {abs(ahead_s):,.0f} s "
+                f"{'ahead of' if ahead_s > 0 else 'behind'} the cluster's clock ({self.clock.time() * 1000:.0f} ms).",
+                action="Count times from `cluster.clock.time()`, or start it later: `InMemoryCluster(clock="
+                "VirtualClock(time.time()))`. Or create the topic with more `message.timestamp.after.max.ms` or "
+                "`message.timestamp.before.max.ms`.",
                 topic=topic,
+                seen=timestamp_ms,
+                expected=int(self.clock.time() * 1000),
             )
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
         return self._broker.append(place, key, value, timestamp_ms, headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 import pytest
 from confluent_kafka import Producer
@@ -71,3 +72,14 @@ def test_it_waits_for_the_decision(broker: str, topic: str) -> None:
     producer.commit_transaction(30)
     waiting.join(60)
     assert found == {0: 0, 1: 2}
+
+
+def test_offsets_of_topics_that_are_all_gone_are_left_out_at_once(
+    broker: str, topic: str, unique: Callable[[str], str]
+) -> None:
+    """The client library has one error for them and for topics without a leader."""
+    topics, gone = Topics(broker), unique("gone")
+    asked = monotonic()
+    assert topics.offsets_of_all({gone: 2}, "stable") == {gone: {}}
+    assert topics.offsets_of_all({gone: 1, topic: 2}, "end") == {gone: {}, topic: {0: 0, 1: 0}}
+    assert monotonic() - asked < topics._timeout_s / 2

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import Settings
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.standby import StandbyPhase
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.testing import InlineProcess
@@ -91,6 +92,12 @@ def standbys(machine: Machine) -> dict[str, dict[str, Any]]:
     return {} if worker is None else {told["task"]: told for told in worker.assignment.standbys.told()}
 
 
+def restores(machine: Machine) -> bool:
+    """Whether a machine replays the changelog of a task that it was given."""
+    worker = machine.app._worker if machine.app is not None else None
+    return worker is not None and bool(worker.assignment.restoring)
+
+
 def caught_up(world: World, name: str, *machines: Machine) -> bool:
     """Whether some machine follows a task and lacks nothing of its changelog."""
     end = world.cluster.log_end(Partition(world.changelogs[0], int(name[-1])))
@@ -160,6 +167,30 @@ def test_a_standby_whose_changelog_lost_its_tail_is_followed_from_the_beginning(
         wait(world, lambda: caught_up(world, name, other) and standbys(other)[name]["records"] > before)
         assert any("was truncated" in entry.get("why", "") for entry in logs)
         assert len(tasks(one)) == len(tasks(other)) == 1, "whoever works goes on"
+
+
+def test_a_standby_never_replaces_the_state_that_a_task_left_whole(tmp_path: Path) -> None:
+    """The changelog was created again, and its new owner waits for an open transaction: nobody else has the state."""
+    with running(tmp_path, schedule(partitions=1), machines=0) as world:
+        one, other = world.machines[:2]
+        other.wanted = True
+        other.start()
+        feed(world, 0.5)
+        wait(world, lambda: len(tasks(other)) == 1 and committed(world))
+        kill(world, other)
+        (path,) = [path for path in other.disk.paths if path.name == "orders-0"]
+        whole = dict(other.disk.content(path))
+        (changelog,) = world.changelogs
+        world.cluster.delete_topic(changelog)
+        world.cluster.create_topic(changelog, config={"cleanup.policy": "compact"})
+        world.cluster.open_foreign_transaction(changelog, 0, [(key_prefix(b"k") + b"n", encode_value(9, 0))])
+        one.wanted = True
+        one.start()
+        wait(world, lambda: restores(one))
+        other.wanted = True
+        other.start()
+        wait(world, lambda: "was recreated" in (standbys(other).get("orders-0", {}).get("error") or ""))
+        assert other.disk.content(path) == whole
 
 
 def test_a_standby_of_a_changelog_without_its_head_waits_and_stops_nobody(tmp_path: Path) -> None:

@@ -301,6 +301,8 @@ class Assignment:
             if anew and decided.wipe is not None:
                 raise not_to_wipe(task.name, anew, decided.wipe)
             if store is not None and not anew and self._fetch_first(task, facts, decided, committed, looked_at):
+                if decided.aside:
+                    store.wipe(aside=True)  # a checkpoint would take its place
                 store.close()
                 return
         except BaseException:
@@ -335,7 +337,9 @@ class Assignment:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
             # Its age is unknown: compaction may have removed deletes that this data still lacks.
             whole = plan_restore(task.name, None, facts, looked_at)
-            decided = replace(whole, wipe="it holds data without offsets: its first write was interrupted")
+            why = "its first write was interrupted" if kept else "the former state of a store was dropped"
+            # Other stores may be whole: they are kept until their changelogs have proved whole.
+            decided = replace(whole, wipe=f"it holds data without offsets: {why}", aside=meta is not None)
         return decided
 
     # -- checkpoints -------------------------------------------------------------------------------------------------

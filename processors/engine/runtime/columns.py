@@ -68,8 +68,11 @@ class ColumnarStream:
         if headers and max(map(headers_size, headers.values())) > self._headers_room:
             return False
         for topic in [box.topic for box in self._boxes if self._times.limits(box.topic)]:
+            newest = max(timestamps)
+            if newest > self._times.bounds(topic)[1]:
+                self._times.learn(batch.partition.topic, newest)
             earliest, latest = self._times.bounds(topic)
-            if min(timestamps) < earliest or max(timestamps) > latest:
+            if min(timestamps) < earliest or newest > latest:
                 return False
         outputs = self._columns.run(keys, batch.values[first:last], timestamps)
         if outputs is None:

@@ -34,12 +34,13 @@ from holdfast.processors.engine.state.coherence import (
     changelog_missing,
     check_restore_age,
     delete_retention_s,
+    not_to_wipe,
 )
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.standby")
@@ -353,14 +354,27 @@ class Standbys:
 
 
 def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], looked_at: float) -> RestorePlan:
-    """Where a standby resumes; it starts from the beginning when its changelog is another topic now."""
-    if any(store.holds_data(name) for name in facts if name not in task.meta.stores):
+    """Where a standby resumes; it starts from the beginning when its changelog is another topic now.
+
+    Raises:
+        StateIncoherent: The changelog does not fit a copy that a task left whole or in a re-seed, and that may be the
+            only whole one. Only a task may replace it.
+    """
+    meta = task.meta
+    reseeded = any(at.topic_id == RESEEDING for at in meta.stores.values())
+    needed = reseeded or (bool(meta.inputs) and not meta.restoring)
+    unknown = [name for name in facts if name not in meta.stores and store.holds_data(name)]
+    if unknown and needed:
+        raise not_to_wipe(task.name, unknown, "its changelog was turned on after the data was written")
+    if unknown:
         return RestorePlan({}, wipe="it holds data without offsets: its first write was interrupted")
-    if task.meta == TaskMeta():
+    if meta == TaskMeta():
         return plan_restore(task.name, None, facts, looked_at)
     try:
-        return plan_restore(task.name, task.meta, facts, looked_at)
+        return plan_restore(task.name, meta, facts, looked_at)
     except StateIncoherent as gone:
+        if needed:
+            raise
         return RestorePlan({}, wipe=gone.message)
 
 

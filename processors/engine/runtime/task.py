@@ -243,8 +243,9 @@ class Task:
         while index < last:
             readable = _read(stream, batch, index, min(index + RECORDS_AT_ONCE, last))
             end = index + len(readable.values)
-            if index < end:
-                self._run(stream, batch, index, end, readable, on_failure)
+            if index < end and (reached := self._run(stream, batch, index, end, readable, on_failure)) < end:
+                index = reached
+                continue
             if readable.failure is not None:
                 self._fail(batch, end, readable.failure, on_failure)
                 end += 1
@@ -252,8 +253,12 @@ class Task:
 
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure
-    ) -> None:
-        """Process records that are deserialized; the module's docstring draws how a failed one is found."""
+    ) -> int:
+        """Process records that are deserialized; the module's docstring draws how a failed one is found.
+
+        Returns the index behind the last processed record. Less than ``last``: read that record and process it again,
+        because the steps may have changed its value.
+        """
         topic, offsets = batch.partition.topic, batch.offsets
         run = stream.run.function
         # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
@@ -273,13 +278,14 @@ class Task:
                     raise  # the state is at fault, not the message
                 if not isinstance(error, (Exception, *_ENDING)):
                     raise
-                if isinstance(error, RecordTimeRefused) and self._times.learn(topic, batch.timestamps[failed]):
-                    self._run(stream, batch, failed, last, _read(stream, batch, failed, last), on_failure)
-                    return
+                if isinstance(error, RecordTimeRefused):
+                    newest = max(batch.timestamps[failed:last])  # not of each message for itself: each would run twice
+                    if self._times.learn(topic, newest):
+                        return failed
                 self._fail(batch, failed, error, on_failure)
             else:
                 self.positions[topic] = offsets[last - 1] + 1
-                return
+                return last
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""

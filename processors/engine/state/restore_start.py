@@ -56,7 +56,7 @@ def plan_restore(
             starts[store] = facts.start
             continue
         if at.topic_id != facts.topic_id:
-            if facts.end > 0 and at.topic_id != RESEEDING and is_old_copy(meta, committed):
+            if facts.end > 0 and is_old_copy(meta, committed):
                 why = f"it is an old copy: {facts.topic} was created again since, and other workers went on with it"
                 return replace(plan_restore(task, None, changelogs, now), wipe=why, aside=True)
             raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
@@ -73,10 +73,16 @@ def plan_restore(
 
 
 def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
-    """Whether local state holds less input than the group committed, and no input beyond it."""
+    """Whether local state holds less input than the group committed, and no input beyond it.
+
+    An incomplete restore is an old copy, too: it is the state at no input offset. The base of a re-seed may be
+    incomplete, because other stores of its task are restored meanwhile; it is old only if the group committed more.
+    """
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
-    return not ahead and (meta.restoring or any(here < there for here, there in held.values()))
+    behind = any(here < there for here, there in held.values())
+    reseeded = any(at.topic_id == RESEEDING for at in meta.stores.values())
+    return not ahead and (behind or (meta.restoring and not reseeded))
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:

@@ -251,7 +251,13 @@ class TaskStore:
             self._move_aside(self.failure.message)
 
     def wipe(self, *, aside: bool = False) -> None:
-        """Deletes the database, or sets it aside, and opens an empty one."""
+        """Deletes the database, or sets it aside, and opens an empty one.
+
+        What was set aside before stays in place of a database whose restore is incomplete.
+        """
+        if aside:
+            meta = self.meta()
+            aside = meta is not None and not (meta.restoring and self._databases.exists(self._aside))
         try:
             self._database.close()
             if aside:
@@ -259,6 +265,8 @@ class TaskStore:
                 self._databases.move(self.path, self._aside)
             else:
                 self._databases.delete(self.path)
+        except StateDiskFailed:
+            raise
         except Exception as failure:
             raise _disk_failed(self.path, "emptied", failure) from failure
         self.in_bulk = False
@@ -266,8 +274,11 @@ class TaskStore:
 
     def forget_aside(self) -> None:
         """Deletes what was set aside, if anything was."""
-        if self._databases.exists(self._aside):
-            self._databases.delete(self._aside)
+        try:
+            if self._databases.exists(self._aside):
+                self._databases.delete(self._aside)
+        except Exception as failure:
+            raise _disk_failed(self._aside, "deleted", failure) from failure
 
     @property
     def _aside(self) -> Path:

@@ -13,7 +13,7 @@ from holdfast.processors.engine.state.coherence import (
 )
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.restore_start import plan_restore
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 DAY = 86_400.0
 
@@ -60,6 +60,17 @@ def test_an_old_copy_is_set_aside_where_others_went_on_with_a_new_changelog():
     assert "went on with it" in decided.wipe
     half = replace(held(40, topic_id="old"), restoring=True)
     assert plan_restore("t", half, facts(), 1000.0, {"in": 8}).aside
+
+
+@pytest.mark.parametrize("order", ["as", "sa"])
+def test_the_base_of_a_reseed_is_set_aside_only_where_the_group_went_on_without_it(order):
+    """Both changelogs are other topics than the copy belongs to; store `a` was being re-seeded when the worker died."""
+    at = {"s": StoreOffset("log", "old", 40, {"in": 7}), "a": StoreOffset("log", RESEEDING, 0, {"in": 7})}
+    base = TaskMeta(inputs={"in": 7}, stores=at, complete_at=1000.0, restoring=True)
+    known = {name: facts()["s"] for name in order}
+    with pytest.raises(StateIncoherent, match="recreated|is being rewritten"):
+        plan_restore("t", base, known, 1000.0, {"in": 7})
+    assert plan_restore("t", base, known, 1000.0, {"in": 8}).aside
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+import structlog
 
 from holdfast import Application, Count
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.record_times import AFTER_KEY, BEFORE_KEY, RecordTimes, time_limits
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
+from holdfast.processors.testing.clock import VirtualClock
 
 HOUR_MS = 3_600_000
 
@@ -134,6 +136,67 @@ def test_a_step_sees_a_message_as_it_came_also_when_it_runs_twice(monkeypatch: p
     cluster.run(app)
     assert [record.value for _, record in cluster.read("out")] == [b'{"n":2}'] * 3
     assert cluster.state(app, "counts") == {(b"k", "n"): 3}
+
+
+def test_a_message_that_can_not_be_read_the_second_time_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages behind the one that ran twice are read again, and a registry of schemas may be away by then."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
+    for number in range(5):
+        cluster.produce("in", b"%d" % number, b"k", timestamp_ms=int(cluster.clock.time() * 1000) + 24 * HOUR_MS)
+    reads: list[bytes] = []
+
+    def read(raw: bytes) -> int:
+        reads.append(raw)
+        if raw == b"3" and reads.count(raw) > 1:
+            raise ValueError("the registry is away")
+        return int(raw)
+
+    app = Application(consumer_group="p", auto_offset_reset="earliest", loglevel=None, dead_letter_topic="dead")
+    stream = app.dataframe(app.topic("in", value_deserializer=read)).update(count, stateful=True, store="counts")
+    stream.to_topic(app.topic("out"))
+    cluster.run(app)
+    assert [record.value for _, record in cluster.read("out")] == [b"0", b"1", b"2", b"4"]
+    assert [record.value for _, record in cluster.read("dead")] == [b"3"]
+    assert cluster.state(app, "counts") == {(b"k", "n"): 4}
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_backlog_is_not_processed_twice_message_by_message(monkeypatch: pytest.MonkeyPatch, columns: bool) -> None:
+    """Each message is newer than the one before, so each would tell a later time of the brokers."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    with_brokers_ahead(monkeypatch, cluster, 24 * HOUR_MS)
+    now_ms, messages = int(cluster.clock.time() * 1000) + 24 * HOUR_MS, 2_000
+    for number in range(messages):
+        cluster.produce("in", b"{}", b"k", timestamp_ms=now_ms - 1_000 * (messages - number))
+    refusals = []
+    refusal = RecordTimes.refusal
+    monkeypatch.setattr(RecordTimes, "refusal", lambda *a: refusals.append(a) or refusal(*a))
+    with structlog.testing.capture_logs() as logged:
+        cluster.run(build(columns=columns))
+    assert len(list(cluster.read("out"))) == messages
+    assert len(refusals) <= (0 if columns else messages / 50)
+    assert len([each for each in logged if "clock is behind" in each["event"]]) <= 1_000 * messages / 60_000 + 1
+
+
+def test_a_clock_that_is_set_right_counts_at_once() -> None:
+    """A worker that still added what it was behind would refuse messages that the topic takes."""
+    clock = VirtualClock()
+    clock.skew_s = -2 * HOUR_MS / 1000
+    real_ms = int((clock.time() - clock.skew_s) * 1000)
+    times = RecordTimes({"out": (HOUR_MS, HOUR_MS)}, clock, {"in": HOUR_MS})
+    assert times.learn("in", real_ms + HOUR_MS)
+    assert times.bounds("out")[1] == real_ms + HOUR_MS
+    assert not times.learn("in", real_ms + HOUR_MS)
+    clock.advance_to(60)
+    assert times.bounds("out")[1] == real_ms + HOUR_MS + 60_000
+    clock.skew_s = 0.0
+    right = RecordTimes({"out": (HOUR_MS, HOUR_MS)}, clock)
+    assert times.bounds("out")[0] == right.bounds("out")[0]
+    clock.skew_s = -24 * HOUR_MS / 1000
+    assert times.taken("out", 0) == real_ms + 60_000
 
 
 def test_an_input_whose_limit_was_lowered_is_believed_until_a_broker_refuses() -> None:

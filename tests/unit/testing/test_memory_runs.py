@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import Application
+from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import load_settings
-from holdfast.processors.testing import InlineProcess, InMemoryCluster
+from holdfast.processors.testing import InlineProcess, InMemoryCluster, VirtualClock
 
 PARTITIONS = 3
 
@@ -140,3 +141,17 @@ def test_a_kill_loses_and_doubles_nothing(cluster: InMemoryCluster, at: str, tmp
     for _, record in cluster.read("out"):
         outputs.setdefault(record.key, []).append(json.loads(record.value or b"0"))
     assert outputs == {b"k%d" % key: [1, 2, 3, 4, 5] for key in range(4)}
+
+
+def test_a_time_that_the_topic_does_not_take_is_refused_with_the_clock_to_count_from() -> None:
+    now_ms = 1_800_000_000_000
+    made = InMemoryCluster()
+    made.create_topic("in")
+    with pytest.raises(
+        KafkaFailed, match=r"100,000,000 s ahead of the cluster's clock \(1700000000000 ms\).*VirtualClock"
+    ):
+        made.produce("in", b"1", timestamp_ms=now_ms)
+    later = InMemoryCluster(clock=VirtualClock(now_ms / 1000))
+    later.create_topic("in")
+    later.produce("in", b"1", timestamp_ms=now_ms)
+    assert later.log_end(Partition("in", 0)) == 1
