@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.processors.engine.changelog.json_values import comes_back, state_fault
+from holdfast.processors.engine.changelog.json_values import ALWAYS_BACK, comes_back, state_fault
 
 KEY_VERSION = 1
 VALUE_VERSION = 1
@@ -78,7 +78,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     """
     try:
         payload = encode_json(value)
-        if not comes_back(value, payload):
+        if type(value) not in ALWAYS_BACK and not comes_back(value, payload):
             fault = state_fault(value)
             if fault is not None:
                 raise TypeError(fault)

@@ -16,6 +16,8 @@ from typing import Any
 
 #: Exact types that JSON gives back; NaN and infinity are floats, and show as ``null`` in the text.
 _SCALARS = frozenset((str, int, float, bool, type(None)))
+#: Exact types whose every value comes back: they need no look at the text.
+ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
 
 
