@@ -105,6 +105,8 @@ class Committer:
         self._fenced_in_a_row = 0
         self._rivals_seen, self._rival_seen_at = 0, 0.0
         self._member: GroupMember | None = None
+        #: Every id that this worker had in the group: after a broker's crash, the group may still have a former one.
+        self._own_ids: set[str] = set()
         #: Called while a request to Kafka waits, with the start of the wait; None once the producer is initialised.
         self.on_wait: Callable[[float | None], None] = lambda since: None
         self.sent = 0
@@ -288,7 +290,13 @@ class Committer:
                 self._fenced(fenced)
             self._open = True
             self._opened_at = self._clock.monotonic()
+            self._note_own_id()
         return producer
+
+    def _note_own_id(self) -> None:
+        known = None if self._member is None else self._member.member_id
+        if known is not None:
+            self._own_ids.add(known)
 
     def _settle(self, producer: TransactionProducer) -> None:
         """End what Kafka left open of this worker's last transaction, which has ended."""
@@ -342,13 +350,13 @@ class Committer:
 
     def _rivals(self) -> list[Member]:
         """Other members of the group with this worker's id; none where the group can't be read."""
-        own = None if self._member is None else self._member.member_id
+        self._note_own_id()
         try:
             members = self._cluster.topics(RIVALS_TIMEOUT_S).group_members(self._options.group)
         except KafkaFailed as failure:
             _log.warning("the worker that took over is not known", error=failure.message)
             return []
-        return [each for each in members if each.client_id == self._transactional_id and each.member_id != own]
+        return [each for each in members if each.client_id == self._transactional_id and each.member_id not in self._own_ids]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
         """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.

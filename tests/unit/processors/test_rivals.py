@@ -73,6 +73,19 @@ def test_a_worker_that_an_heir_fenced_has_no_rival_and_joins_again(cluster: InMe
         one.fenced()
 
 
+def test_a_former_membership_of_the_worker_itself_is_no_rival(cluster: InMemoryCluster) -> None:
+    """A broker that crashed and came back still has it, until its session ends."""
+    one = Side(cluster, "here")
+    one.begin()
+    one.committer._begun()
+    member = one.committer.join()
+    member.subscribe(["placed"], *[lambda _: None] * 3)
+    for _ in range(2):
+        with capture_logs() as logs, pytest.raises(OwnershipLost):
+            one.fenced()
+        assert logs[-1]["error"] == "A newer producer took over."
+
+
 def test_a_rival_that_was_seen_long_ago_does_not_count(cluster: InMemoryCluster) -> None:
     one, other = Side(cluster, "here"), Side(cluster, "there")
     one.begin()
