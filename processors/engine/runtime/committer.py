@@ -356,7 +356,8 @@ class Committer:
         except KafkaFailed as failure:
             _log.warning("the worker that took over is not known", error=failure.message)
             return []
-        return [each for each in members if each.client_id == self._transactional_id and each.member_id not in self._own_ids]
+        others = [each for each in members if each.member_id not in self._own_ids]
+        return [each for each in others if each.client_id == self._transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
         """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.
