@@ -11,6 +11,7 @@ In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228
 Invariants:
     - A moment that the history does not cover is refused.
     - The published table never moves: a past version is written on its own branch, audited, and tagged.
+    - A past version is built on a snapshot with no checkpoint later than the moment, or on the whole history.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.snapshots.coverage import covering, nearest, seconds_of
+from holdfast.processors.snapshots.coverage import base_for, covering, seconds_of
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
+
+#: Part of a past version's id, raised when the way to make one changes: those that exist are then made again when
+#: their time partition is materialised. 2: the base has no checkpoint later than the moment.
+_WAY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def write_past(
     table, tag = table_name(processor, store), time_tag(partition_key)
     with short_errors(f"make {table} as of {partition_key}"), current.aligned_plans(spark):
         seen = versions.Versions.of(spark, table)
-        described = json.dumps([table, HISTORY, partition_key, at])
+        described = json.dumps([table, HISTORY, partition_key, at, _WAY])
         snapshot_id = hashlib.sha256(described.encode()).hexdigest()[:16]
         found = seen.tagged(tag)
         made = found is None or found.manifest.snapshot_id != snapshot_id
@@ -163,14 +168,13 @@ class _Past:
 
 
 def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> versions.Version:
-    """Write a branch: the nearest older version, merged with the changes from there up to the moment."""
+    """Write a branch: the newest snapshot that is older, merged with the changes from there up to the moment."""
     table, key, at, snapshot_id = table_name(past.processor, past.store), past.key, past.at, past.snapshot_id
     published = list(seen.published())
     manifests = [each.manifest for each in published]
     known = covering(manifests, at, table)
     changes = _changes(spark, history_name(past.processor, past.store), known, at)
-    older = nearest(manifests, at)
-    base = older if older is not None and older.generation == known.generation else None
+    base = base_for(manifests, at, known)
     ranges = _ranges(known, base)
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)
@@ -195,8 +199,11 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
 
 
 def _ranges(known: SnapshotManifest, base: SnapshotManifest | None) -> list[PartitionRange]:
-    starts = base.ends if base is not None else {}
-    return [PartitionRange(part.partition, starts.get(part.partition, 0), part.end) for part in known.partitions]
+    """The offsets between base and moment lie in these ranges; without a base they begin with the changelog."""
+    return [
+        PartitionRange(part.partition, 0 if base is None else base.ends[part.partition], part.end)
+        for part in known.partitions
+    ]
 
 
 def _reached(
@@ -224,7 +231,7 @@ def _manifest(
     """The manifest of a past version; it has no input offsets, because only checkpoints record those."""
     parts = []
     for part in known.partitions:
-        start = base.ends.get(part.partition, 0) if base is not None else 0
+        start = 0 if base is None else base.ends[part.partition]
         end, records, tombstones = reached[part.partition]
         found = measured.get(part.partition, Fingerprint())
         moved = replace(part, start=start, end=end, records=records, tombstones=tombstones, inputs={}, sources={})
@@ -235,6 +242,7 @@ def _manifest(
         source=HISTORY,
         base=base.snapshot_id if base is not None else None,
         taken_at=at,
+        latest_at=at,
         covers_from=at,
         partitions=tuple(parts),
     )

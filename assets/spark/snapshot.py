@@ -280,9 +280,10 @@ def shape_rows(work: Work, rows: DataFrame) -> None:
     work.quarantined = write_quarantine(spark, quarantine, type_rows(plain, work.schema), plan.snapshot_id)
 
 
-def _moment(plan: SnapshotPlan) -> str:
-    """SQL: the time of the plan's checkpoint."""
-    return f"timestamp_micros({round(plan.taken_at * 1e6)})"
+def _moments(plan: SnapshotPlan) -> str:
+    """SQL: the time of the checkpoint of a row's partition."""
+    times = " ".join(f"WHEN {part.partition} THEN {round(part.taken_at * 1e6)}" for part in plan.partitions)
+    return f"timestamp_micros(CASE store_partition {times} END)"
 
 
 def _history_tells_all(plan: SnapshotPlan) -> bool:
@@ -302,7 +303,7 @@ def _replace_and_correct(work: Work) -> None:
             rows = differing.selectExpr(
                 "store_partition",
                 f"cast(CASE store_partition {ends} END AS bigint) AS offset",
-                f"{_moment(plan)} AS timestamp",
+                f"{_moments(plan)} AS timestamp",
                 "key",
                 "value",
             )
@@ -393,7 +394,7 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing = _counted(work), history.Counted()
     if not plan.incremental:
-        base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moment(plan)}"
+        base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
     gapless = not work.corrections and gap_free(plan, work.source.look(), time.time())
     manifest = SnapshotManifest(
@@ -427,7 +428,8 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
             )
             for part in plan.partitions
         ),
-        covers_from=plan.base.covers_from if gapless and plan.base is not None else plan.taken_at,
+        covers_from=plan.base.covers_from if gapless and plan.base is not None else plan.latest_at,
+        latest_at=plan.latest_at,
     )
     seal_branch(work.spark, plan.table, work.branch, manifest)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.spark.session import CATALOG
+from holdfast.processors.snapshots.coverage import with_ends
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, procedure_name, quoted
 
@@ -27,10 +28,14 @@ class TableMoved(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table: its Iceberg snapshot id and the manifest in its summary."""
+    """One version of a table: its Iceberg snapshot id, the manifest in its summary, and its commit time.
+
+    ``committed_at`` is in seconds since 1970.
+    """
 
     version: int
     manifest: SnapshotManifest
+    committed_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +44,22 @@ class Versions:
 
     summaries: Mapping[int, Mapping[str, str]]
     parents: Mapping[int, int | None]
+    committed: Mapping[int, float]
     refs: Mapping[str, tuple[str, int]]
 
     @staticmethod
     def of(spark: SparkSession, table: str) -> Versions:
         """The versions of a table, which must exist."""
         rows = spark.sql(
-            "SELECT snapshot_id, parent_id, summary, NULL AS name, NULL AS type "
+            "SELECT snapshot_id, parent_id, unix_micros(committed_at) AS at, summary, NULL AS name, NULL AS type "
             f"FROM {quoted(table)}.snapshots "
-            f"UNION ALL SELECT snapshot_id, NULL, NULL, name, type FROM {quoted(table)}.refs"
+            f"UNION ALL SELECT snapshot_id, NULL, NULL, NULL, name, type FROM {quoted(table)}.refs"
         ).collect()
         versions = [row for row in rows if row["name"] is None]
         return Versions(
             {row["snapshot_id"]: dict(row["summary"] or {}) for row in versions},
             {row["snapshot_id"]: row["parent_id"] for row in versions},
+            {row["snapshot_id"]: row["at"] / 1e6 for row in versions},
             {row["name"]: (row["type"], row["snapshot_id"]) for row in rows if row["name"] is not None},
         )
 
@@ -64,8 +71,10 @@ class Versions:
             at = self.parents[at]
 
     def published(self) -> Iterator[Version]:
-        """The versions of main that are snapshots, newest first."""
-        return filter(None, map(self._version, self.ancestors()))
+        """The versions of main that are snapshots, newest first; each with the ends of its checkpoints."""
+        found = list(filter(None, map(self._version, self.ancestors())))
+        ended = with_ends((each.manifest, each.committed_at) for each in found)
+        return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
         """The version of a branch with this snapshot id; None if it has none."""
@@ -79,7 +88,7 @@ class Versions:
 
     def _version(self, version: int) -> Version | None:
         text = self.summaries.get(version, {}).get(MANIFEST_PROPERTY)
-        return None if text is None else Version(version, SnapshotManifest.decode(text))
+        return None if text is None else Version(version, SnapshotManifest.decode(text), self.committed[version])
 
     def branches(self, prefix: str) -> list[str]:
         """The branches whose names start with ``prefix``."""

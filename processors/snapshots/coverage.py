@@ -1,12 +1,20 @@
-"""The moments that the history covers: it has every change from an earlier snapshot to a later one. Pure."""
+"""The moments that the history covers: it has every change from an earlier snapshot to a later one. Pure.
+
+Invariants:
+    - A covered moment is not earlier than the latest checkpoint of the span's first snapshot, and not later than the
+      earliest checkpoint of its last one.
+    - The base of a past version has no checkpoint later than the moment.
+    - Versions that were made from the history neither cover a moment nor are a base.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
+from holdfast.processors.snapshots.manifest import SnapshotManifest
 
 
 class NotCovered(HoldfastError):
@@ -33,11 +41,44 @@ def seconds_of(moment: datetime | float) -> float:
     )
 
 
+def with_ends(found: Iterable[tuple[SnapshotManifest, float]]) -> list[SnapshotManifest]:
+    """The manifests of a table, each with a time that none of its checkpoints is later than.
+
+    Manifests of earlier versions of Holdfast have the earliest time alone. The checkpoints were taken before the
+    version was committed, so the commit time is the bound; of a single partition the earliest is the latest, too. Such
+    a manifest also begins its span at the earliest checkpoint, which leaves out the later ones: the span begins at the
+    bound of the first of its snapshots that is left.
+
+    Args:
+        found: Manifests with the commit times of their versions, seconds since 1970.
+    """
+    known = [(each, _bound(each, committed_at)) for each, committed_at in found]
+    begins: dict[tuple[int, float], float] = {}
+    for each, latest in known:
+        if not each.from_history:
+            span = (each.generation, each.covers_from)
+            begins[span] = min(latest, begins.get(span, latest))
+    ended = []
+    for each, latest in known:
+        if each.latest_at is not None or each.from_history:
+            ended.append(each)
+            continue
+        begin = max(each.covers_from, begins[each.generation, each.covers_from])
+        ended.append(replace(each, latest_at=latest, covers_from=begin))
+    return ended
+
+
+def _bound(manifest: SnapshotManifest, committed_at: float) -> float:
+    if manifest.latest_at is not None:
+        return manifest.latest_at
+    return manifest.taken_at if len(manifest.partitions) == 1 else max(manifest.taken_at, committed_at)
+
+
 def spans(manifests: Iterable[SnapshotManifest]) -> list[tuple[float, float]]:
     """The covered spans of time, oldest first, joined where they touch; seconds since 1970."""
     joined: list[tuple[float, float]] = []
-    found = ((each.covers_from, each.taken_at) for each in manifests if each.source != HISTORY)
-    for begin, end in sorted(found):
+    found = ((each.covers_from, each.taken_at) for each in manifests if not each.from_history)
+    for begin, end in sorted(span for span in found if span[0] <= span[1]):
         if joined and begin <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
@@ -51,17 +92,20 @@ def covering(manifests: Sequence[SnapshotManifest], at: float, table: str) -> Sn
     Raises:
         NotCovered: No span contains it; the message names the covered spans.
     """
-    fitting = [each for each in manifests if each.source != HISTORY and each.covers_from <= at <= each.taken_at]
+    published = [each for each in manifests if not each.from_history]
+    fitting = [each for each in published if each.covers_from <= at <= each.taken_at]
     if fitting:
         return min(fitting, key=lambda each: each.taken_at)
     known = spans(manifests)
-    if not known:
+    begins = min((each.covers_from for each in published), default=None)
+    if begins is None:
         extent, action = "it has no snapshots yet", "Materialise the snapshot asset for the current time first."
-    elif at < known[0][0]:
-        extent = f"it reaches back to {shown(known[0][0])}"
+    elif at < begins:
+        extent = f"it reaches back to {shown(begins)}"
         action = "Choose a later time; the warehouse has no data from before its first snapshot."
-    elif at > known[-1][1]:
-        extent = f"it reaches up to {shown(known[-1][1])}"
+    elif not known or at > known[-1][1]:
+        since = f"it begins at {shown(begins)}, the latest checkpoint of its first snapshot"
+        extent = f"it reaches up to {shown(known[-1][1])}" if known else since
         action = "Materialise the store's state asset, which takes a checkpoint; then materialise this asset again."
     else:
         extent = f"it has every change {', and '.join(_span(begin, end) for begin, end in known)}"
@@ -82,7 +126,7 @@ def _span(begin: float, end: float) -> str:
 
 def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
     """The cause of a gap between two snapshots, and the way to avoid it."""
-    taken = [each for each in manifests if each.source != HISTORY]
+    taken = [each for each in manifests if not each.from_history]
     before = max((each for each in taken if each.taken_at < at), key=lambda each: each.taken_at, default=None)
     after = min((each for each in taken if each.taken_at > at), key=lambda each: each.taken_at, default=None)
     if before is not None and after is not None and before.generation != after.generation:
@@ -93,9 +137,20 @@ def _why_gap(manifests: Sequence[SnapshotManifest], at: float) -> str:
     return "Snapshots that follow each other within 75 % of the changelog's min.compaction.lag.ms leave no gap."
 
 
-def nearest(manifests: Iterable[SnapshotManifest], at: float) -> SnapshotManifest | None:
-    """The newest snapshot that was taken at or before this moment; None if there is none."""
-    older = [each for each in manifests if each.taken_at <= at]
+def base_for(manifests: Iterable[SnapshotManifest], at: float, known: SnapshotManifest) -> SnapshotManifest | None:
+    """The newest snapshot that a version as of this moment can be built on; None if there is none.
+
+    All its checkpoints are at or before the moment; it has the changelog and the partitions of ``known``, whose span
+    covers the moment. A snapshot whose latest checkpoint is unknown is no base.
+    """
+    older = [
+        each
+        for each in manifests
+        if not each.from_history
+        and each.latest_at is not None
+        and each.latest_at <= at
+        and (each.generation, each.topic_ids) == (known.generation, known.topic_ids)
+    ]
     return max(older, key=lambda each: each.taken_at, default=None)
 
 

@@ -5,7 +5,7 @@ The summary of the table version holds it as JSON (``holdfast.manifest``, beside
 
 Invariants:
     - ``end`` and ``inputs`` are one commit of the worker: the changelog up to ``end`` is the state after the inputs up
-      to ``inputs``.
+      to ``inputs``. A topic that ``inputs`` lacks has no known position; a missing position is never 0.
     - A manifest of a later version is refused, never read in part.
 """
 
@@ -70,8 +70,10 @@ class SnapshotManifest:
     """One snapshot of a store.
 
     ``base`` is the id of the snapshot that an incremental one builds on; ``why`` is the reason for the source.
-    ``taken_at`` is the time of the checkpoint (wall-clock seconds since 1970). ``generation`` counts the store's
-    changelogs. The history has every change from ``covers_from`` to ``taken_at``.
+    Checkpoints of partitions are taken apart in time: ``taken_at`` is the earliest one's time, ``latest_at`` the latest
+    one's (wall-clock seconds since 1970). ``latest_at`` is None in manifests of earlier versions of Holdfast, which
+    recorded only the earliest; ``coverage.with_ends`` bounds it. ``generation`` counts the store's changelogs. The
+    history has every change from ``covers_from`` to ``taken_at``; it covers no moment if ``covers_from`` is later.
     """
 
     snapshot_id: str
@@ -89,6 +91,12 @@ class SnapshotManifest:
     generation: int
     partitions: tuple[PartitionManifest, ...]
     covers_from: float
+    latest_at: float | None = None
+
+    @property
+    def from_history(self) -> bool:
+        """Whether it is a past version that was made from the history, not a snapshot published from the owner."""
+        return self.source == HISTORY
 
     @property
     def ends(self) -> dict[int, int]:

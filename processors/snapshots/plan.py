@@ -59,13 +59,18 @@ class PlannedPartition:
     end: int
     feed_start: int
     path: str
+    #: Time of its checkpoint, wall-clock seconds since 1970.
+    taken_at: float
     inputs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """One snapshot to write. ``published``: the newest snapshot already has these offsets, and this is its id."""
+    """One snapshot to write. ``published``: the newest snapshot already has these offsets, and this is its id.
+
+    ``taken_at`` is the time of the earliest checkpoint, ``latest_at`` of the latest (wall-clock seconds since 1970).
+    """
 
     snapshot_id: str
     processor: str
@@ -77,6 +82,7 @@ class SnapshotPlan:
     topic: str
     generation: int
     taken_at: float
+    latest_at: float
     code_version: str
     state_format: str
     schema_version: int
@@ -203,7 +209,8 @@ def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
 
 def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...], facts: SnapshotFacts) -> bool:
     return (
-        base.ends == {point.partition: point.end for point in points}
+        not base.from_history
+        and base.ends == {point.partition: point.end for point in points}
         and base.topic_ids == {point.partition: point.topic_id for point in points}
         and base.schema_version == facts.schema_version
         and base.state_format == facts.state_format
@@ -220,6 +227,8 @@ def _against_incremental(
     if base is None:
         yield "it is the first snapshot"
         return
+    if base.from_history:
+        yield f"the newest version, {base.snapshot_id}, was made from the history, not from the store"
     if base.schema_version != facts.schema_version:
         yield f"the table has schema version {facts.schema_version}, the newest snapshot has {base.schema_version}"
     if base.state_format != facts.state_format:
@@ -360,6 +369,7 @@ def _plan(
                 end=point.end,
                 feed_start=min(feed, point.end),
                 path=point.path,
+                taken_at=point.taken_at,
                 inputs=point.inputs,
                 sources=point.sources,
             )
@@ -381,6 +391,7 @@ def _plan(
         topic=points[0].topic,
         generation=generation,
         taken_at=min(point.taken_at for point in points),
+        latest_at=max(point.taken_at for point in points),
         code_version=facts.code_version,
         state_format=facts.state_format,
         schema_version=facts.schema_version,

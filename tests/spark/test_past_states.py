@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +16,7 @@ from holdfast.infra.warehouse.catalog import TableUnknown
 from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.snapshots.coverage import NotCovered
 from holdfast.processors.snapshots.names import time_tag
-from holdfast.processors.snapshots.plan import Wanted
+from holdfast.processors.snapshots.plan import Wanted, plan_snapshot
 from tests.spark.conftest import Changelog
 
 
@@ -82,6 +83,41 @@ def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> Non
     assert seen.branches("") == ["main"]
     recorded = spark.table(f"holdfast.`{processor}`._snapshots").where("source = 'history'")
     assert recorded.select("snapshot_id").distinct().count() == len(moments)
+
+
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(changelog: Changelog, kept: bool) -> None:
+    """``kept`` is False for snapshots as they were published before the latest checkpoint's time was kept."""
+    changelog.write(0, [(b"a", 1)])
+    changelog.write(1, [(b"b", 1)])
+    first = changelog.snapshot()
+    changelog.write(0, [(b"a", 2)])
+    early = later()
+    at, then = later(), dict(changelog.model)
+    changelog.write(1, [(b"b", 2)])
+    late = later()
+    facts = changelog.facts()
+    points = tuple(replace(each, taken_at=when) for each, when in zip(facts.points, (early, late), strict=True))
+    plan = plan_snapshot(replace(facts, points=points))
+    assert (plan.taken_at, plan.latest_at) == (early, late)
+    apart = changelog.snapshot(plan if kept else replace(plan, latest_at=None))
+    after, now = later(), dict(changelog.model)
+    changelog.write(0, [(b"a", 3)])
+    changelog.snapshot()
+    spark, processor = changelog.spark, changelog.processor
+    for key, moment, model, base in (("2026-01-01", at, then, first), ("2026-01-02", after, now, apart)):
+        made = past.write_past(spark, processor, "s", key, moment)
+        assert changelog.stored(versions.at_version(spark, made.manifest.table, made.tag)) == model
+        assert made.manifest.base == base.manifest.snapshot_id
+        assert changelog.stored(past.state_at(spark, processor, "s", moment)) == model
+
+
+def later() -> float:
+    """A moment that is later than all that was written, and earlier than what is written next."""
+    now = time.time()
+    while time.time() < now + 0.004:
+        time.sleep(0.001)  # records have milliseconds
+    return now + 0.002
 
 
 def test_what_the_history_does_not_cover_is_refused_with_from_when_on_it_does(lived: Any) -> None:

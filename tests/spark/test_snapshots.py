@@ -16,7 +16,7 @@ from holdfast.infra.warehouse.catalog import TableUnknown, read_table
 from holdfast.processors.engine.changelog.format import META_KEY, key_prefix
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.snapshots.names import snapshot_tag
-from holdfast.processors.snapshots.plan import ChangelogMoved, Wanted
+from holdfast.processors.snapshots.plan import ChangelogMoved, Wanted, plan_snapshot
 
 
 def python_fingerprints(changelog, plan):
@@ -175,11 +175,15 @@ def test_a_changelog_made_anew_begins_another_generation(changelog):
     changelog.snapshot()
     changelog.recreate()
     changelog.write(0, [(b"a", 1), (b"c", 3)])
-    result = changelog.snapshot()
+    facts = changelog.facts()
+    first, second = facts.points
+    result = changelog.snapshot(plan_snapshot(replace(facts, points=(first, replace(second, taken_at=facts.now - 60)))))
     assert result.manifest.source == "changelog"
     assert "recreated" in result.manifest.why
     assert (result.manifest.generation, result.corrections) == (2, 1)
-    assert changelog.history().where("op = 'base_delete'").select("message_key").collect()[0][0] == "b"
+    (gone,) = changelog.history().where("op = 'base_delete'").selectExpr("*", "unix_micros(timestamp) AS at").collect()
+    assert (gone["message_key"], gone["at"]) == ("b", round(first.taken_at * 1e6)), "of its own partition's checkpoint"
+    assert result.manifest.covers_from == result.manifest.latest_at == first.taken_at
     assert_history_tells_the_table(changelog)
     changelog.write(0, [(b"b", 9)])
     assert changelog.snapshot().manifest.source == "incremental"

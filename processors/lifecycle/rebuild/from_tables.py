@@ -21,7 +21,7 @@ from xxhash import xxh64_intdigest
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.partitioners import PARTITIONERS
-from holdfast.infra.kafka.records import Partition, TopicSpec
+from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import filling_topic
@@ -169,10 +169,10 @@ class TableStages:
         """
         self._wait_until_empty(processor, tell)
         topology = self._on.topology(processor)
-        positions = stage.positions or self._committed(processor)
         subs = [sub for sub in topology.subtopologies if set(sub.stores) & set(stage.stores)]
         facts = self._on.topics.describe([name for sub in subs for name in sub.inputs])
         ids = {name: each.topic_id for name, each in facts.items()}
+        positions = stage.positions or self._committed(processor, facts)
         offsets: dict[Partition, int] = {}
         cluster = self._on.cluster(processor)
         with loader(cluster, processor) as load:
@@ -245,16 +245,21 @@ class TableStages:
             tell(f"group {processor} still has {members} member(s)")
             self._on.clock.sleep(POLL_S)
 
-    def _committed(self, processor: str) -> dict[str, dict[int, int]]:
+    def _committed(self, processor: str, inputs: Mapping[str, TopicFacts]) -> dict[str, dict[int, int]]:
+        """The group's offset of every partition of these topics; one may have expired since the plan."""
         found: dict[str, dict[int, int]] = {}
         for place, offset in self._on.topics.committed_offsets(processor).items():
             found.setdefault(place.topic, {})[place.number] = offset
-        if not found:
-            raise PositionsUnset(
-                f"Group {processor} has no committed offsets, so the restore can't keep its positions.",
-                action="Run `holdfast apply abandon N --reason WHY`, then restore again with `--input snapshot`.",
-                processor=processor,
-            )
+        for topic, number in ((name, number) for name, each in inputs.items() for number in range(each.partitions)):
+            if number not in found.get(topic, {}):
+                raise PositionsUnset(
+                    f"Group {processor} has no committed offset of {topic}[{number}], so the restore can't keep its "
+                    "position.",
+                    action="Run `holdfast apply abandon N --reason WHY`, then restore again with `--input snapshot`.",
+                    processor=processor,
+                    topic=topic,
+                    partition=number,
+                )
         return found
 
     # -- backfill ----------------------------------------------------------------------------------------------------

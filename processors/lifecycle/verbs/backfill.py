@@ -245,12 +245,16 @@ def _not_whole(stores: Sequence[str], facts: Facts, topology: Topology) -> Refus
             at = facts.committed.get(topic, {}).get(partition_of(task))
             if at != held:
                 return Refused(
-                    f"Local state of task {task} holds {topic} up to offset {held or 0}, but the group has committed "
+                    f"Local state of task {task} holds {_up_to(topic, held)}, but the group has committed "
                     f"{'nothing' if at is None else at}.",
                     f"If its changelog has the rest, {deploy}. Else {lost}",
                     {"task": task, "topic": topic, "seen": held, "expected": at},
                 )
     return None
+
+
+def _up_to(topic: str, held: int | None) -> str:
+    return f"no offset of {topic}" if held is None else f"{topic} up to offset {held}"
 
 
 def _parted(task: LocalTask, store: str, facts: Facts, changelog: str) -> bool:

@@ -9,7 +9,7 @@ including the coherence guard: no worker can start on them before positions are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.processors.engine import required_topics
@@ -37,6 +37,7 @@ from holdfast.processors.lifecycle.verbs.refusals import not_as_deployed, unknow
 from holdfast.processors.lifecycle.verbs.table_choice import (
     Chosen,
     Vector,
+    Wish,
     choose,
     describe,
     name_of,
@@ -45,6 +46,8 @@ from holdfast.processors.lifecycle.verbs.table_choice import (
     vector_of,
 )
 
+#: The values of ``--input`` that take the input offsets from the snapshot.
+FROM_SNAPSHOT = ("snapshot", "copied")
 #: Rows read and written per second while no rate was measured.
 ASSUMED_ROWS_PER_S = 60_000.0
 
@@ -67,7 +70,9 @@ def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
     refused = unknown_stores(topology, request.stores) or _unfit(facts, topology, stores, subs)
     chosen: Chosen = {}
     for sub in subs if refused is None else ():
-        found = choose(facts, [store for store in stores if store in sub.stores], request.at)
+        reads = {name: facts.topics[name].partitions for name in sub.inputs}
+        wish = Wish(request.at, reads, placed=request.inputs in FROM_SNAPSHOT)
+        found = choose(facts, [store for store in stores if store in sub.stores], wish)
         if isinstance(found, Refused):
             refused = found
             break
@@ -144,6 +149,9 @@ def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequen
             "earliest` or `--input stay`.",
             {"topic": absent[0]},
         )
+    unlisted = _unlisted(facts, subs)
+    if unlisted is not None:
+        return unlisted
     decided = required_topics.plan(topology, _without(facts, topology, stores), facts.brokers)
     if decided.refusals:
         return Refused(decided.refusals[0].sentence, decided.refusals[0].action, {"topic": decided.refusals[0].topic})
@@ -155,6 +163,27 @@ def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequen
             {"processor": facts.processor, "members": facts.members},
         )
     return not_as_deployed(facts, topology)
+
+
+def _unlisted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
+    """Refuses an input partition whose first or last offset is unknown: neither is 0 for that."""
+    for topic, number in _places(facts, subs):
+        if number not in facts.starts.get(topic, {}) or number not in facts.ends.get(topic, {}):
+            return Refused(
+                f"Kafka listed {count_of(facts.topics[topic].partitions, 'partition')} of {topic}, but no offsets of "
+                f"{topic}[{number}]: the topic changed meanwhile.",
+                "Run the command again.",
+                {"topic": topic, "partition": number},
+            )
+    return None
+
+
+def _places(facts: Facts, subs: Sequence[Subtopology]) -> Iterator[tuple[str, int]]:
+    """The input partitions that the tasks of these subtopologies read."""
+    for sub in subs:
+        for topic in sub.inputs:
+            for number in range(facts.topics[topic].partitions):
+                yield topic, number
 
 
 def _other_partitions(facts: Facts, topology: Topology, chosen: Chosen) -> Refused | None:
@@ -183,11 +212,9 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
         version = next(chosen[store] for store in sub.stores if store in chosen)
         assert version.manifest is not None
         vector = vector_of(version.manifest)
-        for topic in sub.inputs:
-            for number in range(facts.topics[topic].partitions):
-                first = facts.starts.get(topic, {}).get(number, 0)
-                held = vector.get(topic, {}).get(number, 0)  # a partition that was never read begins at 0
-                positions.setdefault(topic, {})[number] = first if request.inputs == "earliest" else held
+        for topic, number in _places(facts, [sub]):
+            at = facts.starts if request.inputs == "earliest" else vector  # each has all: `_unlisted`, `choose`
+            positions.setdefault(topic, {})[number] = at[topic][number]
     return positions
 
 
@@ -203,7 +230,7 @@ def _input_gone(
             return other
     for topic, each in positions.items():
         for number, offset in each.items():
-            first, end = facts.starts.get(topic, {}).get(number, 0), facts.ends.get(topic, {}).get(number, 0)
+            first, end = facts.starts[topic][number], facts.ends[topic][number]
             fields: dict[str, str | int | float | bool | None] = {"topic": topic, "partition": number}
             if offset < first:
                 return Refused(
@@ -225,29 +252,29 @@ def _input_gone(
 
 
 def _uncommitted(facts: Facts, subs: Sequence[Subtopology]) -> Refused | None:
-    for sub in subs:
-        for topic in sub.inputs:
-            for number in range(facts.topics[topic].partitions):
-                if number not in facts.committed.get(topic, {}):
-                    return Refused(
-                        f"Group {facts.processor} has no committed offset of {topic}[{number}], so `--input stay` has "
-                        "no offset to keep.",
-                        "Use `--input snapshot`; on a new cluster, `--input copied` or `--input earliest`.",
-                        {"topic": topic, "partition": number},
-                    )
+    for topic, number in _places(facts, subs):
+        if number not in facts.committed.get(topic, {}):
+            return Refused(
+                f"Group {facts.processor} has no committed offset of {topic}[{number}], so `--input stay` has no "
+                "offset to keep.",
+                "Use `--input snapshot`; on a new cluster, `--input copied` or `--input earliest`.",
+                {"topic": topic, "partition": number},
+            )
     return None
 
 
 def _other_inputs(facts: Facts, subs: Sequence[Subtopology], chosen: Chosen) -> Refused | None:
-    for sub in subs:
-        version = next(chosen[store] for store in sub.stores if store in chosen)
+    of_subs = ((sub, chosen[store]) for sub in subs for store in sub.stores if store in chosen)
+    for sub, version in of_subs:
         assert version.manifest is not None
-        known, read = sources_of(version.manifest), vector_of(version.manifest)
-        for topic in (topic for topic in sub.inputs if topic in read):
-            now, then = facts.topics[topic].topic_id, known.get(topic, set())
+        known = sources_of(version.manifest)
+        for topic in sub.inputs:
+            now, then = facts.topics[topic].topic_id, known.get(topic, {""})
             if then == {now}:
                 continue
-            was = f"was taken from another one ({', '.join(sorted(then))})" if then else "does not record its topic id"
+            was = "does not record its topic id" + (" in all partitions" if len(then) > 1 else "")
+            if "" not in then:
+                was = f"was taken from another one ({', '.join(sorted(then))})"
             return Refused(
                 f"{topic} has topic id {now}, and snapshot {name_of(version)} {was}: whether its offsets mean the same "
                 "records is unknown.",
@@ -364,7 +391,8 @@ def _findings(request: Restore, facts: Facts, topology: Topology, chosen: Chosen
         assert each.manifest is not None
         tags = ", ".join(each.tags) or "no tag"
         rows = count_of(each.manifest.rows, "key")
-        said.append(f"store `{store}`: snapshot {name_of(each)} ({tags}) has {rows}")
+        made = ", and was made from the history" if each.manifest.from_history else ""
+        said.append(f"store `{store}`: snapshot {name_of(each)} ({tags}) has {rows}{made}")
         if each.manifest.code_version != topology.code_version:
             said.append(
                 f"store `{store}` was written by version {each.manifest.code_version}: the functions of version "

@@ -2,11 +2,14 @@
 
 Invariants:
     - Stores that are processed together are restored from snapshots with the same input offsets, or not at all.
+    - A missing input offset is unknown: it is never 0, and it equals no other one.
+    - ``latest`` and the newest are snapshots that were published from the owner, never versions made from the history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
@@ -25,14 +28,24 @@ Vector = dict[str, dict[int, int]]
 Chosen = dict[str, StoreVersion]
 
 
-def choose(facts: Facts, together: Sequence[str], at: str) -> Chosen | Refused:
-    """The snapshots of stores that are processed together, or why there are none.
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a restore asks of the snapshots of stores that are processed together.
 
     Args:
-        facts: Facts with the warehouse tables of these stores.
-        together: The stores.
         at: A tag, a snapshot's id, a version's number or ``latest``.
+        reads: The partition counts of the input topics of these stores.
+        placed: Whether the input offsets come from the snapshots.
     """
+
+    at: str
+    reads: Mapping[str, int]
+    placed: bool
+
+
+def choose(facts: Facts, together: Sequence[str], wish: Wish) -> Chosen | Refused:
+    """The snapshots of stores that are processed together, or why there are none; ``facts`` have their tables."""
+    at = wish.at
     for store in together:
         table = facts.tables[store]
         if table.problem:
@@ -48,10 +61,14 @@ def choose(facts: Facts, together: Sequence[str], at: str) -> Chosen | Refused:
                 continue  # a version that compaction or another program wrote
             return unusable
         assert version.manifest is not None
-        vector = vector_of(version.manifest)
+        # Versions made from the history have no offsets; those of one moment belong together.
+        compared = len(together) > 1 and not version.manifest.from_history
+        unplaced = _unplaced(version, facts, first, wish) if wish.placed or compared else None
+        if unplaced is not None:
+            return unplaced
         chosen: Chosen = {first: version}
         for other in together:
-            found = version if other == first else _at_vector(facts.tables[other], vector, at)
+            found = version if other == first else _of_one_state(facts.tables[other], version.manifest, at)
             if found is not None:
                 chosen[other] = found
             else:
@@ -81,11 +98,11 @@ def vector_of(manifest: SnapshotManifest) -> Vector:
 
 
 def sources_of(manifest: SnapshotManifest) -> dict[str, set[str]]:
-    """Input topic -> the topic ids that the snapshot's manifest records."""
+    """Input topic -> the topic ids that its offsets refer to; an empty text for offsets without a recorded id."""
     found: dict[str, set[str]] = {}
     for part in manifest.partitions:
-        for topic, topic_id in part.sources.items():
-            found.setdefault(topic, set()).add(topic_id)
+        for topic in part.inputs:
+            found.setdefault(topic, set()).add(part.sources.get(topic, ""))
     return found
 
 
@@ -97,17 +114,65 @@ def name_of(version: StoreVersion) -> str:
 
 
 def newest(table: StoreTable) -> StoreVersion | None:
-    """The newest version that carries a manifest; None without one."""
-    return next((each for each in table.versions if each.manifest is not None), None)
+    """The newest snapshot that was published from the owner; None without one."""
+    return next(iter(_published(table)), None)
+
+
+def lacking(manifest: SnapshotManifest, reads: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The input partitions that the tasks of a snapshot read, and whose offset it does not have.
+
+    Partitions beyond those of the snapshot are not counted: the snapshot has another partition count.
+    """
+    parts = sorted(manifest.partitions, key=lambda part: part.partition)
+    return [
+        (topic, part.partition)
+        for part in parts
+        for topic, count in reads.items()
+        if part.partition < count and topic not in part.inputs
+    ]
+
+
+def _published(table: StoreTable) -> list[StoreVersion]:
+    return [each for each in table.versions if each.manifest is not None and not each.manifest.from_history]
 
 
 def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
-    return [each for each in table.versions if at == LATEST or each.answers(at)]
+    if at == LATEST:
+        return [each for each in table.versions if each.manifest is None or not each.manifest.from_history]
+    return [each for each in table.versions if each.answers(at)]
 
 
-def _at_vector(table: StoreTable, vector: Vector, at: str) -> StoreVersion | None:
-    fits = [each for each in table.versions if each.manifest is not None and vector_of(each.manifest) == vector]
+def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
+    """The version of another store that belongs to this snapshot, rather one that ``at`` names; None without one."""
+    fits = [each for each in table.versions if each.manifest is not None and _same_state(each.manifest, manifest)]
     return next((each for each in fits if each.answers(at)), next(iter(fits), None))
+
+
+def _same_state(one: SnapshotManifest, other: SnapshotManifest) -> bool:
+    """Whether both hold the same input: up to the same offsets; if made from the history, up to the same moment."""
+    if one.from_history or other.from_history:
+        return one.from_history and other.from_history and one.taken_at == other.taken_at
+    return vector_of(one) == vector_of(other)
+
+
+def _unplaced(version: StoreVersion, facts: Facts, store: str, wish: Wish) -> Refused | None:
+    """Refuses a snapshot without an offset of each input partition; None when it has them all."""
+    assert version.manifest is not None
+    missing = lacking(version.manifest, wish.reads)
+    if not missing:
+        return None
+    topic, number = missing[0]
+    made = "it was made from the history, which has no input offsets"
+    why = made if version.manifest.from_history else "the checkpoint that it was taken from had none"
+    others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return Refused(
+        f"Snapshot {name_of(version)} of store `{store}` has no input offset of {topic}[{number}]{others}: {why}. "
+        "Where its input continues is unknown, and input that is read again would count twice.",
+        f"Name a snapshot that was published from the store after `--at`. {_known(facts.tables[store])} To restore "
+        f"content alone and leave the input offsets: `--store {store} --input stay`. If all records of the inputs are "
+        "newer than this snapshot: `--input earliest`.",
+        {"store": store, "topic": topic, "partition": number, "seen": None, "expected": "an offset"},
+    )
 
 
 def _unusable(version: StoreVersion, facts: Facts, store: str) -> Refused | None:
@@ -148,6 +213,12 @@ def _unusable(version: StoreVersion, facts: Facts, store: str) -> Refused | None
 
 def _not_there(facts: Facts, together: Sequence[str], at: str) -> Refused:
     shown = " ".join(_known(facts.tables[store]) for store in together)
+    if at == LATEST:
+        return Refused(
+            f"Store {quoted(together)}: no version of its table is a snapshot that was published from the store.",
+            f"Materialise its state asset and its snapshot asset while the processor runs. {shown}",
+            {"at": at},
+        )
     return Refused(
         f"Store {quoted(together)}: there is no snapshot, tag or version {at!r}.",
         f"Name an existing one after `--at`. {shown}",
@@ -156,13 +227,16 @@ def _not_there(facts: Facts, together: Sequence[str], at: str) -> Refused:
 
 
 def _known(table: StoreTable) -> str:
-    """The newest snapshots of a table, in words."""
-    there = [each for each in table.versions if each.manifest is not None]
+    """The newest published snapshots of a table, in words, and the number of its versions made from the history."""
+    there = _published(table)
+    past = sum(1 for each in table.versions if each.manifest is not None and each.manifest.from_history)
+    made = f" Versions made from the history, without input offsets: {past}." if past else ""
     if not there:
-        why = f" Version {table.versions[0].version}: {table.versions[0].problem}" if table.versions else ""
-        return f"{table.table} has no readable snapshot.{why}"
+        problem = next((each for each in table.versions if each.manifest is None), None)
+        why = f" Version {problem.version}: {problem.problem.rstrip('.')}." if problem is not None else ""
+        return f"{table.table} has no readable snapshot that was published from the store.{why}{made}"
     shown = ", ".join(f"{name_of(each)} ({', '.join(each.tags) or 'no tag'})" for each in there[:SHOWN])
-    return f"{table.table} has {shown}" + (f" and {len(there) - SHOWN} more." if len(there) > SHOWN else ".")
+    return f"{table.table} has {shown}{f' and {len(there) - SHOWN} more' if len(there) > SHOWN else ''}.{made}"
 
 
 def describe(chosen: Mapping[str, StoreVersion]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.deploy.supervisord import Supervisord
@@ -25,7 +25,8 @@ from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.lifecycle.plans.apply import PlanStale
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restore, Stop
-from holdfast.processors.lifecycle.plans.stages import MakeRelease
+from holdfast.processors.lifecycle.plans.stages import MakeRelease, SetPositions
+from holdfast.processors.lifecycle.rebuild.from_tables import PositionsUnset
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, TableDamaged, TableUnfit
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 from tests.brokers import TrackedBroker
@@ -126,6 +127,37 @@ def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
     operated.feed(KEYS, 1)
     operated.processed(KEYS * 26)
     operated.wait_for(lambda: operated.logged() == counted(21), "what came since is counted, and nothing twice")
+
+
+@pytest.mark.thorough
+def test_positions_are_not_kept_where_the_group_has_lost_one_since_the_plan(operated: Operated) -> None:
+    taken = begun(operated)
+    operated.do(Stop(operated.group))
+    operated.wait_for(lambda: operated.topics.members(operated.group) == 0, "the group is empty")
+    request = Restore(operated.group, at=taken.snapshot_id, stores=("counts",), inputs="stay")
+    plan = operated.verbs.plan(request)
+    sets = next(number for number, stage in enumerate(plan.stages, 1) if isinstance(stage, SetPositions))
+
+    def strike(text: str) -> None:
+        if text.startswith(f"stage {sets} of"):
+            raise Killed(text)
+
+    with pytest.raises(Killed):
+        operated.verbs.apply(plan, confirmed=plan.hash, tell=strike)
+    topic = f"{operated.group}-in"
+    left = TopicPartition(topic, 0, operated.topics.end_offsets(topic, committed=True)[0])
+    operated.topics.delete_group(operated.group)
+    admin = AdminClient({"bootstrap.servers": operated.topics.bootstrap})
+    for answer in admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(operated.group, [left])]).values():
+        answer.result(30)
+    record = operated.verbs.begun(request)
+    assert record is not None
+    with pytest.raises(PositionsUnset, match=rf"no committed offset of {topic}\[1\]"):
+        operated.verbs.resume(record.id)
+    operated.verbs.abandon(record.id, reason="an offset is gone")
+    restored(operated)
+    operated.do(Deploy(operated.group))
+    counts_on(operated)
 
 
 @pytest.mark.thorough

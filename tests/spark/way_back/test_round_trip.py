@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.assets.spark.past import write_past
 from holdfast.assets.spark.planning import look_at_table
 from holdfast.assets.spark.snapshot import write_snapshot
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
+from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Keys, Restore, Stop
 from holdfast.processors.snapshots.facts import SnapshotFacts, points_of
 from holdfast.processors.snapshots.gathering import changelog_now
@@ -80,11 +82,16 @@ def test_a_processor_that_was_wiped_comes_back_from_any_snapshot_and_ends_as_if_
     operated.do(Clear(operated.group, ("counts",), Keys(tuple(f"key-{number}" for number in range(7)))))
     merged = snapshot(session, operated)
     assert (full.source, merged.source) == (CHECKPOINT, INCREMENTAL)
+    past = write_past(session, operated.group, "counts", "2026-01-01", (full.taken_at + merged.taken_at) / 2)
     operated.feed(KEYS, 3)
     operated.processed(KEYS * 18)
 
     wipe(operated)
-    operated.do(Restore(operated.group, at="latest"))
+    refused = operated.verbs.plan(Restore(operated.group, at=past.tag)).verdict
+    assert isinstance(refused, Refused)
+    assert f"has no input offset of {operated.group}-in[0] and 1 more: it was made from the history" in refused.sentence
+    assert f"snap-{merged.snapshot_id}" in refused.action
+    operated.do(Restore(operated.group, at="latest"))  # not the past version, though it is the last one written
     before = counted(15)
     assert operated.logged() == {key: before[key] for key in list(before)[7:]}
     operated.do(Deploy(operated.group))

@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
 from holdfast.processors.lifecycle.verbs.table import decide
-from holdfast.processors.snapshots.manifest import CHECKPOINT, PartitionManifest, SnapshotManifest
+from holdfast.processors.snapshots.manifest import CHECKPOINT, HISTORY, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, stopped, world_of
 
@@ -177,6 +177,95 @@ def test_latest_is_the_newest_vector_that_all_of_them_have() -> None:
     assert isinstance(alone.verdict, Ready)
     assert positions(alone) == {}
     assert [each.name for each in alone.stages if isinstance(each, DeleteTopic)] == ["orders-totals-changelog"]
+
+
+def past_of(store: str, snapshot_id: str, at: float = 1_799_000_500.0) -> SnapshotManifest:
+    """A version as the history makes it: keys as of a moment, and nothing about inputs."""
+    made = manifest_of(store, snapshot_id, source=HISTORY, taken_at=at, latest_at=at, covers_from=at)
+    return replace(made, partitions=tuple(replace(each, inputs={}, sources={}) for each in made.partitions))
+
+
+def with_past() -> dict[str, StoreTable]:
+    """Versions made from the history are the newest by their commit, in both tables."""
+    return {
+        "totals": table_of(
+            "totals", past_of("totals", "tp"), manifest_of("totals", "t2"), manifest_of("totals", "t1", 30)
+        ),
+        "seen": table_of("seen", past_of("seen", "sp"), manifest_of("seen", "s2"), manifest_of("seen", "s1", 30)),
+    }
+
+
+def test_latest_and_newest_are_published_from_the_owner_never_made_from_the_history() -> None:
+    facts = facts_with(tables=with_past())
+    plan = plan_of(facts=facts)
+    assert positions(plan) == {"placed": {0: 60, 1: 60}}
+    assert [each.version for each in plan.stages if isinstance(each, CheckTable)] == [99, 99]
+    assert "The newest snapshot is t2 of" in plan_of(Restore("orders", at="t1"), facts).undo
+    alone = Restore("orders", at="latest", stores=("totals",), inputs="stay")
+    assert [each.version for each in plan_of(alone, facts).stages if isinstance(each, CheckTable)] == [99]
+    only = {"totals": table_of("totals", past_of("totals", "tp")), "seen": table_of("seen", past_of("seen", "sp"))}
+    said = refusal(facts=facts_with(tables=only))
+    assert "no version of its table is a snapshot that was published from the store" in said.sentence
+    assert "Versions made from the history, without input offsets: 1." in said.action
+
+
+@pytest.mark.parametrize("inputs", ["snapshot", "copied"])
+def test_a_version_without_input_offsets_is_refused_with_the_choices_that_work(inputs: Any) -> None:
+    facts = facts_with(tables=with_past())
+    said = refusal(Restore("orders", at="tp", inputs=inputs), facts)
+    assert "Snapshot tp of 2027-01-03 18:21:40 UTC of store `totals` has no input offset of placed[0] and 1 more" in (
+        said.sentence
+    )
+    assert "it was made from the history" in said.sentence
+    for choice in ("snap-t2", "`--store totals --input stay`", "`--input earliest`"):
+        assert choice in said.action
+    content = plan_of(Restore("orders", at="tp", stores=("totals",), inputs="stay"), facts)
+    assert isinstance(content.verdict, Ready)
+    assert positions(content) == {}
+    assert "was made from the history" in explain(content)
+    again = plan_of(Restore("orders", at="tp", inputs="earliest"), facts)
+    assert positions(again) == {"placed": {0: 0, 1: 0}}
+    assert [each.version for each in again.stages if isinstance(each, CheckTable)] == [100, 100]
+
+
+@pytest.mark.parametrize("inputs", ["snapshot", "copied"])
+def test_one_missing_input_offset_is_not_a_number(inputs: Any) -> None:
+    part = manifest_of("totals", "t2").partitions
+    lacks = (part[0], replace(part[1], inputs={}, sources={}))
+    tables = both(partitions=lacks)
+    tables["seen"] = table_of("seen", manifest_of("seen", "s2", partitions=lacks))
+    said = refusal(Restore("orders", at="latest", inputs=inputs), facts_with(tables=tables)).sentence
+    assert "has no input offset of placed[1]: the checkpoint that it was taken from had none" in said
+    together = Restore("orders", at="t2", inputs="earliest")
+    assert "has no input offset of placed[1]" in refusal(together, facts_with(tables=tables)).sentence
+    alone = Restore("orders", at="t2", stores=("totals",), inputs="stay")
+    assert isinstance(plan_of(alone, facts_with(tables=tables)).verdict, Ready)
+
+
+def test_versions_from_the_history_belong_together_only_if_they_are_of_one_moment() -> None:
+    tables = with_past()
+    tables["seen"] = table_of("seen", past_of("seen", "sp", 1_799_000_400.0), manifest_of("seen", "s2"))
+    facts = facts_with(tables=tables)
+    assert "Store `seen` has no snapshot at" in refusal(Restore("orders", at="tp", inputs="earliest"), facts).sentence
+
+
+def test_equal_offsets_of_another_input_topic_are_not_the_same_input() -> None:
+    former = tuple(replace(each, sources={"placed": "id-of-another"}) for each in manifest_of("seen", "s2").partitions)
+    tables = {**both(), "seen": table_of("seen", manifest_of("seen", "s2", partitions=former))}
+    assert "snapshot s2 of 2027-01-03 18:13:20 UTC was taken from another one (id-of-another)" in (
+        refusal(facts=facts_with(tables=tables)).sentence
+    )
+
+
+def test_an_input_partition_of_unknown_offsets_or_unknown_topic_id_is_refused() -> None:
+    starts = {**world_of(TOPOLOGY).starts, "placed": {0: 0}}
+    for inputs in ("snapshot", "earliest"):
+        said = refusal(Restore("orders", at="latest", inputs=inputs), facts_with(starts=starts)).sentence
+        assert "Kafka listed 2 partitions of placed, but no offsets of placed[1]" in said
+    part = manifest_of("totals", "t2").partitions
+    half = (part[0], replace(part[1], sources={}))
+    tables = {name: table_of(name, manifest_of(name, f"{name[0]}2", partitions=half)) for name in ("totals", "seen")}
+    assert "does not record its topic id in all partitions" in refusal(facts=facts_with(tables=tables)).sentence
 
 
 def test_what_is_no_snapshot_of_this_store_is_refused() -> None:

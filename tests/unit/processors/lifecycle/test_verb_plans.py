@@ -414,7 +414,7 @@ def test_a_changelog_is_not_filled_from_what_is_not_whole_or_not_here() -> None:
     for facts, words in (
         (stopped(TOPOLOGY, local=whole.local[:1]), "is not on this machine"),
         (stopped(TOPOLOGY, local=broken), "is incomplete"),
-        (stopped(TOPOLOGY, local=fresh), "holds placed up to offset 0, but the group has committed 100"),
+        (stopped(TOPOLOGY, local=fresh), "holds no offset of placed, but the group has committed 100"),
         (stopped(TOPOLOGY, local=behind), "holds placed up to offset 60, but the group has committed 100"),
         (world_of(TOPOLOGY), "1 live member"),
     ):

@@ -40,6 +40,7 @@ MANIFEST = SnapshotManifest(
     generation=2,
     partitions=(PART, dataclasses.replace(PART, partition=1)),
     covers_from=1_762_999_000.5,
+    latest_at=1_763_000_007.5,
 )
 
 
@@ -50,7 +51,7 @@ def test_a_manifest_comes_back_as_it_was_written():
     assert (MANIFEST.rows, MANIFEST.records, MANIFEST.quarantined, MANIFEST.ends) == (4, 8, 2, {0: 9, 1: 9})
 
 
-#: ``MANIFEST`` as the first version of the code wrote it.
+#: ``MANIFEST`` as the first version of the code wrote it, without the time of the latest checkpoint.
 WRITTEN_BEFORE = (
     '{"version":1,"snapshot_id":"1234","processor":"p","store":"s","table":"holdfast.p.s","source":"incremental",'
     '"base":null,"why":"Because it\'s so.","taken_at":1763000000.25,"code_version":"abc","state_format":"1.1.1",'
@@ -64,9 +65,9 @@ WRITTEN_BEFORE = (
 )
 
 
-def test_an_older_manifest_is_read_and_the_same_fields_are_written():
-    assert SnapshotManifest.decode(WRITTEN_BEFORE) == MANIFEST
-    assert json.loads(MANIFEST.encode()) == json.loads(WRITTEN_BEFORE)
+def test_an_older_manifest_is_read_and_its_fields_are_written_with_the_latest_end_of_the_checkpoints():
+    assert SnapshotManifest.decode(WRITTEN_BEFORE) == dataclasses.replace(MANIFEST, latest_at=None)
+    assert json.loads(MANIFEST.encode()) == json.loads(WRITTEN_BEFORE) | {"latest_at": 1_763_000_007.5}
 
 
 def test_a_later_version_is_refused_by_name():
@@ -87,6 +88,7 @@ def test_what_is_no_manifest_is_told(text):
         {"source": "guess"},
         {"base": 7},
         {"taken_at": "soon"},
+        {"latest_at": "later"},
         {"partitions": [{}]},
         {"partitions": None},
         {"topic": None},

@@ -92,6 +92,19 @@ def test_what_is_new_is_merged_into_the_newest_snapshot():
     assert [(part.start, part.end, part.feed_start) for part in plan.partitions] == [(100, 150, 100), (200, 200, 200)]
 
 
+def test_both_ends_of_the_checkpoints_are_kept_and_each_partition_has_its_own_time():
+    first, second = points(150, 200)
+    plan = plan_snapshot(replace(FACTS, points=(first, replace(second, taken_at=NOW - 90))))
+    assert (plan.taken_at, plan.latest_at) == (NOW - 90, NOW - 5)
+    assert [part.taken_at for part in plan.partitions] == [NOW - 5, NOW - 90]
+
+
+def test_nothing_is_merged_into_a_version_that_was_made_from_the_history():
+    made = replace(FACTS.table, base=base_at(100, 200, source="history"))
+    assert "was made from the history" in plan_snapshot(replace(FACTS, table=made)).why
+    assert not plan_snapshot(replace(FACTS, table=made, points=points(100, 200))).published
+
+
 def test_the_same_facts_give_the_same_snapshot_and_others_another():
     assert plan_snapshot(FACTS).snapshot_id == plan_snapshot(replace(FACTS, now=NOW + 60)).snapshot_id
     others = [
