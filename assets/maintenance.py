@@ -13,6 +13,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.metadata import table
 from holdfast.assets.ports import Warehouse
+from holdfast.processors.lifecycle.plans.plan import decode, versions_read
 from holdfast.processors.registration import ProcessorDefinition
 
 
@@ -35,7 +36,11 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]
         from holdfast.assets.spark.maintenance import maintain_store
 
-        done = maintain_store(warehouse.session, definition.name, store, warehouse.maintenance, datetime.now(UTC))
+        open_applies = warehouse.registry.journal.applies(open_only=True)
+        needed = frozenset().union(*(versions_read(decode(each.plan)) for each in open_applies))
+        done = maintain_store(
+            warehouse.session, definition.name, store, warehouse.maintenance, datetime.now(UTC), needed
+        )
         for each in done:
             context.log.info(f"{each.table}: {each.numbers()}")
         return dg.MaterializeResult(metadata=_metadata([{"table": each.table, **each.numbers()} for each in done]))

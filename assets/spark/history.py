@@ -4,6 +4,7 @@ Invariants:
     - The fold of the whole history is the current table. Where a full snapshot differs from the changes, it appends
       rows ``base`` and ``base_delete``.
     - A change is appended once: the summary says how far the history reaches, and a snapshot that fed it is skipped.
+    - A tag keeps the version with that summary from expiry. A history with rows and without it is never taken for new.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.assets.spark.changelog import READABLE, ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.versions import Versions, branch_table
+from holdfast.assets.spark.versions import Versions, branch_table, set_tag
+from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import CODEC_JSON
 from holdfast.processors.snapshots.facts import HistoryHead
 from holdfast.processors.snapshots.manifest import ID_PROPERTY
+from holdfast.processors.snapshots.names import REACH_TAG, procedure_name, quoted
 from holdfast.processors.snapshots.plan import SnapshotPlan
 
 #: The summary property of the history's versions that says how far it reaches.
@@ -36,8 +39,12 @@ _LENGTH = "try_cast(conv(hex(substring(key, 2, 4)), 16, 10) AS int)"
 #: Message keys are bytes; bytes that are not UTF-8 become the replacement character.
 MESSAGE_KEY = f"make_valid_utf8(cast(substring(key, 6, {_LENGTH}) AS string))"
 STATE_KEY = f"make_valid_utf8(cast(substring(key, 6 + {_LENGTH}, length(key)) AS string))"
-_EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, 10) AS bigint)"
+#: SQL: the event time in a value, milliseconds since 1970; the codec has eight bytes with a sign.
+EVENT_MS = "try_cast(conv(hex(substring(value, 3, 8)), 16, -10) AS bigint)"
+#: The milliseconds since 1970 of the years 1 to 9999: what every reader of a table can show as a timestamp.
+EVENT_MS_FIRST, EVENT_MS_LAST = -62_135_596_800_000, 253_402_300_799_999
 JSON = f"if(substring(value, 2, 1) = X'{CODEC_JSON:02x}', decode(substring(value, 11, length(value)), 'UTF-8'), NULL)"
+IN_RANGE = f"{EVENT_MS} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}"
 #: SQL: the fixed columns of the current table, from key, value, offset and timestamp.
 CURRENT = (
     "store_partition",
@@ -48,7 +55,7 @@ CURRENT = (
     f"{JSON} AS json",
     "offset",
     "timestamp AS changelog_timestamp",
-    f"if({_EVENT_MS} IS NULL, NULL, timestamp_millis({_EVENT_MS})) AS event_timestamp",
+    f"if({IN_RANGE}, timestamp_millis({EVENT_MS}), NULL) AS event_timestamp",
 )
 
 
@@ -64,16 +71,52 @@ class Counted:
     first_strange: int | None = None
 
 
-def history_head(versions: Versions) -> HistoryHead | None:
-    """The end of the history, from its newest version that records one; None if there is none."""
-    for version in versions.ancestors():
-        summary = versions.summaries[version]
-        if REACH_PROPERTY in summary:
-            reach = json.loads(summary[REACH_PROPERTY])
-            ids = {int(number): str(topic_id) for number, topic_id in reach["topic_ids"].items()}
-            ends = {int(number): int(end) for number, end in reach["ends"].items()}
-            return HistoryHead(summary[ID_PROPERTY], int(reach["generation"]), ids, ends)
-    return None
+class HistoryUnclear(HoldfastError):
+    """No version of a history with rows says how far it reaches."""
+
+
+def reaching_version(versions: Versions) -> int | None:
+    """The newest version of the history that says how far it reaches, by ancestry or by its tag; None without one.
+
+    A tag counts only if no row was appended since: main has as many rows as its version.
+    """
+    found = next((each for each in versions.ancestors() if REACH_PROPERTY in versions.summaries[each]), None)
+    kind, tagged = versions.refs.get(REACH_TAG, ("", 0))
+    if found is not None or kind != "TAG" or REACH_PROPERTY not in versions.summaries.get(tagged, {}):
+        return found
+    return tagged if versions.rows(tagged) == versions.rows() else None
+
+
+def history_head(versions: Versions, table: str) -> HistoryHead | None:
+    """The end of a history, by its versions; None for an empty one.
+
+    Raises:
+        HistoryUnclear: It has rows, and no version says how far it reaches.
+    """
+    version = reaching_version(versions)
+    if version is None and versions.rows():
+        apart = procedure_name(f"{table}_apart")
+        raise HistoryUnclear(
+            f"The history {table} has {versions.rows():,} rows, and none of its versions says how far it reaches: "
+            "another program expired the version that did.",
+            action=f"Keep it under another name, by Spark SQL: ALTER TABLE {quoted(table)} RENAME TO {apart}; "
+            "then materialise the snapshot asset. Its snapshot is full, and begins a new history. Nothing is lost.",
+            table=table,
+        )
+    if version is None:
+        return None
+    summary = versions.summaries[version]
+    reach = json.loads(summary[REACH_PROPERTY])
+    ids = {int(number): str(topic_id) for number, topic_id in reach["topic_ids"].items()}
+    ends = {int(number): int(end) for number, end in reach["ends"].items()}
+    return HistoryHead(summary[ID_PROPERTY], int(reach["generation"]), ids, ends)
+
+
+def keep_reach(spark: SparkSession, table: str) -> None:
+    """Tag the version that says how far the history reaches, so that no expiry takes it."""
+    version = reaching_version(Versions.of(spark, table))
+    if version is not None:
+        set_tag(spark, table, REACH_TAG, version)
 
 
 def has_fed(versions: Versions, snapshot_id: str) -> bool:
@@ -147,15 +190,16 @@ def counted(rows: DataFrame) -> dict[int, Counted]:
 def fold(rows: DataFrame) -> DataFrame:
     """The newest row of each key: store_partition, key, op, value, offset, timestamp.
 
-    At one offset, a changelog record is newer than a base row. Offset and timestamp of a base row become null: they are
-    not the value's own. A fold of one history needs no exchange, because its files are by ``store_partition``.
+    At one offset, a changelog record is newer than a base row; of two base rows, that of the later checkpoint is.
+    Offset and timestamp of a base row become null: they are not the value's own. A fold of one history needs no
+    exchange, because its files are by ``store_partition``.
     """
     logged = f"`max(row)`.op IN ('{PUT}', '{DELETE}')"
     return (
         rows.selectExpr(
             "store_partition",
             "key",
-            f"struct(generation, offset, if({LOGGED}, 1, 0) AS logged, op, value, timestamp) AS row",
+            f"struct(generation, offset, if({LOGGED}, 1, 0) AS logged, timestamp, op, value) AS row",
         )
         .groupBy("store_partition", "key")
         .agg({"row": "max"})

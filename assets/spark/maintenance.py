@@ -5,20 +5,24 @@ Each step is safe beside readers of the current version and of every kept tag. A
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Row, SparkSession
 
+from holdfast.assets.spark.history import keep_reach
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.session import short_errors
+from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY
 from holdfast.processors.snapshots.names import (
     BRANCH,
     CATALOG,
-    SNAPSHOT_TAG,
+    history_name,
     procedure_name,
     quarantine_name,
     quoted,
+    snapshot_of,
     snapshots_name,
     tables_of,
 )
@@ -49,9 +53,16 @@ class Kept:
 
 
 def maintain_store(
-    spark: SparkSession, processor: str, store: str, keep: MaintenanceSettings, now: datetime
+    spark: SparkSession,
+    processor: str,
+    store: str,
+    keep: MaintenanceSettings,
+    now: datetime,
+    needed: Collection[int] = (),
 ) -> tuple[Kept, ...]:
-    """Maintain all tables of a store that exist; the quarantine loses the values of snapshots whose tag is dropped.
+    """Maintain all tables of a store that exist; the quarantine loses the values of snapshots without a tag.
+
+    Tags of the versions ``needed``, which an unfinished apply reads, stay.
 
     Raises:
         SparkFailed: A step failed; it can run again.
@@ -60,15 +71,14 @@ def maintain_store(
     days, hours = (keep.keep_snapshots_days, keep.keep_times_days), keep.leftovers_hours
     retention = Retention(keep.keep_snapshots, *days, branch_hours=hours)
     names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
-    dropped: tuple[str, ...] = ()
     for name in names:
         with short_errors(f"maintain {name}"):
-            gone = drop_references(spark, name, retention, now)
-            if name == names[0]:
-                dropped = gone
+            gone = drop_references(spark, name, retention, now, needed)
             numbers: dict[str, int] = {"tags_dropped": len(gone)}
             if name == quarantine_name(processor, store):
-                numbers |= forget_quarantined(spark, name, dropped)
+                numbers |= forget_quarantined(spark, name, names[0])
+            if name == history_name(processor, store):
+                keep_reach(spark, name)
             numbers |= compact(spark, name, keep.compact_every)
             numbers |= expire_versions(spark, name, now - timedelta(hours=keep.keep_versions_hours))
             numbers |= remove_leftovers(spark, name, now - timedelta(hours=hours))
@@ -76,28 +86,37 @@ def maintain_store(
     return tuple(done)
 
 
-def drop_references(spark: SparkSession, table: str, retention: Retention, now: datetime) -> tuple[str, ...]:
+def drop_references(
+    spark: SparkSession, table: str, retention: Retention, now: datetime, needed: Collection[int] = ()
+) -> tuple[str, ...]:
     """Drop expired tags and unpublished branches; returns their names."""
     rows = spark.sql(
-        f"SELECT r.name, unix_micros(s.committed_at) AS at FROM {quoted(table)}.refs r "
+        f"SELECT r.name, r.snapshot_id, unix_micros(s.committed_at) AS at, "
+        f"get_json_object(s.summary['{MANIFEST_PROPERTY}'], '$.source') AS source FROM {quoted(table)}.refs r "
         f"JOIN {quoted(table)}.snapshots s ON r.snapshot_id = s.snapshot_id"
     ).collect()
-    found = [Reference(row["name"], datetime.fromtimestamp(row["at"] / 1e6, UTC)) for row in rows]
-    names = expired_references(found, retention, now)
+    found = [
+        Reference(row["name"], datetime.fromtimestamp(row["at"] / 1e6, UTC), row["snapshot_id"], row["source"])
+        for row in rows
+    ]
+    names = expired_references(found, retention, now, needed)
     for name in names:
         kind = "BRANCH" if name.startswith(BRANCH) else "TAG"
         spark.sql(f"ALTER TABLE {quoted(table)} DROP {kind} IF EXISTS `{name}`")
     return names
 
 
-def forget_quarantined(spark: SparkSession, table: str, dropped: tuple[str, ...]) -> dict[str, int]:
-    """Delete the quarantined values of snapshots whose tag was dropped; counts them."""
-    ids = ", ".join(f"'{name.removeprefix(SNAPSHOT_TAG)}'" for name in dropped if name.startswith(SNAPSHOT_TAG))
-    if not ids:
-        return {"quarantined_dropped": 0}
-    count = spark.table(quoted(table)).where(f"snapshot_id IN ({ids})").count()
+def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
+    """Delete the quarantined values of snapshots that have neither a tag nor a live branch; counts them.
+
+    So those of snapshots that were never published are deleted, too.
+    """
+    refs = spark.sql(f"SELECT name FROM {quoted(current)}.refs").collect()
+    ids = ", ".join(f"'{each}'" for each in sorted(filter(None, {snapshot_of(row["name"]) for row in refs})))
+    gone = f"snapshot_id NOT IN ({ids})" if ids else "true"
+    count = spark.table(quoted(table)).where(gone).count()
     if count:
-        spark.sql(f"DELETE FROM {quoted(table)} WHERE snapshot_id IN ({ids})")
+        spark.sql(f"DELETE FROM {quoted(table)} WHERE {gone}")
     return {"quarantined_dropped": count}
 
 

@@ -20,6 +20,7 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
 
     Raises:
         FormatUnknown: A later Holdfast wrote the newest snapshot.
+        HistoryUnclear: The history has rows, and no version says how far it reaches.
         SparkFailed: The catalog can't be read.
     """
     table, changes = table_name(processor, store), history_name(processor, store)
@@ -28,7 +29,7 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
         create_history(spark, changes)
         published = [each.manifest for each in Versions.of(spark, table).published()]
         full = (each.taken_at for each in published if each.source in (CHANGELOG, CHECKPOINT))
-        head = history_head(Versions.of(spark, changes))
+        head = history_head(Versions.of(spark, changes), changes)
     return TableNow(next(iter(published), None), next(full, None), head)
 
 
@@ -45,6 +46,6 @@ def shape_table(spark: SparkSession, processor: str, store: str, schema: StoreSc
     with short_errors(f"shape {table}"):
         create_table(spark, table)
         if schema is None or not schema.inferred:
-            return evolve_table(spark, table, schema)
+            return evolve_table(spark, table, schema).version
         rows = spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()
         return int({row["key"]: row["value"] for row in rows}.get(VERSION_PROPERTY, 0))

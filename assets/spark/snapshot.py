@@ -46,7 +46,7 @@ from holdfast.processors.snapshots.manifest import (
     PartitionManifest,
     SnapshotManifest,
 )
-from holdfast.processors.snapshots.names import BRANCH, history_name, quarantine_name, snapshot_tag
+from holdfast.processors.snapshots.names import branch_name, history_name, quarantine_name, snapshot_tag
 from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, gap_free
 
 _log = structlog.get_logger("snapshot")
@@ -187,10 +187,11 @@ def write_snapshot(
 
 
 def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
-    """Drop the branches of this attempt and of all interrupted ones, which can never be published."""
-    versions.drop_branches(spark, plan.table, seen.branches(BRANCH))
+    """Drop the branches of this snapshot's attempts. Others may be of live runs; maintenance drops dead ones."""
+    own = branch_name(plan.snapshot_id)
+    versions.drop_branches(spark, plan.table, seen.branches(own))
     changes = history_name(plan.processor, plan.store)
-    versions.drop_branches(spark, changes, versions.branches_of(spark, changes, BRANCH))
+    versions.drop_branches(spark, changes, versions.branches_of(spark, changes, own))
 
 
 def _publish(work: Work) -> bool:
@@ -226,7 +227,7 @@ def feed_history(work: Work) -> None:
     if history.has_fed(seen, plan.snapshot_id):
         work.history_ref = versions.MAIN
         return
-    head = history.history_head(seen)
+    head = history.history_head(seen, table)
     if head != plan.history:
         raise versions.TableMoved(
             f"Another snapshot appended to the history {table} after this one was planned.",
@@ -254,8 +255,13 @@ def write_branch(work: Work) -> None:
     work.branch = versions.new_branch(spark, plan.table, plan.snapshot_id)
     if plan.incremental:
         changed = _changed(work)
-        shape_rows(work, changed)
-        current.merge(spark, changed, plan.table, work.branch, work.schema, few=_are_few(work))
+        if shape_rows(work, changed):
+            current.merge(spark, changed, plan.table, work.branch, work.schema, few=_are_few(work))
+        else:
+            before = versions.at_version(spark, plan.table, versions.MAIN)
+            rows = current.known_after(before, work.changes().where(history.between(plan.generation, work.ranges())))
+            put_aside(work, rows)
+            current.replace_all(rows, plan.table, work.branch, work.schema)
     elif _history_tells_all(plan):
         fresh = work.changes().where(f"generation = {plan.generation}")
         rows = history.live(history.fold(fresh))
@@ -266,18 +272,33 @@ def write_branch(work: Work) -> None:
     check_read(plan, work.source.look(), work.began, time.time())
 
 
-def shape_rows(work: Work, rows: DataFrame) -> None:
-    """Give the table the columns that these values need, and write values that do not fit to the quarantine."""
+def shape_rows(work: Work, rows: DataFrame) -> bool:
+    """Give the table the columns that these values need, and write values that do not fit to the quarantine.
+
+    False when a column was replaced: then every row of the table is to be written, and its values put aside.
+    """
     spark, plan = work.spark, work.plan
     work.shape = plan.schema_version
-    if work.schema is None:
-        return
-    plain = current.current_rows(rows)
-    if work.schema.inferred:
-        work.schema = resolve_schema(spark, plan.table, work.schema, plain)
-        work.shape = evolve_table(spark, plan.table, work.schema)
-    quarantine = quarantine_name(plan.processor, plan.store)
-    work.quarantined = write_quarantine(spark, quarantine, type_rows(plain, work.schema), plan.snapshot_id)
+    if work.schema is not None and work.schema.inferred:
+        work.schema = resolve_schema(spark, plan.table, work.schema, current.current_rows(rows))
+        evolved = evolve_table(spark, plan.table, work.schema, inferred=True)
+        work.shape = evolved.version
+        # An earlier attempt, or another run, may have replaced a column after this snapshot was planned.
+        if plan.incremental and (evolved.replaced or evolved.before != plan.schema_version):
+            return False
+    put_aside(work, rows)
+    return True
+
+
+def put_aside(work: Work, rows: DataFrame) -> None:
+    """Write the values that do not fit the columns to the quarantine."""
+    plan = work.plan
+    if work.schema is not None:
+        quarantine, typed = (
+            quarantine_name(plan.processor, plan.store),
+            type_rows(current.current_rows(rows), work.schema),
+        )
+        work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id)
 
 
 def _moments(plan: SnapshotPlan) -> str:
@@ -330,7 +351,7 @@ def _known(work: Work) -> DataFrame:
     """The live keys of the history after this attempt's append."""
     plan = work.plan
     unfinished = plan.history is not None and (plan.base is None or plan.history.snapshot_id != plan.base.snapshot_id)
-    if plan.base is None or unfinished or work.history_ref == versions.MAIN:
+    if plan.base is None or plan.history is None or unfinished or work.history_ref == versions.MAIN:
         return history.live(history.fold(work.changes()))
     before = versions.at_version(work.spark, plan.table, versions.MAIN)
     return current.known_after(before, work.changes().where(history.between(plan.generation, work.feeds())))
@@ -455,6 +476,7 @@ def publish_history(work: Work) -> None:
         return
     try:
         versions.fast_forward(work.spark, work.history, work.history_ref)
+        history.keep_reach(work.spark, work.history)
     except versions.TableMoved:
         if not history.has_fed(versions.Versions.of(work.spark, work.history), work.plan.snapshot_id):
             raise

@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.history import EVENT_MS, IN_RANGE
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
@@ -29,6 +31,7 @@ from holdfast.processors.engine.schema.evolution import (
     Widen,
     changes,
     from_spark,
+    inferred_changes,
     plain,
 )
 from holdfast.processors.engine.schema.inference import inferred_schema
@@ -115,19 +118,30 @@ def table_columns(spark: SparkSession, table: str) -> Record:
     return from_spark(spark.table(quoted(table)).schema.jsonValue(), _FIXED)
 
 
-def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None) -> int:
+class Evolved(NamedTuple):
+    """The table's schema version, that of before, and whether a column was replaced: it is null in all rows then."""
+
+    version: int
+    before: int
+    replaced: bool
+
+
+def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None, *, inferred: bool = False) -> Evolved:
     """Give a table the columns of a schema, where it lacks them.
 
-    Returns the table's schema version: 0 without a schema, and one more for each change of the schema.
+    The schema version is 0 without a schema, and one more for each change of the schema. With ``inferred``, a column
+    whose type can't be widened is replaced, and nothing is refused.
 
     Raises:
         SchemaChangeRefused: A column can't get the schema's type; the table is unchanged.
     """
     wanted = schema.columns if schema is not None else ()
-    steps = changes(table_columns(spark, table), wanted)
+    steps = (inferred_changes if inferred else changes)(table_columns(spark, table), wanted)
     refused = [step for step in steps if isinstance(step, Refused)]
     if refused:
         raise _refusal(table, refused)
+    # First: a run that dies between two statements leaves a version that no snapshot has, and the next one is full.
+    before, version = _versions(spark, table, schema)
     for step in steps:
         for statement in _statements(step):
             spark.sql(f"ALTER TABLE {quoted(table)} {statement}")
@@ -136,14 +150,16 @@ def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None) ->
         if isinstance(step, Add) and step.path in comments:
             comment = _text(comments[step.path])
             spark.sql(f"ALTER TABLE {quoted(table)} ALTER COLUMN {_path(step.path)} COMMENT {comment}")
-    return _version(spark, table, schema)
+    return Evolved(version, before, any(isinstance(step, Replace) for step in steps))
 
 
-def _version(spark: SparkSession, table: str, schema: StoreSchema | None) -> int:
+def _versions(spark: SparkSession, table: str, schema: StoreSchema | None) -> tuple[int, int]:
+    """The schema version that the table had, and that of this schema, which is recorded."""
     properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()}
     version, known = int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
+    before = version
     if schema is None and known is None:
-        return version
+        return before, version
     digest = hashlib.sha256(repr(schema).encode()).hexdigest()[:16]
     if digest != known:
         version += 1
@@ -151,7 +167,7 @@ def _version(spark: SparkSession, table: str, schema: StoreSchema | None) -> int
             f"ALTER TABLE {quoted(table)} SET TBLPROPERTIES "
             f"('{SCHEMA_PROPERTY}'='{digest}', '{VERSION_PROPERTY}'='{version}')"
         )
-    return version
+    return before, version
 
 
 def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
@@ -337,7 +353,19 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
         cases += [(f"state_key = {_text(str(key))}", why) for key, why in by_key if key != ANY_STATE_KEY]
         other = next((why for key, why in by_key if key == ANY_STATE_KEY), None)
         cases.append(("true", other or "concat('its state key ', coalesce(state_key, ''), ' is none of the model')"))
-    return _case(cases)
+    return f"coalesce({_case(cases)}, {_why_time()})"
+
+
+def _why_time() -> str:
+    """SQL: the reason why a value's event time is no timestamp, or null."""
+    return _case(
+        [
+            (
+                f"NOT ({IN_RANGE})",
+                f"concat('its event time is ', {EVENT_MS}, ' ms since 1970, expected a time of the years 1 to 9999')",
+            )
+        ]
+    )
 
 
 def _case(cases: Iterable[tuple[str, str]], otherwise: str = "NULL") -> str:

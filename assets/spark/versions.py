@@ -6,17 +6,17 @@ Invariants:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.spark.session import CATALOG
 from holdfast.processors.snapshots.coverage import with_ends
-from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
-from holdfast.processors.snapshots.names import branch_name, procedure_name, quoted
+from holdfast.processors.snapshots.manifest import HISTORY, ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.names import SNAPSHOT_TAG, new_branch_name, procedure_name, quoted, snapshot_tag
 
 MAIN = "main"
 _MOVED = ("not an ancestor", "does not exist", "Branch does not", "unknown branch", "CommitFailed", "has changed")
@@ -40,7 +40,10 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions, branches and tags of a table at the moment of one query."""
+    """The versions, branches and tags of a table at the moment of one query.
+
+    Maintenance expires versions without a tag, so a line of ancestors may end early. Snapshots are also found by tag.
+    """
 
     summaries: Mapping[int, Mapping[str, str]]
     parents: Mapping[int, int | None]
@@ -70,16 +73,31 @@ class Versions:
             yield at
             at = self.parents[at]
 
+    def rows(self, version: int | None = None) -> int:
+        """The number of rows of a version, or of main's newest."""
+        at = next(self.ancestors(), None) if version is None else version
+        return 0 if at is None else int(self.summaries[at].get("total-records", 0))
+
     def published(self) -> Iterator[Version]:
-        """The versions of main that are snapshots, newest first; each with the ends of its checkpoints."""
-        found = list(filter(None, map(self._version, self.ancestors())))
+        """The snapshots that main has had, newest first, each with the ends of its checkpoints.
+
+        Versions that were made from the history are not among them.
+        """
+        line = list(self.ancestors())
+        found = list(filter(None, map(self._version, line)))
+        if line and self.parents[line[-1]] is not None:
+            tagged = {at for name, (kind, at) in self.refs.items() if kind == "TAG" and name.startswith(SNAPSHOT_TAG)}
+            older = (at for at in tagged if at in self.committed and self.committed[at] < self.committed[line[-1]])
+            known = filter(None, map(self._version, sorted(older, key=self.committed.__getitem__, reverse=True)))
+            found += [each for each in known if each.manifest.source != HISTORY]
         ended = with_ends((each.manifest, each.committed_at) for each in found)
         return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 
     def snapshot(self, snapshot_id: str, ref: str = MAIN) -> Version | None:
         """The version of a branch with this snapshot id; None if it has none."""
         named = (at for at in self.ancestors(ref) if self.summaries[at].get(ID_PROPERTY) == snapshot_id)
-        return next(filter(None, map(self._version, named)), None)
+        found = next(filter(None, map(self._version, named)), None)
+        return self.tagged(snapshot_tag(snapshot_id)) if found is None and ref == MAIN else found
 
     def tagged(self, tag: str) -> Version | None:
         """The snapshot of a tag; None if there is no such tag, or its version is no snapshot."""
@@ -103,7 +121,7 @@ def branches_of(spark: SparkSession, table: str, prefix: str) -> list[str]:
 
 def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:
     """Create a branch with a unique name, from main or from ``version``; returns the name."""
-    name = f"{branch_name(snapshot_id)}-{uuid.uuid4().hex[:8]}"
+    name = new_branch_name(snapshot_id, datetime.now(UTC))
     where = "" if version is None else f" AS OF VERSION {version}"
     spark.sql(f"ALTER TABLE {quoted(table)} CREATE BRANCH `{name}`{where}")
     return name

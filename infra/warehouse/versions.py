@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyiceberg.table import Table
@@ -23,16 +23,23 @@ class VersionReader:
         self._table, self._snapshot = table, snapshot
         self.name = ".".join(table.name())
 
-    def said(self, name: str) -> tuple[str, bool] | None:
+    def said(self, name: str, counts: Callable[[str], bool] = lambda text: True) -> tuple[str, bool] | None:
         """The newest value of a property in the summaries of this version and its ancestors; None when none has it.
 
         The second part is whether this version itself has the property: versions by maintenance and by other writers
-        lack Holdfast's properties.
+        lack Holdfast's properties. Where maintenance has expired the line of ancestors, older versions with a tag are
+        asked; ``counts`` decides whether another version's value may stand for this one.
         """
-        for snapshot in ancestors_of(self._snapshot, self._table.metadata):
+        line = list(ancestors_of(self._snapshot, self._table.metadata))
+        first = line[-1].sequence_number or 0
+        refs = {ref.snapshot_id for ref in self._table.metadata.refs.values()}
+        known = [each for each in self._table.metadata.snapshots if each.snapshot_id in refs]
+        older = [each for each in known if (each.sequence_number or 0) < first]
+        for snapshot in (*line, *sorted(older, key=lambda each: each.sequence_number or 0, reverse=True)):
             found = None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
-            if found is not None:
-                return found, snapshot.snapshot_id == self._snapshot.snapshot_id
+            own = snapshot.snapshot_id == self._snapshot.snapshot_id
+            if found is not None and (own or counts(found)):
+                return found, own
         return None
 
     def pairs(self, partition: int) -> Iterator[tuple[list[bytes], list[bytes]]]:

@@ -14,6 +14,8 @@ Invariants:
 from __future__ import annotations
 
 import re
+import uuid
+from datetime import UTC, datetime
 
 #: The catalog's name, the same in every engine that reads it.
 CATALOG = "holdfast"
@@ -26,6 +28,10 @@ SCD2_SUFFIX, FEED_SUFFIX = "_scd2", "_feed"
 #: Suffixes that a store's name must not end with: another store's tables and views use them.
 SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
+#: The tag of the history's version that says how far the history reaches.
+REACH_TAG = "holdfast-reach"
+_TIME_PARTITION = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:-(\d\d)-(\d\d))?")
+_CREATED = re.compile(r"-(\d{10})-[0-9a-f]{8}")
 
 
 def table_name(processor: str, store: str) -> str:
@@ -78,9 +84,36 @@ def time_tag(partition_key: str) -> str:
     return TIME_TAG + re.sub(r"[^A-Za-z0-9_-]", "-", partition_key)
 
 
+def time_of(tag: str) -> datetime | None:
+    """The begin of the time partition that a tag names; None for other names."""
+    found = _TIME_PARTITION.fullmatch(tag.removeprefix(TIME_TAG)) if tag.startswith(TIME_TAG) else None
+    try:
+        return None if found is None else datetime(*(int(each or 0) for each in found.groups()), tzinfo=UTC)  # type: ignore[arg-type, misc]
+    except ValueError:
+        return None
+
+
 def branch_name(snapshot_id: str) -> str:
-    """The branch on which a snapshot is written and audited."""
+    """What the names of a snapshot's branches begin with; it is written and audited on them."""
     return f"{BRANCH}{snapshot_id}"
+
+
+def new_branch_name(snapshot_id: str, now: datetime) -> str:
+    """A name of a branch that no other attempt has; it says when the branch was created."""
+    return f"{branch_name(snapshot_id)}-{int(now.timestamp()):010d}-{uuid.uuid4().hex[:8]}"
+
+
+def snapshot_of(name: str) -> str | None:
+    """The snapshot id in the name of a tag or of a branch; None for other names."""
+    if name.startswith(SNAPSHOT_TAG):
+        return name.removeprefix(SNAPSHOT_TAG)
+    return name.removeprefix(BRANCH).split("-")[0] if name.startswith(BRANCH) else None
+
+
+def created_at(branch: str) -> datetime | None:
+    """When a branch was created, by its name; None for names of earlier versions of Holdfast."""
+    found = _CREATED.search(branch)
+    return None if found is None else datetime.fromtimestamp(int(found[1]), UTC)
 
 
 def _word(name: str) -> str:

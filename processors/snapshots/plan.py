@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from holdfast.infra.errors import HoldfastError
@@ -177,7 +177,10 @@ def gap_free(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -
 
 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
-    """The checkpoint's offsets of every partition; 0 for a partition whose changelog is empty."""
+    """The checkpoint's offsets of every partition; 0 for a partition whose changelog is empty.
+
+    Offsets of two lives of a changelog never stand beside each other: all are of the topic that is there now.
+    """
     if not facts.points:
         raise SnapshotImpossible(
             f"There is no checkpoint of store {facts.store} of {facts.processor}.",
@@ -200,11 +203,24 @@ def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
             partitions=held,
         )
     first = facts.points[0]
-    empty = [
-        StorePoint(number, "", first.topic, facts.changelog.topic_id if facts.changelog else "", 0, first.taken_at)
-        for number in missing
-    ]
-    return tuple(sorted((*facts.points, *empty), key=lambda point: point.partition))
+    newest = max((point for point in facts.points if point.end), key=lambda each: each.taken_at, default=first)
+    topic_id = facts.changelog.topic_id if facts.changelog is not None else newest.topic_id
+    former = [point for point in facts.points if point.end and point.topic_id != topic_id]
+    if former:
+        numbers = ", ".join(str(point.partition) for point in former)
+        raise SnapshotImpossible(
+            f"The checkpoints of partitions {numbers} of store {facts.store} of {facts.processor} belong to a former "
+            f"changelog (topic id {former[0].topic_id}); expected {topic_id}, the id that {first.topic} has now.",
+            action=_CHECKPOINT_FIRST,
+            processor=facts.processor,
+            store=facts.store,
+            partitions=[point.partition for point in former],
+            seen=former[0].topic_id,
+            expected=topic_id,
+        )
+    empty = [StorePoint(number, "", first.topic, topic_id, 0, first.taken_at) for number in missing]
+    known_points = (point if point.end else replace(point, topic_id=topic_id) for point in facts.points)
+    return tuple(sorted((*known_points, *empty), key=lambda point: point.partition))
 
 
 def _at_the_same_offsets(base: SnapshotManifest, points: tuple[StorePoint, ...], facts: SnapshotFacts) -> bool:
@@ -244,7 +260,9 @@ def _against_incremental(
             yield (
                 f"the offset of partition {point.partition} went back from {base.ends[point.partition]} to {point.end}"
             )
-    if _generation(facts, points) != base.generation:
+    if facts.table.history is None:
+        yield "its history is empty: it was renamed or deleted"
+    elif _generation(facts, points) != base.generation:
         yield "an interrupted run fed the history from another changelog, or beyond this checkpoint"
     full_at = facts.table.full_at
     if full_at is None or facts.now - full_at >= full_every_s:
@@ -285,8 +303,6 @@ def _against_reading(
         yield "the changelog's cleanup.policy deletes by age or size: keys vanish from it without a deletion record"
     for number, point in points.items():
         log = changelog.partitions.get(number, LogPartition(0, 0))
-        if point.topic_id != changelog.topic_id:
-            yield f"the changelog was recreated after the checkpoint (topic id {changelog.topic_id})"
         if log.start > starts[number]:
             yield f"partition {number} of the changelog begins at offset {log.start}, after {starts[number]}"
         if log.end < point.end:
@@ -338,9 +354,9 @@ def _what_is_new(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str:
 
 def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
     """The number of the changelog; offsets of two generations can't be compared."""
-    head = facts.table.history
-    if head is None:
-        return 1
+    head, base = facts.table.history, facts.table.base
+    if head is None or (base is not None and head.generation < base.generation):
+        return 1 if base is None else base.generation + 1
     same = head.topic_ids == {point.partition: point.topic_id for point in points}
     back = any(point.end < head.ends.get(point.partition, 0) for point in points)
     return head.generation if same and not back else head.generation + 1

@@ -1,17 +1,22 @@
 """Chooses the tags and branches of a table that have expired. Pure; ``assets.spark.maintenance`` drops them.
 
+What a name stands for decides, not only the age of its version: a quiet store has one version for many time partitions,
+and a new branch may begin at an old version.
+
 Invariants:
-    - The newest snapshot of a table never expires, whatever the settings are.
+    - The newest snapshot of a table never expires, nor the newest full one, whatever the settings are.
+    - Versions that were made from the history never count as snapshots; they are kept as long as their time's tag.
     - A version with a kept tag keeps its files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.processors.snapshots.names import BRANCH, SNAPSHOT_TAG, TIME_TAG
+from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT, HISTORY
+from holdfast.processors.snapshots.names import BRANCH, SNAPSHOT_TAG, TIME_TAG, created_at, time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +38,51 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tag or a branch, and the commit time of its version (with a zone)."""
+    """A tag or a branch; the commit time (with a zone) of its version, and the source in that one's manifest."""
 
     name: str
     committed_at: datetime
+    version: int = 0
+    source: str | None = None
 
 
-def expired_references(references: Iterable[Reference], kept: Retention, now: datetime) -> tuple[str, ...]:
-    """The expired tags and branches, oldest first; names that Holdfast does not make never expire."""
+def expired_references(
+    references: Iterable[Reference], kept: Retention, now: datetime, needed: Collection[int] = ()
+) -> tuple[str, ...]:
+    """The expired tags and branches, oldest first; names that Holdfast does not make never expire.
+
+    Tags of the versions ``needed``, which an unfinished apply reads, stay, too.
+    """
     ordered = sorted(references, key=lambda each: (each.committed_at, each.name), reverse=True)
-    snapshots = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG)]
-    times = [each for each in ordered if each.name.startswith(TIME_TAG)]
+    snapshots = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG) and each.source != HISTORY]
+    past = [each for each in ordered if each.name.startswith(SNAPSHOT_TAG) and each.source == HISTORY]
+    full = next((each for each in snapshots if each.source in (CHECKPOINT, CHANGELOG)), None)
+    old_times = [each for each in ordered if each.name.startswith(TIME_TAG) and _time_is_over(each, kept, now)]
+    in_use = {each.version for each in ordered if each.name.startswith(TIME_TAG) and each not in old_times}
     branches = [each for each in ordered if each.name.startswith(BRANCH)]
-    old = [each for each in snapshots[max(1, kept.snapshots) :] if _older(each, now, days=kept.snapshot_days)]
-    old += [each for each in times if _older(each, now, days=kept.time_days)]
-    old += [each for each in branches if _older(each, now, days=kept.branch_hours / 24)]
-    return tuple(each.name for each in sorted(old, key=lambda each: (each.committed_at, each.name)))
+    old = [
+        each
+        for each in snapshots[max(1, kept.snapshots) :]
+        if each is not full and _older(each.committed_at, now, days=kept.snapshot_days)
+    ]
+    old += [
+        each for each in past if each.version not in in_use and _older(each.committed_at, now, days=kept.snapshot_days)
+    ]
+    old += old_times
+    old += [each for each in branches if _older(_made(each), now, days=kept.branch_hours / 24)]
+    gone = sorted(old, key=lambda each: (each.committed_at, each.name))
+    return tuple(each.name for each in gone if each.version not in needed)
 
 
-def _older(reference: Reference, now: datetime, *, days: float) -> bool:
-    return now - reference.committed_at > timedelta(days=days)
+def _time_is_over(tag: Reference, kept: Retention, now: datetime) -> bool:
+    """Whether both the time partition and its version are old: either may have been tagged today."""
+    newest = max(tag.committed_at, time_of(tag.name) or tag.committed_at)
+    return _older(newest, now, days=kept.time_days)
+
+
+def _made(branch: Reference) -> datetime:
+    return created_at(branch.name) or branch.committed_at
+
+
+def _older(moment: datetime, now: datetime, *, days: float) -> bool:
+    return now - moment > timedelta(days=days)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
-from holdfast.assets.spark import past, versions
+from holdfast.assets.spark import current, past, versions
+from holdfast.assets.spark import snapshot as steps
 from holdfast.assets.spark.planning import shape_table
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.schema.types import INFERRED
 from holdfast.processors.snapshots.names import time_tag
 
 
@@ -51,3 +56,89 @@ def test_typed_columns_are_in_every_kind_of_snapshot_and_misfits_in_quarantine(c
     }
     past.write_past(spark, changelog.processor, "s", "2026-02-03", at, schema)
     assert typed(changelog, time_tag("2026-02-03"))["a"] == (2, "JFK")
+
+
+def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(changelog: Any) -> None:
+    """A producer that gives nanoseconds where milliseconds belong must not stop the snapshots of a store."""
+    spark, schema = changelog.spark, schema_of(Flights)
+    times = {b"old": -86_400_000, b"first": -62_135_596_800_000, b"last": 253_402_300_799_999}
+    strange = {b"nanoseconds": 1_700_000_000_000_000_000, b"before": -62_135_596_800_001, b"least": -(2**63)}
+    for key, time_ms in {**times, **strange}.items():
+        changelog.write_raw(0, key_prefix(key) + b"n", encode_value({"flights": 1}, time_ms))
+    shape = shape_table(spark, changelog.processor, "s", schema)
+    made = changelog.snapshot(changelog.plan(schema_version=shape), schema=schema)
+    assert (made.manifest.rows, made.manifest.quarantined) == (6, 3)
+    rows = spark.table(f"holdfast.`{changelog.processor}`.s")
+    found = rows.selectExpr("message_key", "unix_millis(event_timestamp) AS at", "flights").collect()
+    expected = {key.decode(): time_ms for key, time_ms in times.items()} | dict.fromkeys(map(bytes.decode, strange))
+    assert {row["message_key"]: row["at"] for row in found} == expected
+    assert {row["flights"] for row in found if row["message_key"].encode() in times} == {1}
+    assert {row["flights"] for row in found if row["message_key"].encode() in strange} == {None}
+    why = spark.table(f"holdfast.`{changelog.processor}`.s_quarantine").select("why").collect()
+    assert {row["why"] for row in why} == {
+        f"its event time is {time_ms} ms since 1970, expected a time of the years 1 to 9999"
+        for time_ms in strange.values()
+    }
+
+
+#: By column, values of which each needs a wider type than those before it, and the types then.
+WIDENED = {
+    "number": ([1, 1.5, "one"], ["bigint", "double", "string"]),
+    "truth": ([True, 2], ["boolean", "string"]),
+    "items": ([[1], [1.5], ["x"], [[1]]], ["array<bigint>", "array<double>", "array<string>", "array<string>"]),
+    "thing": ([{"a": 1}, {"a": 1.5}, [1]], ["struct<a:bigint>", "struct<a:double>", "string"]),
+    "deep": ([{"in": {"b": [1]}}, {"in": {"b": [True]}}], ["struct<in:struct<b:array<bigint>>>"]),
+}
+
+
+@pytest.mark.parametrize("column", WIDENED)
+def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(changelog: Any, column: str) -> None:
+    spark, name = changelog.spark, f"holdfast.`{changelog.processor}`.s"
+    values, types = WIDENED[column]
+    for number, value in enumerate(values):
+        changelog.write(number % 2, [(b"k%d" % number, {column: value})])
+        shape = shape_table(spark, changelog.processor, "s", INFERRED)
+        made = changelog.snapshot(changelog.plan(schema_version=shape), schema=INFERRED)
+        assert made.manifest.source == ("incremental" if number else "changelog")
+        assert made.manifest.quarantined == 0
+        table = spark.table(name)
+        if number < len(types):
+            assert table.schema[column].dataType.simpleString() == types[number]
+        rows = table.selectExpr("message_key", "json", f"to_json(struct(`{column}`)) AS typed").collect()
+        assert {row["message_key"] for row in rows} == {f"k{each}" for each in range(number + 1)}
+        for row in rows:
+            assert loose(json.loads(row["typed"])[column]) == loose(json.loads(row["json"])[column])
+
+
+def loose(value: Any) -> Any:
+    """A value as a wider type has it: numbers are equal, and a text has the JSON of what is no text."""
+    if isinstance(value, dict):
+        return {name: loose(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [loose(each) for each in value]
+    if isinstance(value, str):
+        try:
+            return loose(json.loads(value))
+        except ValueError:
+            return value
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog: Any) -> None:
+    spark = changelog.spark
+
+    def plan() -> Any:
+        return changelog.plan(schema_version=shape_table(spark, changelog.processor, "s", INFERRED))
+
+    changelog.write(0, [(b"a", {"n": 1})])
+    changelog.snapshot(plan(), schema=INFERRED)
+    changelog.write(0, [(b"b", {"n": 1.5})])
+    planned = plan()
+    work = steps.Work(spark, planned, changelog.source, None, INFERRED)
+    with current.aligned_plans(spark):
+        steps.feed_history(work)
+        steps.write_branch(work)
+    for made in (lambda: planned, plan):
+        changelog.snapshot(made(), schema=INFERRED)
+        rows = spark.table(f"holdfast.`{changelog.processor}`.s").select("message_key", "n").collect()
+        assert {row["message_key"]: row["n"] for row in rows} == {"a": 1.0, "b": 1.5}

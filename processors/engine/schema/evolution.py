@@ -85,6 +85,18 @@ def changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
     return tuple(_of_record((), has, Record(members)))
 
 
+def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
+    """The changes to inferred columns: where a type can't be widened in place, the whole column is replaced.
+
+    Inferred types only widen, to text in the end, and every value is read again from its JSON.
+    """
+    found = changes(has, wanted)
+    types = {each.name: each.type for each in wanted}
+    replaced = {step.path[0] for step in found if isinstance(step, Refused | Replace)}
+    kept = [step for step in found if step.path[0] not in replaced]
+    return (*kept, *(Replace((name,), types[name]) for name in sorted(replaced)))
+
+
 def _of_record(path: Path, has: Record, wanted: Record) -> list[Change]:
     found: list[Change] = []
     there = {each.name.lower(): each for each in has.members}

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.processors.lifecycle.plans.requests import Request, verb_of
-from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.plans.stages import CheckTable, LoadChangelog, LoadTable, Stage
 
 HASH_CHARACTERS = 12
 
@@ -125,6 +125,11 @@ def decode(text: str) -> Plan:
         msgspec.ValidationError: Another Holdfast version wrote it, with other stages.
     """
     return msgspec.json.decode(text, type=Plan)
+
+
+def versions_read(plan: Plan) -> frozenset[int]:
+    """The versions of tables that the stages of a plan read; they must not expire before its apply has ended."""
+    return frozenset(each.version for each in plan.stages if isinstance(each, CheckTable | LoadChangelog | LoadTable))
 
 
 def as_document(plan: Plan) -> dict[str, Any]:

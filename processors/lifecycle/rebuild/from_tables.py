@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from xxhash import xxh64_intdigest
-
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.partitioners import PARTITIONERS
@@ -41,6 +39,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW, Tables
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
+from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
@@ -273,11 +272,11 @@ class TableStages:
         topic = self._make_topic(processor, stage.store)
         count = self._on.topics.describe([topic])[topic].partitions
         place = PARTITIONERS[stage.partitioner]
-        progress, keyless, seen = Progress(tell, "written"), 0, set[int]()
+        progress, keyless = Progress(tell, "written"), 0
         named = ChangelogMeta({}, 0, "", processor=processor).encode()
         columns = tuple(dict.fromkeys((stage.key, *stage.columns)))
         try:
-            with loader(self._on.cluster(processor), processor) as load:
+            with loader(self._on.cluster(processor), processor) as load, SeenKeys() as seen:
                 load.send(topic, 0, ([META_KEY], [named]))
                 for batch in self._on.tables.other_rows(stage.table, stage.version, columns):
                     parts: dict[int, tuple[list[bytes], list[bytes]]] = {}
@@ -286,7 +285,8 @@ class TableStages:
                         if key is None:
                             keyless += 1
                             continue
-                        _refuse_twice(key, seen, stage)
+                        if not seen.add(key):
+                            raise _twice(key, stage)
                         keys, values = parts.setdefault(place(key, count), ([], []))
                         keys.append(key_prefix(key) + ROW.encode())
                         shown = row_value({name: row[name] for name in stage.columns})
@@ -294,11 +294,12 @@ class TableStages:
                     for number, rows in parts.items():
                         load.send(topic, number, rows)
                     progress.add(len(batch))
+                count_seen = len(seen)
         except TableUnfit:
             self._on.topics.delete(topic)
             raise
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
-        return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
+        return Done(f"{count_seen:,} keys of {stage.table} written to {topic}{left}", count_seen)
 
     def adopt(self, processor: str, store: str, tell: Tell) -> Done:
         """Make the store of the paused owners equal to the loaded topic."""
@@ -321,13 +322,10 @@ class TableStages:
         return topic
 
 
-def _refuse_twice(key: bytes, seen: set[int], stage: LoadTable) -> None:
-    hashed = xxh64_intdigest(key)
-    if hashed in seen:
-        raise TableUnfit(
-            f"{stage.table} has two rows with {stage.key} {key.decode(errors='replace')!r}; a key must have one row.",
-            action=f"Name a key column with unique values, or remove duplicates of {stage.key}. Nothing was changed.",
-            table=stage.table,
-            key=key.decode(errors="replace"),
-        )
-    seen.add(hashed)
+def _twice(key: bytes, stage: LoadTable) -> TableUnfit:
+    return TableUnfit(
+        f"{stage.table} has two rows with {stage.key} {key.decode(errors='replace')!r}; a key must have one row.",
+        action=f"Name a key column with unique values, or remove duplicates of {stage.key}. Nothing was changed.",
+        table=stage.table,
+        key=key.decode(errors="replace"),
+    )

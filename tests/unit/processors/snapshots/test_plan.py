@@ -117,6 +117,16 @@ def test_the_same_facts_give_the_same_snapshot_and_others_another():
     assert len(ids) == 5
 
 
+def test_without_a_history_a_full_snapshot_begins_another_generation():
+    """A generation never falls: offsets of two generations can't be compared."""
+    table = TableNow(base_at(100, 200, generation=3), NOW - DAY, None)
+    plan = plan_snapshot(replace(FACTS, table=table))
+    assert (plan.source, plan.generation) == ("checkpoint", 4)
+    assert "its history is empty" in plan.why
+    behind = replace(table, history=head_at(100, 200, generation=2))
+    assert plan_snapshot(replace(FACTS, table=behind)).generation == 4
+
+
 def test_where_nothing_was_committed_since_there_is_nothing_to_do():
     plan = plan_snapshot(replace(FACTS, points=points(100, 200)))
     assert (plan.published, plan.snapshot_id) == (True, "base")
@@ -141,7 +151,6 @@ def test_where_nothing_was_committed_since_there_is_nothing_to_do():
         ({"changelog": log(180, 260, starts=(101, 0))}, "partition 0 of the changelog begins at offset 101, after 100"),
         ({"changelog": log(149, 260)}, "partition 0 of the changelog ends at offset 149, before the checkpoint's 150"),
         ({"changelog": log(180, 260, deletes_by_age=True)}, "cleanup.policy deletes by age or size"),
-        ({"changelog": log(180, 260, topic_id="id-2")}, "the changelog was recreated after the checkpoint"),
         ({"changelog": None}, "the changelog is missing"),
         ({"points": points(150, 200, taken_at=NOW - 0.8 * HOUR)}, "compaction may have removed values"),
         (
@@ -209,6 +218,27 @@ def test_partitions_that_no_checkpoint_has_are_empty_or_refused():
         plan_snapshot(replace(FACTS, changelog=log(180, 260, 7)))
     with pytest.raises(SnapshotImpossible, match="There is no checkpoint"):
         plan_snapshot(replace(FACTS, points=()))
+
+
+@pytest.mark.parametrize("changelog", [log(180, 260, topic_id="id-2"), None])
+def test_checkpoints_of_two_lives_of_a_changelog_are_refused_by_name(changelog):
+    old, new = points(150, 200)[0], replace(points(150, 200)[1], topic_id="id-2", taken_at=NOW - 1)
+    with pytest.raises(
+        SnapshotImpossible, match=r"partitions 0 of store s.*\(topic id id-1\); expected id-2"
+    ) as refused:
+        plan_snapshot(replace(FACTS, points=(old, new), changelog=changelog))
+    assert "takes a checkpoint" in refused.value.action
+
+
+def test_checkpoints_of_a_changelog_that_was_created_again_since_are_refused():
+    with pytest.raises(SnapshotImpossible, match="partitions 0, 1 of store s .* belong to a former changelog"):
+        plan_snapshot(replace(FACTS, changelog=log(180, 260, topic_id="id-2")), Wanted.CHECKPOINT)
+
+
+def test_an_empty_partition_belongs_to_the_changelog_that_is_there():
+    old, new = points(0, 200)[0], replace(points(0, 200)[1], topic_id="id-2")
+    plan = plan_snapshot(replace(FACTS, points=(old, new), changelog=log(0, 260, topic_id="id-2"), table=TableNow()))
+    assert [part.topic_id for part in plan.partitions] == ["id-2", "id-2"]
 
 
 def test_generations_count_changelogs():
