@@ -83,6 +83,7 @@ def test_a_history_that_says_nowhere_how_far_it_goes_is_refused_and_the_action_b
     assert spark.table(quoted(f"{table}_apart")).count() == 8
 
 
+@pytest.mark.thorough
 def test_a_tag_that_is_behind_the_history_is_not_believed(changelog):
     made = snapshots(changelog, 1)
     spark, table = changelog.spark, history_name(changelog.processor, "s")
@@ -115,6 +116,7 @@ def test_snapshots_are_found_by_their_tags_when_another_program_has_expired_the_
     assert_each_change_is_there_once(changelog, made)
 
 
+@pytest.mark.thorough
 def test_the_newest_full_snapshot_keeps_its_tag_and_so_full_ones_stay_rare(changelog):
     made = snapshots(changelog, 4)
     maintain_later(changelog, keep_snapshots=1)
@@ -123,6 +125,7 @@ def test_the_newest_full_snapshot_keeps_its_tag_and_so_full_ones_stay_rare(chang
     assert look_at_table(changelog.spark, changelog.processor, "s").full_at == made[0].taken_at
 
 
+@pytest.mark.thorough
 def test_a_publish_leaves_the_branches_of_others_and_maintenance_ends_the_dead(changelog):
     spark, table = changelog.spark, table_name(changelog.processor, "s")
     [first] = snapshots(changelog, 1)
@@ -137,6 +140,7 @@ def test_a_publish_leaves_the_branches_of_others_and_maintenance_ends_the_dead(c
     assert versions.branches_of(spark, table, BRANCH) == []
 
 
+@pytest.mark.thorough
 def test_tags_of_a_version_that_an_unfinished_apply_reads_stay(changelog):
     spark, table = changelog.spark, table_name(changelog.processor, "s")
     made = snapshots(changelog, 3)

@@ -16,6 +16,7 @@ from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
 from holdfast.processors.snapshots.names import time_tag
+from tests.tiers import variants
 
 
 class Flights(BaseModel):
@@ -91,7 +92,7 @@ WIDENED = {
 }
 
 
-@pytest.mark.parametrize("column", WIDENED)
+@pytest.mark.parametrize("column", variants(list(WIDENED)))
 def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(changelog: Any, column: str) -> None:
     spark, name = changelog.spark, f"holdfast.`{changelog.processor}`.s"
     values, types = WIDENED[column]
