@@ -294,10 +294,8 @@ def put_aside(work: Work, rows: DataFrame) -> None:
     """Write the values that do not fit the columns to the quarantine."""
     plan = work.plan
     if work.schema is not None:
-        quarantine, typed = (
-            quarantine_name(plan.processor, plan.store),
-            type_rows(current.current_rows(rows), work.schema),
-        )
+        quarantine = quarantine_name(plan.processor, plan.store)
+        typed = type_rows(current.current_rows(rows), work.schema)
         work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.spark.session import CATALOG
 from holdfast.processors.snapshots.coverage import with_ends
-from holdfast.processors.snapshots.manifest import HISTORY, ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import SNAPSHOT_TAG, new_branch_name, procedure_name, quoted, snapshot_tag
 
 MAIN = "main"
@@ -89,7 +89,7 @@ class Versions:
             tagged = {at for name, (kind, at) in self.refs.items() if kind == "TAG" and name.startswith(SNAPSHOT_TAG)}
             older = (at for at in tagged if at in self.committed and self.committed[at] < self.committed[line[-1]])
             known = filter(None, map(self._version, sorted(older, key=self.committed.__getitem__, reverse=True)))
-            found += [each for each in known if each.manifest.source != HISTORY]
+            found += [each for each in known if not each.manifest.from_history]
         ended = with_ends((each.manifest, each.committed_at) for each in found)
         return (replace(each, manifest=manifest) for each, manifest in zip(found, ended, strict=True))
 

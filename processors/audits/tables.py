@@ -10,7 +10,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.audits.comparison import Copy, Place
 from holdfast.processors.audits.copies import TableCopy
 from holdfast.processors.audits.repair import Subject
-from holdfast.processors.snapshots.manifest import HISTORY, MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
 
     _, namespace, table = table_name(processor, store).split(".")
     version = table_version(where, namespace, table, tag=tag)
-    said = version.said(MANIFEST_PROPERTY, lambda text: SnapshotManifest.decode(text).source != HISTORY)
+    said = version.said(MANIFEST_PROPERTY, lambda text: not SnapshotManifest.decode(text).from_history)
     if said is None:
         raise SnapshotUnknown(
             f"Table {version.name} has no snapshot in its history that says at which offsets it is.",

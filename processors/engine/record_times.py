@@ -88,8 +88,9 @@ class RecordTimes:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
         # What an input told needs no margin: it is a time that the brokers have reached.
-        latest = max(self._own_ms() + max(0, after_ms - self._margin_ms), self._told_ms() + after_ms)
-        return self._now_ms() - max(0, before_ms - self._margin_ms), latest
+        own_ms, told_ms = self._own_ms(), self._told_ms()
+        latest = max(own_ms + max(0, after_ms - self._margin_ms), told_ms + after_ms)
+        return max(own_ms, told_ms) - max(0, before_ms - self._margin_ms), latest
 
     def taken(self, topic: str, time_ms: int) -> int:
         """``time_ms``, or the present time if the topic does not take it."""

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from holdfast.infra.errors import BadConfiguration
+from holdfast.infra.kafka.inspection import LOADS_SUFFIX, WORKERS_PREFIX
 
 #: Kafka's limit of a topic name, in characters.
 TOPIC_NAME_MAX = 249
@@ -49,7 +50,7 @@ def filling_topic(processor: str, store: str) -> str:
 
 def loading_id(processor: str) -> str:
     """The transactional id for writing a processor's changelogs while no worker runs."""
-    return f"holdfast-{processor}-load"
+    return f"{WORKERS_PREFIX}{processor}{LOADS_SUFFIX}"
 
 
 def file_name(name: str, longest: int = 255) -> str:
@@ -73,4 +74,4 @@ def transactional_id(processor: str, folder_id: str, slot: str) -> str:
         folder_id: The id of the slot's state folder. Hosts may share a name, folders do not share an id.
         slot: The slot.
     """
-    return f"holdfast-{processor}-{folder_id}-{slot}"
+    return f"{WORKERS_PREFIX}{processor}-{folder_id}-{slot}"

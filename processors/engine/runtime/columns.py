@@ -69,9 +69,9 @@ class ColumnarStream:
             return False
         for topic in [box.topic for box in self._boxes if self._times.limits(box.topic)]:
             newest = max(timestamps)
-            if newest > self._times.bounds(topic)[1]:
-                self._times.learn(batch.partition.topic, newest)
             earliest, latest = self._times.bounds(topic)
+            if newest > latest and self._times.learn(batch.partition.topic, newest):
+                earliest, latest = self._times.bounds(topic)
             if min(timestamps) < earliest or newest > latest:
                 return False
         outputs = self._columns.run(keys, batch.values[first:last], timestamps)

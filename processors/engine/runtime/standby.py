@@ -40,7 +40,7 @@ from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore
-from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta, TaskStore
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.standby")
@@ -361,8 +361,7 @@ def _plan(task: Task, store: TaskStore, facts: Mapping[str, ChangelogFacts], loo
             only whole one. Only a task may replace it.
     """
     meta = task.meta
-    reseeded = any(at.topic_id == RESEEDING for at in meta.stores.values())
-    needed = reseeded or (bool(meta.inputs) and not meta.restoring)
+    needed = meta.reseeding or (bool(meta.inputs) and not meta.restoring)
     unknown = [name for name in facts if name not in meta.stores and store.holds_data(name)]
     if unknown and needed:
         raise not_to_wipe(task.name, unknown, "its changelog was turned on after the data was written")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from holdfast.processors.engine.state.coherence import ChangelogFacts, changelog_recreated, changelog_truncated
-from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
+from holdfast.processors.engine.state.task_store import TaskMeta
 
 #: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
 RETENTION_PART_SAFE = 0.75
@@ -81,8 +81,7 @@ def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
     held = {topic: (meta.inputs[topic], offset or 0) for topic, offset in committed.items() if topic in meta.inputs}
     ahead = any(here > there for here, there in held.values())
     behind = any(here < there for here, there in held.values())
-    reseeded = any(at.topic_id == RESEEDING for at in meta.stores.values())
-    return not ahead and (behind or (meta.restoring and not reseeded))
+    return not ahead and (behind or (meta.restoring and not meta.reseeding))
 
 
 def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, ChangelogFacts]) -> frozenset[str]:

@@ -72,6 +72,11 @@ class TaskMeta:
     sources: Mapping[str, str] = field(default_factory=dict)
     version: int = META_VERSION
 
+    @property
+    def reseeding(self) -> bool:
+        """Whether a changelog is being rewritten from this data."""
+        return any(at.topic_id == RESEEDING for at in self.stores.values())
+
     def encode(self) -> bytes:
         """The offsets as JSON."""
         return encode_json(self)

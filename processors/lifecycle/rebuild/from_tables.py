@@ -294,12 +294,11 @@ class TableStages:
                     for number, rows in parts.items():
                         load.send(topic, number, rows)
                     progress.add(len(batch))
-                count_seen = len(seen)
         except TableUnfit:
             self._on.topics.delete(topic)
             raise
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
-        return Done(f"{count_seen:,} keys of {stage.table} written to {topic}{left}", count_seen)
+        return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
     def adopt(self, processor: str, store: str, tell: Tell) -> Done:
         """Make the store of the paused owners equal to the loaded topic."""

@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class SeenKeys:
-    """A set of keys, as a context manager."""
+    """A set of keys, as a context manager; its length is known afterwards, too."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)

@@ -80,13 +80,17 @@ def world(tmp_path: Path) -> World:
     return made
 
 
+def assert_the_old_copy_is_kept(world: World) -> None:
+    kept = world.copy("old", "in-0.former")
+    assert kept is not None
+    assert kept.inputs == {"in": 3}
+
+
 def test_an_old_copy_is_kept_until_the_changelogs_prove_whole(world: World) -> None:
     world.create_again("a", RECORD)
     with pytest.raises(StateIncoherent, match="store a holds nothing of it"):
         world.run("old")
-    kept = world.copy("old", "in-0.former")
-    assert kept is not None
-    assert kept.inputs == {"in": 3}
+    assert_the_old_copy_is_kept(world)
 
 
 def test_what_was_restored_in_part_does_not_take_the_place_of_the_old_copy(world: World) -> None:
@@ -94,9 +98,7 @@ def test_what_was_restored_in_part_does_not_take_the_place_of_the_old_copy(world
         world.create_again("a", RECORD)
         with pytest.raises(StateIncoherent, match="store a holds nothing of it"):
             world.run("old")
-    kept = world.copy("old", "in-0.former")
-    assert kept is not None
-    assert kept.inputs == {"in": 3}
+    assert_the_old_copy_is_kept(world)
 
 
 def test_an_old_copy_is_kept_also_where_another_store_was_dropped(world: World) -> None:
@@ -104,9 +106,7 @@ def test_an_old_copy_is_kept_also_where_another_store_was_dropped(world: World) 
     dropped = world.create_again("b")
     with pytest.raises(StateIncoherent, match="store a holds nothing of it"):
         world.run("old", {"b": dropped})
-    kept = world.copy("old", "in-0.former")
-    assert kept is not None
-    assert kept.inputs == {"in": 3}
+    assert_the_old_copy_is_kept(world)
 
 
 def test_a_checkpoint_does_not_take_the_place_of_an_old_copy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
