@@ -279,7 +279,7 @@ class GroupConsumer:
             raise BrokerUnreachable(
                 f"Kafka did not return the committed offsets of {len(partitions)} partitions: {failure.args[0].str()}.",
                 action="Check that the broker runs; the processor continues when the broker answers. If it runs, "
-                "an open transaction holds these offsets back: `kafka-transactions.sh find-hanging` names it.",
+                "an open transaction may hold these offsets back: `kafka-transactions.sh find-hanging` names it.",
             ) from failure
         for place in places:
             if place.error is not None:

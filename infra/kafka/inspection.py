@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction
 from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
-from holdfast.infra.kafka.records import ClientConfig, Partition, ProducerStanding
+from holdfast.infra.kafka.records import ClientConfig, LeftOpen, Partition, ProducerStanding
 from holdfast.infra.kafka.rights import Right, principal_of, refused
 from holdfast.infra.waiting import retry
 
@@ -192,11 +192,14 @@ class Inspector:
 
         Only for hanging transactions: a transaction that its coordinator knows ends by its producer or its timeout.
         """
+        return self._end_this(transaction, commit=self._committed_last(transaction.producer_id))
+
+    def _end_this(self, transaction: OpenTransaction | LeftOpen, *, commit: bool) -> bool:
         which = (transaction.producer_id, transaction.producer_epoch, transaction.start_offset)
         found = self._producers(transaction.partition.topic, [transaction.partition.number])
         known = found.get((transaction.partition, which))
         if known is not None:
-            self._write_marker(transaction.partition, known, commit=self._committed_last(transaction.producer_id))
+            self._write_marker(transaction.partition, known, commit=commit)
         return known is not None
 
     def _committed_last(self, producer_id: int) -> bool:
@@ -228,11 +231,37 @@ class Inspector:
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
         """Those of the partitions on which a transaction of this producer is open."""
+        return frozenset(place for place, producer in self._open_on(partitions) if producer[0] == producer_id)
+
+    def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
+        """The transactions on these partitions that have ended, sorted.
+
+        The leaders are asked before and after the coordinators. The same transaction is open both times, and has ended
+        in between: so a coordinator left its marker out, and no producer works on it.
+        """
+        places = tuple(partitions)
+        before = self._open_on(places)
+        if not before:
+            return ()
+        right = Right("Describe", "transactional-id", "*")
+        ask = partial(self._admin.list_transactions, producer_id_filters=sorted({each[0] for _, each in before}))
+        listed = chain.from_iterable(self._ask(ask, "list the transactions", right).values())
+        ended = {each.producer_id: each for each in listed if str(each.state.value) in _OVER}
+        return tuple(
+            LeftOpen(place, *producer, known.transactional_id, str(known.state.value) == "CompleteCommit")
+            for place, producer in sorted(before & self._open_on(places))
+            if (known := ended.get(producer[0])) is not None
+        )
+
+    def end_left(self, left: LeftOpen) -> bool:
+        """Write the marker that a coordinator left out; False when that transaction is no longer open."""
+        return self._end_this(left, commit=left.committed)
+
+    def _open_on(self, partitions: Iterable[Partition]) -> set[tuple[Partition, tuple[int, int, int]]]:
         by_topic: dict[str, list[int]] = {}
         for each in partitions:
             by_topic.setdefault(each.topic, []).append(each.number)
-        found = chain.from_iterable(self._producers(topic, numbers) for topic, numbers in by_topic.items())
-        return frozenset(place for place, producer in found if producer[0] == producer_id)
+        return set(chain.from_iterable(self._producers(topic, numbers) for topic, numbers in by_topic.items()))
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
         """Write the marker that a coordinator left out; does nothing when no transaction of the producer is open."""

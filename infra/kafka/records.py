@@ -85,6 +85,20 @@ class ProducerStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """A transaction that is open on a partition although its coordinator says that it has ended."""
+
+    partition: Partition
+    producer_id: int
+    producer_epoch: int
+    #: Offset of its first record in the partition.
+    start_offset: int
+    transactional_id: str
+    #: How it ended: with a commit, or without one.
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A live member of a consumer group, as its coordinator knows it."""
 

@@ -12,6 +12,8 @@ import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
@@ -136,6 +138,13 @@ def code_version_of(topology: Topology, code: str) -> str:
 def source_of(function: Any) -> str:
     """A function's source text; its name if the source is not available."""
     try:
-        return inspect.getsource(function)
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        return inspect.getsource(function) if code is None else _text_of(code)
     except (OSError, TypeError):
         return getattr(function, "__qualname__", "")
+
+
+@lru_cache(maxsize=1024)
+def _text_of(code: CodeType) -> str:
+    """Reading it looks at the file each time, and a program asks for the same functions often."""
+    return inspect.getsource(code)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +24,7 @@ from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import (
     GroupShares,
     Headers,
+    LeftOpen,
     Member,
     Partition,
     ProducerStanding,
@@ -170,6 +172,23 @@ class InMemoryTransactions(TransactionView):
         self._topics.answers("write_markers")
         self._broker.end_open(partition, producer_id, commit=commit)
 
+    def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
+        self._topics.answers("list_transactions")
+        return tuple(
+            LeftOpen(place, known.producer_id, known.epoch, 0, known.transactional_id, bool(known.committed))
+            for place in sorted(partitions)
+            for known in self._broker.transactions.ended()
+            if self._broker.has_open(place, known.producer_id)
+        )
+
+    def end_left(self, left: LeftOpen) -> bool:
+        self._topics.answers("write_markers")
+        known = [each for each in self._broker.transactions.ended() if each.producer_id == left.producer_id]
+        still = bool(known) and self._broker.has_open(left.partition, left.producer_id)
+        if still:
+            self._broker.end_open(left.partition, left.producer_id, commit=left.committed)
+        return still
+
 
 class ForeignTransaction:
     """A transaction of another producer. It holds the last stable offsets back until it ends."""
@@ -251,12 +270,16 @@ class InMemoryCluster:
         if any(member.process.frozen for member in self._broker.group(application.consumer_group).members):
             process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member holds its partitions until its session ends
         with tempfile.TemporaryDirectory() as home:
-            settings = load_settings(home=Path(home), checkpoints=CheckpointSettings(enabled=False))
+            settings = self._settings.model_copy(update={"home": Path(home)})
             try:
                 yield self.connect(process), settings
             finally:
                 process.frozen = True
                 process.sleep(1.0)  # until the last transaction markers are written
+
+    @cached_property
+    def _settings(self) -> Settings:
+        return load_settings(checkpoints=CheckpointSettings(enabled=False))
 
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
         """A store's content by its committed changelog: (message key, state key) to value."""

@@ -92,6 +92,10 @@ class TransactionCoordinator:
         state = {Phase.OPEN: "open", Phase.ENDING: "ending", Phase.EMPTY: ended}[known.phase]
         return ProducerStanding(known.producer_id, known.epoch, state)  # type: ignore[arg-type]
 
+    def ended(self) -> list[Transaction]:
+        """The transactional ids without an open or ending transaction."""
+        return [known for known in self._by_id.values() if known.phase is Phase.EMPTY]
+
     def add_partition(self, transactional_id: str, epoch: int, partition: Partition) -> bool:
         """Adds a partition to the transaction; False while the former transaction is ending.
 

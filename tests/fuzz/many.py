@@ -12,8 +12,10 @@ import logging
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 import traceback
+from pathlib import Path
 
 import structlog
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -22,11 +24,15 @@ from tests.fuzz.property import CASES, Case, check
 
 #: The examples of one seed: a new generator then begins, so that memory stays bounded.
 SHARE = 500
+#: Where there is one, examples keep their files in this file system: a kill here is one of a process, not of a machine.
+IN_MEMORY = Path("/dev/shm")
 
 
 def run_share(job: tuple[int, int]) -> tuple[int, str]:
     """Check the examples of one seed; returns their number, and the smallest one that fails with its error."""
     number, count = job
+    if IN_MEMORY.is_dir():
+        tempfile.tempdir = str(IN_MEMORY)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     checked = 0
 
@@ -60,7 +66,7 @@ def main() -> int:
     asked = parser.parse_args()
     seeds = range(-(-asked.examples // SHARE)) if asked.seed is None else [asked.seed]
     began, examples, failed = time.monotonic(), 0, 0
-    with multiprocessing.get_context("spawn").Pool(asked.jobs, maxtasksperchild=10) as pool:
+    with multiprocessing.get_context("spawn").Pool(asked.jobs, maxtasksperchild=40) as pool:
         jobs = [(number, min(SHARE, asked.examples)) for number in seeds]
         for done, (checked, failure) in enumerate(pool.imap_unordered(run_share, jobs), 1):
             examples += checked

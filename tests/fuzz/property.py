@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import Application, InlineProcess, InMemoryCluster, load_settings
 from holdfast.infra.kafka.records import Record
-from holdfast.infra.settings import CheckpointSettings
+from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from tests.fuzz.plans import BYTES_MAX, MESSAGES, SERIALIZERS, Done, Message, Model, parsed, perform, shown
@@ -124,7 +125,7 @@ class Run:
 
     def _process(self, stops: int) -> None:
         if self._case.dies_at is not None:
-            settings = load_settings(home=self._folder, checkpoints=CheckpointSettings(enabled=False))
+            settings = _settings().model_copy(update={"home": self._folder})
             try:
                 view = self._cluster.connect(Doomed(self._cluster, self._case.dies_at))
                 self._application().run_on(view, settings, timeout=3)
@@ -230,6 +231,11 @@ class Run:
                 raise Broken(f"{what} are {seen}, expected {wanted}")
         elif set(seen) != set(wanted) or Counter(wanted) - Counter(seen):
             raise Broken(f"{what} are {seen}, expected {wanted}, some of them more than once")
+
+
+@cache
+def _settings() -> Settings:
+    return load_settings(checkpoints=CheckpointSettings(enabled=False))
 
 
 def check(case: Case) -> None:

@@ -128,6 +128,29 @@ def test_a_marker_that_its_coordinator_left_out_is_written(
     assert topics.end_offsets(topic, committed=False)[1] == 4, "nothing was open, so nothing was written"
 
 
+def test_what_its_coordinator_ended_and_left_open_is_found_with_its_owner(
+    broker: str, topic: str, inspector: Inspector
+) -> None:
+    places = [Partition(topic, number) for number in range(3)]
+    live = open_transaction(broker, topic, 0, f"{topic}-live")
+    producer = open_transaction(broker, topic, 1)
+    assert inspector.left_open(places) == (), "both are open by their coordinators"
+    producer.commit_transaction(30)
+    topics = Topics(broker)
+    assert topics.settled_end_offsets(topic, 30, upto={1: 2})[1] == 2
+    known = inspector.standing(f"{topic}-writer")
+    assert known is not None
+    with unverified(broker):
+        leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=1, epoch=known.epoch, sequence=1)
+    (left,) = inspector.left_open(places)
+    assert (left.partition, left.transactional_id, left.committed) == (places[1], f"{topic}-writer", True)
+    assert not inspector.end_left(dataclasses.replace(left, start_offset=0)), "only the one that was seen"
+    assert inspector.end_left(left)
+    assert [record.value for record in read_range(broker, topic, 1, 0, 4)] == [b"1", b"write"]
+    assert not inspector.end_left(left)
+    live.abort_transaction(30)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("prefix", ["holdfast-", "other-"])
 def test_what_a_worker_committed_before_it_was_gone_for_good_is_committed(

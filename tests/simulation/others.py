@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from holdfast.infra.kafka.records import Record
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.verbs import compatibility
-from holdfast.processors.testing.transactions import Phase
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 
@@ -52,16 +51,6 @@ class Others:
             world.clock.call_at(at * schedule.horizon_s, self.intrude)
         for at in schedule.regroups_at:
             world.clock.call_at(at * schedule.horizon_s, self.regroup)
-
-    def end_hanging(self) -> None:
-        """What the error asks for: end what a worker left open that is gone for good."""
-        broker = self._world.cluster._broker
-        for topic in broker.topics.values():
-            for log in topic.logs:
-                for known in broker.transactions._by_id.values():
-                    if log.has_open(known.producer_id) and known.phase is Phase.EMPTY:
-                        now_ms = int(self._world.clock.time() * 1000)
-                        log.end_transaction(known.producer_id, commit=bool(known.committed), timestamp_ms=now_ms)
 
     def clear(self) -> None:
         """An operator stops all processes, and begins when none is left."""

@@ -231,9 +231,6 @@ class World:
             return True
         if isinstance(failure, InputsParted):
             return bool(self.schedule.intruders_at)
-        if isinstance(failure, StateIncoherent) and failure.cause == "changelog-held":
-            self.others.end_hanging()
-            return self.schedule.markers_left_out
         if isinstance(failure, StateIncoherent):  # deletes stay for some seconds only: a frozen restore takes longer
             return "longer than deletes stay" in failure.message and self.schedule.retention_s < 3600.0
         # No schedule here has so many aborts in a row.

@@ -75,3 +75,8 @@ def transactional_id(processor: str, folder_id: str, slot: str) -> str:
         slot: The slot.
     """
     return f"{WORKERS_PREFIX}{processor}-{folder_id}-{slot}"
+
+
+def is_worker_of(processor: str, transactional_id: str) -> bool:
+    """Whether a transactional id is that of a worker of this processor, on any host."""
+    return re.match(rf"{re.escape(WORKERS_PREFIX + processor)}-[0-9a-f]{{12}}-", transactional_id) is not None

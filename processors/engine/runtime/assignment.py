@@ -32,7 +32,7 @@ from holdfast.processors.engine.runtime.inputs_together import check_together
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reseeds import Reseeds
-from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore, is_for_bulk
+from holdfast.processors.engine.runtime.restore import HELD_S, Restorer, TaskRestore, is_for_bulk
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.state.coherence import (
@@ -50,12 +50,7 @@ from holdfast.processors.engine.state.coherence import (
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.restore_start import (
-    RestorePlan,
-    may_begin_empty,
-    plan_restore,
-    without_emptied,
-)
+from holdfast.processors.engine.state.restore_start import RestorePlan, may_begin_empty, plan_restore, without_emptied
 from holdfast.processors.engine.state.scratch import ScratchFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
@@ -175,9 +170,13 @@ class Assignment:
                 self._open_pending(member)
             except (BrokerUnreachable, CoordinatorMoving) as away:
                 _log.warning("tasks wait for the broker", error=away.message)
+                if member.brokers_down_s == 0:
+                    self.standbys.owners.end_left()
                 return []
         if member.brokers_down_s > 0:
             self._restorer.excuse()
+        if self._restorer.waits_s > HELD_S:
+            self.standbys.owners.end_left()
         if self._fetching and self.checkpoints is not None and not self._restorer.active:
             self.checkpoints.wait(0.05)
         started = []

@@ -28,6 +28,8 @@ FENCE_TIMEOUT_S = 5.0
 MARKERS_S = 0.5
 #: Seconds between two checks until then.
 LOOK_EVERY_S = 0.05
+#: Seconds between two looks for what workers that are gone left open.
+LEFT_EVERY_S = 5.0
 
 
 class FormerOwners:
@@ -38,7 +40,7 @@ class FormerOwners:
         self._owners: dict[str, str] = {}
         #: By task, when its transaction was first seen open.
         self._open_since: dict[str, float] = {}
-        self._look_at = 0.0
+        self._look_at = self._left_look_at = 0.0
         #: This worker's own transactional id.
         self.own = ""
         #: What the former owners may have left open: they wrote to the same topics as this worker.
@@ -84,6 +86,20 @@ class FormerOwners:
         for owner in sorted({others[task] for task in still}):
             self._end(owner)
         return True
+
+    def end_left(self) -> None:
+        """End what workers that are gone left open, because this one gets no further. A failure is logged.
+
+        It looks at most once in ``LEFT_EVERY_S`` seconds.
+        """
+        now = self._cluster.clock.monotonic()
+        if now < self._left_look_at:
+            return
+        self._left_look_at = now + LEFT_EVERY_S
+        try:
+            self.unfinished.settle_for_others()
+        except HoldfastError as failure:
+            _log.warning("what other workers left open is not checked", error=failure.message, action=failure.action)
 
     def _end(self, owner: str) -> None:
         producer = self._cluster.producer(owner)

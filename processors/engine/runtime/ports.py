@@ -11,6 +11,7 @@ from holdfast.infra.kafka.records import (
     GroupMetadata,
     GroupShares,
     Headers,
+    LeftOpen,
     Member,
     Partition,
     ProducerStanding,
@@ -179,6 +180,12 @@ class TransactionView(Protocol):
 
     def end(self, partition: Partition, producer_id: int, *, commit: bool) -> None:
         """Write the marker that a coordinator left out."""
+
+    def left_open(self, partitions: Iterable[Partition]) -> tuple[LeftOpen, ...]:
+        """The transactions of any producer on these partitions that have ended and are left open."""
+
+    def end_left(self, left: LeftOpen) -> bool:
+        """Write the marker of one of them; False when it is no longer open."""
 
 
 class Cluster(Protocol):

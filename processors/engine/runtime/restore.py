@@ -51,6 +51,8 @@ _first = itemgetter(0)
 ABSENT_S = 5.0
 #: Seconds without a new record after which a restore stops with a diagnosis.
 NO_PROGRESS_S = 120.0
+#: After so many seconds without progress, something open may hold the changelog back.
+HELD_S = 5.0
 
 
 def is_for_bulk(records: int) -> bool:
@@ -219,6 +221,12 @@ class Restorer:
         """Restart the no-progress timers, because Kafka is unreachable or the worker was busy."""
         for restore in self._tasks.values():
             restore.progress_at = self._clock.monotonic()
+
+    @property
+    def waits_s(self) -> float:
+        """For how many seconds some restore has made no progress."""
+        now = self._clock.monotonic()
+        return max((now - restore.progress_at for restore in self._tasks.values()), default=0.0)
 
     def step(self, timeout_s: float) -> list[TaskRestore]:
         """Replay some records; return the complete restores. StateIncoherent after ``NO_PROGRESS_S`` without one."""

@@ -14,6 +14,10 @@ producer, after an abort, and after the loss of a broker.
 Invariants:
     - No producer is initialised before this look: with its init the coordinator forgets how the last transaction ended.
     - A marker is written only when the coordinator said the same before and after the look: nothing is open there.
+
+The worker that wrote may be gone for good. Where a task can't be opened, or its restore gets no further, its heir looks
+for what any worker of the processor left open. For them the brokers are asked the other way round: the same transaction
+is open before and after the coordinator says that it has ended. So a live worker's transaction is never taken for one.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from holdfast.infra.kafka.errors import (
 from holdfast.infra.kafka.partitioners import offsets_partition
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.names import is_worker_of
 from holdfast.processors.engine.runtime.ports import Cluster, TopicView
 
 _log = structlog.get_logger("runtime.unfinished")
@@ -140,6 +145,24 @@ class Unfinished:
             self._cluster.rest(pause_s)
             pause_s = min(2 * pause_s, LOOK_EVERY_MAX_S)
 
+    def settle_for_others(self) -> None:
+        """End what other workers of this processor left open; they may be gone for good.
+
+        What is open and has not ended by its coordinator's word is not touched.
+
+        Raises:
+            BrokerUnreachable: No broker answered in time.
+            AccessRefused: This client may not see whose transaction is open, or may not end it.
+            KafkaFailed: Kafka refused another request.
+        """
+        held = held_back(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
+        if not held:
+            return
+        with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:
+            for left in transactions.left_open(held):
+                if is_worker_of(self._group, left.transactional_id) and transactions.end_left(left):
+                    _tell(left.transactional_id, left.partition, commit=left.committed)
+
     def _ended(self, transactional_id: str, held: Iterable[Partition]) -> KafkaFailed | None:
         """End what has ended and is left open. None when nothing is left; else why that is not known yet."""
         try:
@@ -156,15 +179,19 @@ class Unfinished:
                     )
                 for place in sorted(left):
                     transactions.end(place, known.producer_id, commit=known.state == "committed")
-                    _log.warning(
-                        "Kafka left a transaction open that had ended (KAFKA-20734); its marker is written now",
-                        transactional_id=transactional_id,
-                        partition=f"{place.topic}[{place.number}]",
-                        marker="commit" if known.state == "committed" else "abort",
-                    )
+                    _tell(transactional_id, place, commit=known.state == "committed")
                 return None
         except (AccessRefused, ClientSettingsInvalid) as refused:
             return refused
+
+
+def _tell(transactional_id: str, place: Partition, *, commit: bool) -> None:
+    _log.warning(
+        "Kafka left a transaction open that had ended (KAFKA-20734); its marker is written now",
+        transactional_id=transactional_id,
+        partition=f"{place.topic}[{place.number}]",
+        marker="commit" if commit else "abort",
+    )
 
 
 def _not_told(place: Partition, why: KafkaFailed) -> KafkaFailed:

@@ -13,6 +13,8 @@ from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network
 from holdfast.processors.testing.cluster import ForeignTransaction
 
 OUT, GROUP, OWN = "out", "group", "own"
+#: The transactional id of another worker of the same processor.
+GONE = "holdfast-group-0123456789ab-m0"
 
 
 class Forgetful(Network):
@@ -95,6 +97,44 @@ def test_offsets_that_are_left_pending_are_settled_too(world, commit):
     world.send(b"x", commit=commit, offset=7)
     world.unfinished.settle(OWN)
     assert world.member.committed([Partition("in", 0)]) == {Partition("in", 0): 7 if commit else None}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_a_worker_left_that_is_gone_for_good_is_settled_by_another_one(world, commit):
+    world.producer = world.view.producer(GONE)
+    world.producer.init(60.0)
+    world.network.without = {OUT, GROUP}
+    world.send(b"x", commit=commit, offset=7)
+    with pytest.raises(BrokerUnreachable):
+        world.member.committed([Partition("in", 0)])
+    world.unfinished.settle(OWN)
+    with pytest.raises(BrokerUnreachable):
+        world.member.committed([Partition("in", 0)])
+    world.unfinished.settle_for_others()
+    assert world.member.committed([Partition("in", 0)]) == {Partition("in", 0): 7 if commit else None}
+    assert world.published() == ([b"x"] if commit else [])
+
+
+@pytest.mark.parametrize("name", ["holdfast-group-eu-0123456789ab-m0", "holdfast-group-load", "theirs"])
+def test_what_others_than_this_processors_workers_left_open_stays(world, name):
+    world.producer = world.view.producer(name)
+    world.producer.init(60.0)
+    world.network.without = {OUT}
+    world.send(b"x", commit=True)
+    world.unfinished.settle_for_others()
+    assert world.published() == []
+
+
+def test_what_another_worker_has_open_now_is_not_touched(world):
+    world.producer = world.view.producer(GONE)
+    world.producer.init(60.0)
+    world.producer.begin()
+    world.producer.produce(OUT, b"open", b"k", partition=0)
+    world.producer.flush(60.0)
+    world.unfinished.settle_for_others()
+    world.producer.commit()
+    world.process.sleep(1.0)
+    assert world.published() == [b"open"]
 
 
 def test_an_open_transaction_is_left_to_the_init_of_the_next_producer(world):
