@@ -73,7 +73,7 @@ class StorePublisher:
             SnapshotAuditFailed: The written table differs from the checkpoint.
         """
         from holdfast.assets.spark import past
-        from holdfast.assets.spark.planning import look_at_table, shape_table
+        from holdfast.assets.spark.planning import look_at_table, planned_shape
         from holdfast.assets.spark.snapshot import write_snapshot
         from holdfast.assets.spark.tables import table_shape
         from holdfast.assets.spark.versions import set_tag
@@ -101,7 +101,7 @@ class StorePublisher:
                 table=table,
                 code_version=topology.code_version,
                 state_format=STATE_FORMAT,
-                schema_version=shape_table(spark, name, self.store, schema),
+                schema_version=planned_shape(spark, name, self.store, schema),
                 now=time.time(),
             )
             plan = plan_snapshot(facts, wanted, full_every_s=full_every_s)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import Row, SparkSession
 
 from holdfast.assets.spark.history import keep_reach
+from holdfast.assets.spark.sides import forget_old
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY
@@ -82,6 +83,8 @@ def maintain_store(
             numbers |= compact(spark, name, keep.compact_every)
             numbers |= expire_versions(spark, name, now - timedelta(hours=keep.keep_versions_hours))
             numbers |= remove_leftovers(spark, name, now - timedelta(hours=hours))
+            if name == names[0]:
+                forget_old(spark, name, timedelta(hours=hours), now)
             done.append(Kept(name, **numbers))
     return tuple(done)
 

@@ -11,7 +11,8 @@ In SQL, for the processor ``fleet``, its store ``aircraft`` and the key ``N14228
 Invariants:
     - A moment that the history does not cover is refused.
     - The published table never moves: a past version is written on its own branch, audited, and tagged.
-    - A past version is built on a snapshot with no checkpoint later than the moment, or on the whole history.
+    - A past version is built on a snapshot with no checkpoint later than the moment, and with the columns that the
+      table has now, or on the whole history.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from holdfast.assets.spark import current, history, versions
 from holdfast.assets.spark.changelog import PartitionRange
 from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_after, fingerprint_partitions
 from holdfast.assets.spark.records import record_snapshot
+from holdfast.assets.spark.shapes import resolve_schema, schema_version
 from holdfast.assets.spark.snapshot import SnapshotAuditFailed, seal_branch
 from holdfast.assets.spark.tables import require_table
-from holdfast.assets.spark.typed import resolve_schema
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.schema.types import StoreSchema
@@ -40,8 +41,8 @@ from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from holdfast.processors.snapshots.names import branch_name, history_name, snapshot_tag, table_name, time_tag
 
 #: Part of a past version's id, raised when the way to make one changes: those that exist are then made again when
-#: their time partition is materialised. 2: the base has no checkpoint later than the moment.
-_WAY = 2
+#: their time partition is materialised. 2: the base has no checkpoint later than the moment. 3: and the same columns.
+_WAY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,9 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     known = covering(manifests, at, table)
     changes = _changes(spark, history_name(past.processor, past.store), known, at)
     base = base_for(manifests, at, known)
+    shape = schema_version(spark, table)
+    if base is not None and base.schema_version != shape:
+        base = None  # its rows have other columns, which would be null here
     ranges = _ranges(known, base)
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)
@@ -191,7 +195,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     measured = fingerprint_partitions(versions.at_version(spark, table, branch))
     _require_equal(table, key, expected, measured)
     manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
-    manifest = replace(manifest, why=f"the state at the end of {key}, from the history")
+    manifest = replace(manifest, why=f"the state at the end of {key}, from the history", schema_version=shape)
     seal_branch(spark, table, branch, manifest)
     sealed = versions.Versions.of(spark, table).snapshot(snapshot_id, branch)
     assert sealed is not None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from holdfast.assets.spark.history import history_head
+from holdfast.assets.spark.shapes import schema_version, shape_for
 from holdfast.assets.spark.tables import create_history, create_table
-from holdfast.assets.spark.typed import VERSION_PROPERTY, evolve_table
 from holdfast.assets.spark.versions import Versions
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.snapshots.facts import TableNow
 from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT
-from holdfast.processors.snapshots.names import history_name, quoted, table_name
+from holdfast.processors.snapshots.names import history_name, table_name
 
 
 def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
@@ -33,8 +33,8 @@ def look_at_table(spark: SparkSession, processor: str, store: str) -> TableNow:
     return TableNow(next(iter(published), None), next(full, None), head)
 
 
-def shape_table(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
-    """Give the table the columns of its store's schema; returns the table's schema version.
+def planned_shape(spark: SparkSession, processor: str, store: str, schema: StoreSchema | None) -> int:
+    """The schema version that the table will have with its store's schema; no column is changed.
 
     A schema that is inferred gets its columns later, when a snapshot reads the values.
 
@@ -43,9 +43,8 @@ def shape_table(spark: SparkSession, processor: str, store: str, schema: StoreSc
         SparkFailed: The catalog can't be read or written.
     """
     table = table_name(processor, store)
-    with short_errors(f"shape {table}"):
+    with short_errors(f"look at the columns of {table}"):
         create_table(spark, table)
-        if schema is None or not schema.inferred:
-            return evolve_table(spark, table, schema).version
-        rows = spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()
-        return int({row["key"]: row["value"] for row in rows}.get(VERSION_PROPERTY, 0))
+        if schema is not None and schema.inferred:
+            return schema_version(spark, table)
+        return shape_for(spark, table, schema).version

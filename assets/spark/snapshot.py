@@ -10,6 +10,7 @@ Invariants:
     - A published version has passed the audit: it equals the worker's checkpoint, or else the records that were read.
     - The manifest holds the fingerprints that were measured on the written branch.
     - The history is published first, so it may be ahead of the table, never behind.
+    - Readers see a column that was renamed, dropped or made again together with its values (``assets.spark.sides``).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import Any, Protocol
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark import changelog, current, history, versions
+from holdfast.assets.spark import changelog, current, history, shapes, sides, versions
 from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
 from holdfast.assets.spark.checkpoint_source import checkpoint_rows
 from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_after, fingerprint_partitions
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.tables import create_history, create_table
-from holdfast.assets.spark.typed import evolve_table, resolve_schema, type_rows
+from holdfast.assets.spark.typed import type_rows
 from holdfast.assets.spark.views import create_views
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.spark.progress import Narrator
@@ -102,7 +103,12 @@ class Work:
     plan: SnapshotPlan
     source: ChangelogSource
     stored: Mapping[int, Fingerprint] | None
-    schema: StoreSchema | None
+    #: The store's schema, which may say that it is inferred; ``schema`` is what this attempt writes.
+    wanted: StoreSchema | None
+    schema: StoreSchema | None = None
+    #: The table that is written: the store's, or a side of it where its columns change.
+    target: str = ""
+    side: sides.Side | None = None
     branch: str = ""
     history_ref: str = versions.MAIN
     corrections: int = 0
@@ -170,7 +176,8 @@ def write_snapshot(
             work = Work(spark, plan, source, stored, schema, doing=narrator.doing)
             committed = _publish(work)
             corrections, found_schema = work.corrections, work.schema
-            create_views(spark, plan.processor, plan.store, work.schema)
+            if committed:
+                create_views(spark, plan.processor, plan.store, work.schema)
             seen = versions.Versions.of(spark, plan.table)
             found = seen.snapshot(plan.snapshot_id)
             assert found is not None, "the snapshot was just published"
@@ -214,6 +221,9 @@ def _publish(work: Work) -> bool:
                 raise
         else:
             return True
+        finally:
+            if work.side is not None:
+                sides.forget(spark, work.side.name)
     raise AssertionError("unreachable")
 
 
@@ -252,42 +262,47 @@ def write_branch(work: Work) -> None:
     """Write the table's branch from the planned source; a full snapshot also corrects the history."""
     spark, plan = work.spark, work.plan
     work.doing(f"writing {plan.table} from {_READ[plan.source]}")
-    work.branch = versions.new_branch(spark, plan.table, plan.snapshot_id)
     if plan.incremental:
         changed = _changed(work)
         if shape_rows(work, changed):
-            current.merge(spark, changed, plan.table, work.branch, work.schema, few=_are_few(work))
+            current.merge(spark, changed, work.target, work.branch, work.schema, few=_are_few(work))
         else:
             before = versions.at_version(spark, plan.table, versions.MAIN)
             rows = current.known_after(before, work.changes().where(history.between(plan.generation, work.ranges())))
             put_aside(work, rows)
-            current.replace_all(rows, plan.table, work.branch, work.schema)
+            current.replace_all(rows, work.target, work.branch, work.schema)
     elif _history_tells_all(plan):
         fresh = work.changes().where(f"generation = {plan.generation}")
         rows = history.live(history.fold(fresh))
         shape_rows(work, rows)
-        current.replace_all(rows, plan.table, work.branch, work.schema)
+        current.replace_all(rows, work.target, work.branch, work.schema)
     else:
         _replace_and_correct(work)
     check_read(plan, work.source.look(), work.began, time.time())
 
 
 def shape_rows(work: Work, rows: DataFrame) -> bool:
-    """Give the table the columns that these values need, and write values that do not fit to the quarantine.
+    """Open the branch to write on, with the columns that these values need; values that do not fit are put aside.
 
-    False when a column was replaced: then every row of the table is to be written, and its values put aside.
+    False when a column is made again: then every row of the table is to be written, and its values put aside.
     """
     spark, plan = work.spark, work.plan
-    work.shape = plan.schema_version
-    if work.schema is not None and work.schema.inferred:
-        work.schema = resolve_schema(spark, plan.table, work.schema, current.current_rows(rows))
-        evolved = evolve_table(spark, plan.table, work.schema, inferred=True)
-        work.shape = evolved.version
-        # An earlier attempt, or another run, may have replaced a column after this snapshot was planned.
-        if plan.incremental and (evolved.replaced or evolved.before != plan.schema_version):
-            return False
-    put_aside(work, rows)
-    return True
+    inferred = work.wanted is not None and work.wanted.inferred
+    work.target, work.side, work.shape, whole = plan.table, None, plan.schema_version, False
+    work.schema = shapes.resolve_schema(spark, plan.table, work.wanted, current.current_rows(rows))
+    shape = shapes.shape_for(spark, plan.table, work.schema, inferred=inferred)
+    if not shape.in_place:
+        work.side = sides.open_side(spark, plan.table, plan.snapshot_id)
+        work.target = work.side.name
+    shapes.reshape(spark, work.target, shape)
+    if inferred:
+        work.shape = shape.version
+        # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
+        whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
+    work.branch = versions.new_branch(spark, work.target, plan.snapshot_id)
+    if not whole:
+        put_aside(work, rows)
+    return not whole
 
 
 def put_aside(work: Work, rows: DataFrame) -> None:
@@ -330,7 +345,7 @@ def _replace_and_correct(work: Work) -> None:
             history.append_history(history.as_history(rows, plan.generation, op), work.history, work.history_ref, plan)
         rows = both.where("value IS NOT NULL")
         shape_rows(work, rows)
-        current.replace_all(rows, plan.table, work.branch, work.schema)
+        current.replace_all(rows, work.target, work.branch, work.schema)
     finally:
         both.unpersist()
 
@@ -363,7 +378,7 @@ def audit_branch(work: Work) -> dict[int, Fingerprint]:
     """
     plan = work.plan
     work.doing(f"auditing {plan.table} as it was written")
-    found = fingerprint_partitions(versions.at_version(work.spark, plan.table, work.branch))
+    found = fingerprint_partitions(versions.at_version(work.spark, work.target, work.branch))
     expected = work.stored if work.stored is not None else _expected(work)
     empty = Fingerprint()
     differing = differing_partitions(expected, found)
@@ -450,7 +465,7 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
         covers_from=plan.base.covers_from if gapless and plan.base is not None else plan.latest_at,
         latest_at=plan.latest_at,
     )
-    seal_branch(work.spark, plan.table, work.branch, manifest)
+    seal_branch(work.spark, work.target, work.branch, manifest)
 
 
 def seal_branch(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
@@ -482,4 +497,6 @@ def publish_history(work: Work) -> None:
 
 def publish_table(work: Work) -> None:
     """Publish the table's branch: the only step that readers of the table see."""
-    versions.fast_forward(work.spark, work.plan.table, work.branch)
+    versions.fast_forward(work.spark, work.target, work.branch)
+    if work.side is not None:
+        sides.exchange(work.spark, work.side)

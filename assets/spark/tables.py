@@ -130,14 +130,19 @@ def require_table(spark: SparkSession, table: str) -> None:
 def _create(spark: SparkSession, table: str, columns: Sequence[Column], properties: Mapping[str, str]) -> None:
     shape = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
     shown = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
-    namespace = quoted(table.rsplit(".", 1)[0])
-    _make(spark, f"CREATE NAMESPACE IF NOT EXISTS {namespace}", lambda: spark.catalog.databaseExists(namespace))
+    create_namespace(spark, table.rsplit(".", 1)[0])
     _make(
         spark,
         f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({shape}) USING iceberg "
         f"PARTITIONED BY (store_partition) TBLPROPERTIES ({shown})",
         lambda: spark.catalog.tableExists(quoted(table)),
     )
+
+
+def create_namespace(spark: SparkSession, namespace: str) -> None:
+    """Create a namespace, named with its catalog, if it is missing."""
+    name = quoted(namespace)
+    _make(spark, f"CREATE NAMESPACE IF NOT EXISTS {name}", lambda: spark.catalog.databaseExists(name))
 
 
 def _make(spark: SparkSession, statement: str, is_there: Callable[[], bool]) -> None:

@@ -1,46 +1,31 @@
-"""Typed columns from stored values, in SQL only, and tables whose columns follow their store's schema.
+"""Typed columns from stored values, in SQL only.
 
 The JSON of a value is parsed once for each row. A value that does not fit keeps its row, with key, value and JSON; all
 its typed columns are null, and ``why`` has the reason.
 
 Invariants:
     - Every row stays, and has either all its typed columns or none.
-    - Iceberg tracks columns by id, so published versions read the same after a column changes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from holdfast.assets.spark.history import EVENT_MS, IN_RANGE
-from holdfast.assets.spark.tables import COLUMNS
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
-from holdfast.processors.engine.schema.evolution import (
-    Add,
-    Change,
-    Drop,
-    Refused,
-    Rename,
-    Replace,
-    Widen,
-    changes,
-    from_spark,
-    inferred_changes,
-    plain,
-)
-from holdfast.processors.engine.schema.inference import inferred_schema
+from holdfast.processors.engine.schema.evolution import plain
 from holdfast.processors.engine.schema.types import (
     ANY_STATE_KEY,
+    TEXT,
     Column,
     ColumnType,
     Entries,
     Items,
+    Member,
     Number,
     Quotient,
     Record,
@@ -49,11 +34,9 @@ from holdfast.processors.engine.schema.types import (
     ValueSchema,
     tick,
 )
-from holdfast.processors.snapshots.names import quoted
 
 #: The most characters of an unfit value in its reason.
 SHOWN = 60
-SCHEMA_PROPERTY, VERSION_PROPERTY = "holdfast.schema", "holdfast.schema-version"
 
 _OPTIONS = "map('mode','PERMISSIVE','columnNameOfCorruptRecord','_misfit')"
 #: Types that are parsed from JSON texts, with the pattern that a text must match: a cast accepts other texts, too.
@@ -62,13 +45,6 @@ _CONVERTED = {
     "timestamp_ntz": "^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]",
     "date": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
 }
-_FIXED = frozenset(name for name, _, _ in COLUMNS)
-
-
-class SchemaChangeRefused(HoldfastError):
-    """The schema's type of a column can't hold the values that the table has in it."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def typed_columns(schema: StoreSchema | None) -> list[tuple[str, str, str]]:
@@ -80,7 +56,7 @@ def type_rows(rows: DataFrame, schema: StoreSchema | None) -> DataFrame:
     """The rows with their typed columns, and ``why``: null where the value could be read.
 
     The rows have value, state_key and json among their columns; a null value (a deletion) gives null columns.
-    ``schema`` is the result of ``resolve_schema``; with None, ``why`` covers unknown formats only.
+    ``schema`` is the result of ``shapes.resolve_schema``; with None, ``why`` covers unknown formats only.
     """
     kept = [tick(name) for name in rows.columns]
     values = schema.values if schema is not None else ()
@@ -99,117 +75,6 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
     return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
 
 
-def resolve_schema(
-    spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
-) -> StoreSchema | None:
-    """The declared schema, or one inferred from the table's columns and the column json of the rows.
-
-    The rows are all of a full snapshot, or the changed ones of an incremental one.
-    """
-    if schema is None or not schema.inferred:
-        return schema
-    assert rows is not None
-    found = rows.where("json IS NOT NULL").selectExpr("schema_of_variant_agg(try_parse_json(json)) AS found")
-    return inferred_schema(found.collect()[0]["found"], table_columns(spark, table))
-
-
-def table_columns(spark: SparkSession, table: str) -> Record:
-    """The typed columns of a table."""
-    return from_spark(spark.table(quoted(table)).schema.jsonValue(), _FIXED)
-
-
-class Evolved(NamedTuple):
-    """The table's schema version, that of before, and whether a column was replaced: it is null in all rows then."""
-
-    version: int
-    before: int
-    replaced: bool
-
-
-def evolve_table(spark: SparkSession, table: str, schema: StoreSchema | None, *, inferred: bool = False) -> Evolved:
-    """Give a table the columns of a schema, where it lacks them.
-
-    The schema version is 0 without a schema, and one more for each change of the schema. With ``inferred``, a column
-    whose type can't be widened is replaced, and nothing is refused.
-
-    Raises:
-        SchemaChangeRefused: A column can't get the schema's type; the table is unchanged.
-    """
-    wanted = schema.columns if schema is not None else ()
-    steps = (inferred_changes if inferred else changes)(table_columns(spark, table), wanted)
-    refused = [step for step in steps if isinstance(step, Refused)]
-    if refused:
-        raise _refusal(table, refused)
-    # First: a run that dies between two statements leaves a version that no snapshot has, and the next one is full.
-    before, version = _versions(spark, table, schema)
-    for step in steps:
-        for statement in _statements(step):
-            spark.sql(f"ALTER TABLE {quoted(table)} {statement}")
-    comments = {(each.name,): each.comment for each in wanted if each.comment}
-    for step in steps:
-        if isinstance(step, Add) and step.path in comments:
-            comment = _text(comments[step.path])
-            spark.sql(f"ALTER TABLE {quoted(table)} ALTER COLUMN {_path(step.path)} COMMENT {comment}")
-    return Evolved(version, before, any(isinstance(step, Replace) for step in steps))
-
-
-def _versions(spark: SparkSession, table: str, schema: StoreSchema | None) -> tuple[int, int]:
-    """The schema version that the table had, and that of this schema, which is recorded."""
-    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()}
-    version, known = int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
-    before = version
-    if schema is None and known is None:
-        return before, version
-    digest = hashlib.sha256(repr(schema).encode()).hexdigest()[:16]
-    if digest != known:
-        version += 1
-        spark.sql(
-            f"ALTER TABLE {quoted(table)} SET TBLPROPERTIES "
-            f"('{SCHEMA_PROPERTY}'='{digest}', '{VERSION_PROPERTY}'='{version}')"
-        )
-    return before, version
-
-
-def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
-    first = refused[0]
-    name = ".".join(first.path)
-    more = f" The same holds for {len(refused) - 1} more columns." if len(refused) > 1 else ""
-    return SchemaChangeRefused(
-        f"Column {name} of {table} is {first.has}, the store's model says {first.wants}, which can't hold the "
-        f"published values.{more} The table is unchanged.",
-        action=f"Keep the field as {first.has}, or give it a new name; {name} then stays in the versions that have it.",
-        table=table,
-        column=name,
-        has=first.has,
-        wants=first.wants,
-    )
-
-
-def _statements(step: Change) -> list[str]:
-    match step:
-        case Add(path, kind):
-            return [f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
-        case Rename(path, name):
-            return [f"RENAME COLUMN {_path(path)} TO {tick(name)}"]
-        case Widen(path, kind):
-            return [f"ALTER COLUMN {_path(path)} TYPE {kind.sql}"]
-        case Replace(path, kind):
-            return [f"DROP COLUMN {_path(path)}", f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
-        case Drop(path):
-            return [f"DROP COLUMN {_path(path)}"]
-        case Refused():
-            raise AssertionError(step)
-
-
-def _path(path: tuple[str, ...]) -> str:
-    return ".".join(tick(part) for part in path)
-
-
-def _text(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ")
-    return f"'{escaped}'"
-
-
 # -- parsing ---------------------------------------------------------------------------------------------------------
 
 
@@ -218,55 +83,75 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
 
     ``beside`` are all value schemas of the store: the one for any state key skips keys that have their own.
     """
-    shape = _text(f"v {_tree_sql(value)}, _misfit string")
-    parsed = f"""from_json(concat('{{"v":', json, '}}'), {shape}, {_OPTIONS})"""
+    shape = _tree_sql(value)
+    parsed = f"""from_json(concat('{{"v":', json, '}}'), {literal(f"v {shape}, _misfit string")}, {_OPTIONS})"""
+    if (apart := _tree_sql(value, apart=True)) != shape:
+        parsed = f"CAST({parsed} AS struct<v:{apart},_misfit:string>)"
     if value.state_key is None:
         return parsed
     others = [str(each.state_key) for each in beside if each.state_key != ANY_STATE_KEY]
     if value.state_key == ANY_STATE_KEY and not others:
         return parsed
-    test = f"state_key = {_text(value.state_key)}"
+    test = f"state_key = {literal(value.state_key)}"
     if value.state_key == ANY_STATE_KEY:
-        test = f"state_key NOT IN ({', '.join(map(_text, others))})"
+        test = f"state_key NOT IN ({', '.join(map(literal, others))})"
     return f"if({test}, {parsed}, NULL)"
 
 
-def _tree_sql(value: ValueSchema) -> str:
-    """The SQL type that a value is parsed as: an object with all paths of its columns."""
-    tree: dict[str, object] = {}
+def _tree_sql(value: ValueSchema, *, apart: bool = False) -> str:
+    """The SQL type that a value is parsed as: an object with all paths of its columns.
+
+    The parser tells names by their case; queries do not. With ``apart``, the fields have names that queries tell, too.
+    """
+    whole = next((column for column in value.columns if () in column.paths), None)
+    return _struct(_tree(value), apart) if whole is None else _wire(whole.type, apart=apart)
+
+
+def _tree(value: ValueSchema) -> dict[str, Any]:
+    """The names in JSON of all columns, level by level; below the last name, the column's type."""
+    tree: dict[str, Any] = {}
     if value.version is not None:
-        tree[value.version[0]] = "string"
+        tree[value.version[0]] = TEXT
     for column in value.columns:
-        for path in column.paths:
-            if not path:
-                return _wire(column.type)
+        for path in filter(None, column.paths):
             node = tree
             for part in path[:-1]:
-                below = node.setdefault(part, {})
-                assert isinstance(below, dict)
-                node = below
-            node.setdefault(path[-1], _wire(column.type))
-    return _struct(tree)
+                node = node.setdefault(part, {})
+            node.setdefault(path[-1], column.type)
+    return tree
 
 
-def _struct(tree: dict[str, object]) -> str:
-    members = (f"{tick(name)}:{_struct(kind) if isinstance(kind, dict) else kind}" for name, kind in tree.items())
+def _struct(tree: Mapping[str, Any], apart: bool) -> str:
+    names = _apart(tree) if apart else {name: name for name in tree}
+    members = (
+        f"{tick(names[name])}:{_struct(kind, apart) if isinstance(kind, dict) else _wire(kind, apart=apart)}"
+        for name, kind in tree.items()
+    )
     return f"struct<{','.join(members)}>"
 
 
-def _wire(kind: ColumnType) -> str:
-    """The SQL type in which a column is parsed; some types are parsed as texts first."""
+def _apart(names: Iterable[str]) -> dict[str, str]:
+    """Each name with one that differs from the others without case."""
+    found: dict[str, str] = {}
+    for name in names:
+        again = sum(each.lower() == name.lower() for each in found)
+        found.setdefault(name, f"{name}__{again}" if again else name)
+    return found
+
+
+def _wire(kind: ColumnType, *, apart: bool = False) -> str:
+    """The SQL type in which a column is parsed; some types are parsed as texts first. ``apart`` as in ``_tree_sql``."""
     match kind:
         case Number():
             return "string"
         case Quotient():
             return "struct<`sum`:double,`count`:bigint>"
         case Items(element):
-            return f"array<{_wire(element)}>"
+            return f"array<{_wire(element, apart=apart)}>"
         case Entries(value):
-            return f"map<string,{_wire(value)}>"
+            return f"map<string,{_wire(value, apart=apart)}>"
         case Record(members):
-            return _struct({source: _wire(each.type) for each in members for source in each.sources})
+            return _struct({source: each.type for each in members for source in each.sources}, apart)
         case Scalar(sql):
             return "string" if sql in _CONVERTED else sql
 
@@ -306,8 +191,7 @@ def _converted(parsed: str, kind: ColumnType) -> str:
             return f"transform_values({parsed}, (k{name}, {name}) -> {_converted(name, value)})"
         case Record(members):
             inner = ", ".join(
-                f"{_text(each.name)}, {_converted(_first(parsed, [(source,) for source in each.sources]), each.type)}"
-                for each in members
+                f"{literal(each.name)}, {_converted(_member(parsed, members, each), each.type)}" for each in members
             )
             return f"if({parsed} IS NULL, NULL, named_struct({inner}))"
         case Scalar(sql):
@@ -319,14 +203,31 @@ def _first(parsed: str, paths: list[tuple[str, ...]]) -> str:
     return found[0] if len(found) == 1 else f"coalesce({', '.join(found)})"
 
 
-def _parsed_column(at: int, column: Column) -> str:
-    return _first(f"_part{at}.v", list(column.paths))
+def _member(parsed: str, members: Iterable[Member], member: Member) -> str:
+    """A field of a parsed object, by the first of its names that is there."""
+    names = _apart(source for each in members for source in each.sources)
+    return _first(parsed, [(names[source],) for source in member.sources])
+
+
+def _parsed_column(at: int, value: ValueSchema, column: Column) -> str:
+    return _first(f"_part{at}.v", [_place(_tree(value), path) for path in column.paths])
+
+
+def _place(tree: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, ...]:
+    """A path in JSON as the path in what was parsed."""
+    return (_apart(tree)[path[0]], *_place(tree[path[0]], path[1:])) if path else ()
+
+
+def literal(text: str) -> str:
+    """A text as a literal of Spark SQL, in one line."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", " ")
+    return f"'{escaped}'"
 
 
 def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
     for at, value in enumerate(values):
         for column in value.columns:
-            parsed = _parsed_column(at, column)
+            parsed = _parsed_column(at, value, column)
             yield f"if(why IS NULL, {_converted(parsed, column.type)}, NULL) AS {tick(column.name)}"
 
 
@@ -350,7 +251,7 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
     if by_key and by_key[0][0] is None:
         cases.append(("true", by_key[0][1]))
     elif by_key:
-        cases += [(f"state_key = {_text(str(key))}", why) for key, why in by_key if key != ANY_STATE_KEY]
+        cases += [(f"state_key = {literal(str(key))}", why) for key, why in by_key if key != ANY_STATE_KEY]
         other = next((why for key, why in by_key if key == ANY_STATE_KEY), None)
         cases.append(("true", other or "concat('its state key ', coalesce(state_key, ''), ' is none of the model')"))
     return f"coalesce({_case(cases)}, {_why_time()})"
@@ -379,14 +280,14 @@ def _why_value(at: int, value: ValueSchema) -> str:
         cases.append((f"_part{at}.v IS NULL", "'it is null'"))
     if value.version is not None:
         name, number = value.version
-        seen = f"_part{at}.v.{tick(name)}"
+        seen = _first(f"_part{at}.v", [_place(_tree(value), (name,))])
         reason = f"concat('its {name} is ', coalesce({seen}, 'missing'), ', expected {number}')"
         cases.append((f"NOT {seen} <=> '{number}'", reason))
     for column in value.columns:
-        parsed = _parsed_column(at, column)
+        parsed = _parsed_column(at, value, column)
         if column.required and column.paths != ((),):
-            cases.append((f"{parsed} IS NULL", _text(f"{column.name} is missing or null")))
-        cases += [(test, _text(reason)) for test, reason in _problems(parsed, column.type, column.name)]
+            cases.append((f"{parsed} IS NULL", literal(f"{column.name} is missing or null")))
+        cases += [(test, literal(reason)) for test, reason in _problems(parsed, column.type, column.name)]
     return _case(cases)
 
 
@@ -400,10 +301,10 @@ def _misfit(value: ValueSchema) -> str:
             # get_json_object, which is only for display here, allows neither quotes nor brackets in a name
             name = path[-1] if path[-1].isidentifier() else "?"
             steps = ".".join((*path[:-1], name))
-            seen = f"left(coalesce(get_json_object(json, {_text('$.' + steps)}), '?'), {SHOWN})"
-            reason = _text(f"{column.name} is not {plain(column.type).sql}: ")
+            seen = f"left(coalesce(get_json_object(json, {literal('$.' + steps)}), '?'), {SHOWN})"
+            reason = literal(f"{column.name} is not {plain(column.type).sql}: ")
             cases.append((f"json LIKE '{{%' AND {_parse(one)}._misfit IS NOT NULL", f"concat({reason}, {seen})"))
-    wanted = _text("it is not what the model says: ")
+    wanted = literal("it is not what the model says: ")
     return _case(cases, f"concat({wanted}, {shown})")
 
 
@@ -421,7 +322,7 @@ def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, 
                 yield f"{parsed} IS NOT NULL AND {_converted(parsed, kind)} IS NULL", f"{where} is no {sql}"
             if allowed:
                 shown = ", ".join(map(str, allowed))
-                values = ", ".join(_text(each) if isinstance(each, str) else str(each) for each in allowed)
+                values = ", ".join(literal(each) if isinstance(each, str) else str(each) for each in allowed)
                 yield f"{parsed} NOT IN ({values})", f"{where} is none of {shown}"
         case Items(element):
             for test, reason in _problems(name, element, f"{where}[]"):
@@ -431,7 +332,7 @@ def _problems(parsed: str, kind: ColumnType, where: str) -> Iterator[tuple[str, 
                 yield f"exists(map_values({parsed}), {name} -> {test})", reason
         case Record(members):
             for each in members:
-                below = _first(parsed, [(source,) for source in each.sources])
+                below = _member(parsed, members, each)
                 if each.required:
                     yield f"{parsed} IS NOT NULL AND {below} IS NULL", f"{where}.{each.name} is missing or null"
                 yield from _problems(below, each.type, f"{where}.{each.name}")

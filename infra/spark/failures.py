@@ -58,7 +58,7 @@ def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
 
         with suppress(HoldfastError):  # settings that are wrong must not hide the failure
             settings = load_settings()
-            message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings)}"
+            message = f"{message} Locked is the warehouse's catalog {settings.catalog}. {locked_by(settings.catalog)}"
     return kind(message, action=action, doing=doing)
 
 

@@ -41,9 +41,9 @@ ANSWER_MAX = 400
 def open_catalog(where: Settings | Paths) -> SqlCatalog:
     """The catalog of the settings, or of a home folder with the settings of the environment; created when absent."""
     settings = _settings(where)
-    with _short_errors(settings):
+    with short_errors(settings.catalog):
         if settings.catalog.startswith("sqlite:"):
-            file = _sqlite_file(settings)
+            file = _sqlite_file(settings.catalog)
             file.parent.mkdir(parents=True, exist_ok=True)
             if file.exists():
                 # A locked database is waited for once: the library asks it twice, and waits each time.
@@ -67,7 +67,7 @@ def prepare_catalog(settings: Settings) -> SqlCatalog:
         CatalogLost: The catalog is empty, but the warehouse holds tables.
     """
     catalog = open_catalog(settings)
-    with _short_errors(settings):
+    with short_errors(settings.catalog):
         if catalog.list_namespaces():
             return catalog
     _refuse_lost(settings)
@@ -81,7 +81,7 @@ def existing_catalog(settings: Settings, wanted: str = "a snapshot") -> SqlCatal
         TableUnknown: There is no catalog, and no table.
         CatalogLost: The catalog is absent or empty, but the warehouse holds tables.
     """
-    if settings.catalog.startswith("sqlite:") and not _sqlite_file(settings).exists():
+    if settings.catalog.startswith("sqlite:") and not _sqlite_file(settings.catalog).exists():
         _refuse_lost(settings)
         raise TableUnknown(
             f"The catalog {settings.catalog} does not exist: the warehouse has no tables yet; expected {wanted}.",
@@ -111,7 +111,7 @@ def register_tables(settings: Settings) -> dict[str, str]:
     """
     catalog = open_catalog(settings)
     registered = {}
-    with _short_errors(settings):
+    with short_errors(settings.catalog):
         for name, location in sorted(tables_on_disk(settings).items()):
             namespace, table = name.split(".", 1)
             catalog.create_namespace_if_not_exists(namespace)
@@ -183,7 +183,7 @@ def load_table(where: Settings | Paths, namespace: str, table: str) -> Table:
     settings, name = _settings(where), f"{namespace}.{table}"
     catalog = existing_catalog(settings, name)
     try:
-        with _short_errors(settings):
+        with short_errors(settings.catalog):
             return catalog.load_table((namespace, table))
     except (NoSuchTableError, NoSuchNamespaceError) as failure:
         raise no_table(name) from failure
@@ -193,24 +193,25 @@ def _settings(where: Settings | Paths) -> Settings:
     return where if isinstance(where, Settings) else load_settings(home=where.home)
 
 
-def locked_by(settings: Settings) -> str:
+def locked_by(catalog: str) -> str:
     """What is locked and by which process, if that is known, and that nothing is lost; for a locked catalog."""
     files = []
-    if settings.catalog.startswith("sqlite:"):
+    if catalog.startswith("sqlite:"):
         # In WAL mode the locks are on the file beside the database.
-        files = [_sqlite_file(settings), _sqlite_file(settings).with_name(f"{_sqlite_file(settings).name}-shm")]
+        file = _sqlite_file(catalog)
+        files = [file, file.with_name(f"{file.name}-shm")]
     holders = [holder for file in files for holder in lock_holders(file)]
     by = f"Held by {', '.join(dict.fromkeys(holders))}." if holders else "Which process holds the lock is not known."
     return f"{by} Nothing is lost: published versions are as they were."
 
 
-def _sqlite_file(settings: Settings) -> Path:
-    return Path(settings.catalog.removeprefix("sqlite:///"))
+def _sqlite_file(catalog: str) -> Path:
+    return Path(catalog.removeprefix("sqlite:///"))
 
 
 @contextmanager
-def _short_errors(settings: Settings) -> Iterator[None]:
-    """Replace errors of the catalog's database by one sentence."""
+def short_errors(catalog: str) -> Iterator[None]:
+    """Replace errors of the catalog's database by one sentence; ``catalog`` is its URL without a password."""
     try:
         yield
     except Exception as failure:
@@ -218,11 +219,11 @@ def _short_errors(settings: Settings) -> Iterator[None]:
             raise
         answer = " ".join(str(getattr(failure, "orig", None) or failure).split())[:ANSWER_MAX]
         kind, action = _verdict(answer)
-        locked = f" {locked_by(settings)}" if "locked" in answer else ""
+        locked = f" {locked_by(catalog)}" if "locked" in answer else ""
         raise kind(
-            f"The warehouse's catalog {settings.catalog} can't be used: {answer.rstrip('.')}.{locked}",
+            f"The warehouse's catalog {catalog} can't be used: {answer.rstrip('.')}.{locked}",
             action=action,
-            catalog=settings.catalog,
+            catalog=catalog,
         ) from None  # the text of the cause may hold the password
 
 

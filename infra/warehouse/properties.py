@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from urllib.parse import quote
 
 from holdfast.infra.settings import Settings
@@ -56,7 +57,8 @@ def spark_properties(settings: Settings) -> tuple[dict[str, str], dict[str, str]
 def pyiceberg_properties(settings: Settings) -> dict[str, str]:
     """Properties of the catalog for pyiceberg, secrets included."""
     warehouse = settings.warehouse
-    properties = {"uri": _sqlalchemy_url(settings), "warehouse": warehouse_location(settings)}
+    url = _sqlalchemy_url(settings.catalog, warehouse.catalog_user, warehouse.catalog_password)
+    properties = {"uri": url, "warehouse": warehouse_location(settings)}
     if warehouse.on_s3:
         properties |= _given(
             {
@@ -81,11 +83,21 @@ def _jdbc_url(url: str) -> str:
     return f"sqlite:{url.removeprefix('sqlite:///')}" if url.startswith("sqlite:") else url
 
 
-def _sqlalchemy_url(settings: Settings) -> str:
-    url = settings.catalog
+def catalog_of_session(properties: Callable[[str], str | None]) -> str:
+    """SQLAlchemy's URL of the catalog that a Spark session uses; it may hold a password.
+
+    ``properties`` gives the session's value of a name such as ``spark.sql.catalog.holdfast.uri``.
+    """
+    prefix = f"spark.sql.catalog.{CATALOG}."
+    url = (properties(f"{prefix}uri") or "").removeprefix("jdbc:")
+    if url.startswith("sqlite:"):
+        url = f"sqlite:///{url.removeprefix('sqlite:')}"
+    return _sqlalchemy_url(url, properties(f"{prefix}jdbc.user"), properties(f"{prefix}jdbc.password"))
+
+
+def _sqlalchemy_url(url: str, user: str | None, password: str | None) -> str:
     if url.startswith("sqlite:"):
         return f"{url}?timeout={PATIENCE_S}"
-    user, password = settings.warehouse.catalog_user, settings.warehouse.catalog_password
     who = "" if user is None else quote(user, safe="") + ("" if password is None else f":{quote(password, safe='')}")
     rest = url.removeprefix("postgresql://")
     timeout = f"{'&' if '?' in rest else '?'}connect_timeout={PATIENCE_S}"

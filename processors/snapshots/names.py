@@ -6,6 +6,7 @@
     holdfast.<processor>.<store>_scd2          a view: each value, and how long it held
     holdfast.<processor>.<store>_feed          a view: each change, with the value before it
     holdfast.<processor>._snapshots            one row for each partition of each snapshot
+    holdfast._sides.<processor>__<store>__...  a second name of a store's table while its columns change
 
 Invariants:
     - A table name contains no dots, because catalogs read those as namespaces.
@@ -30,6 +31,8 @@ SUFFIXES = (HISTORY_SUFFIX, QUARANTINE_SUFFIX)
 SNAPSHOT_TAG, TIME_TAG, BRANCH = "snap-", "at-", "audit_"
 #: The tag of the history's version that says how far the history reaches.
 REACH_TAG = "holdfast-reach"
+#: The namespace of side tables.
+SIDES = f"{CATALOG}._sides"
 _TIME_PARTITION = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:-(\d\d)-(\d\d))?")
 _CREATED = re.compile(r"-(\d{10})-[0-9a-f]{8}")
 
@@ -101,6 +104,16 @@ def branch_name(snapshot_id: str) -> str:
 def new_branch_name(snapshot_id: str, now: datetime) -> str:
     """A name of a branch that no other attempt has; it says when the branch was created."""
     return f"{branch_name(snapshot_id)}-{int(now.timestamp()):010d}-{uuid.uuid4().hex[:8]}"
+
+
+def sides_prefix(table: str) -> str:
+    """What the names of a table's sides begin with, in their namespace."""
+    return f"{'__'.join(table.split('.')[1:])}__{BRANCH}"
+
+
+def new_side_name(table: str, snapshot_id: str, now: datetime) -> str:
+    """A name of a side of a table that no other attempt has; it says when the side was made."""
+    return f"{SIDES}.{sides_prefix(table).removesuffix(BRANCH)}{new_branch_name(snapshot_id, now)}"
 
 
 def snapshot_of(name: str) -> str | None:

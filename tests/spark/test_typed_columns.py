@@ -11,11 +11,9 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
 
 from holdfast import Count, Max, Mean, Sum
 from holdfast.assets.spark.quarantine import write_quarantine
+from holdfast.assets.spark.shapes import SchemaChangeRefused, reshape, resolve_schema, shape_for
 from holdfast.assets.spark.tables import create_table
 from holdfast.assets.spark.typed import (
-    SchemaChangeRefused,
-    evolve_table,
-    resolve_schema,
     type_rows,
     typed_columns,
     typed_query,
@@ -200,7 +198,9 @@ def publish(spark, table, model, values):
     declared = schema_of(model) if model is not None else None
     fresh = rows(spark, values)
     schema = resolve_schema(spark, table, declared, fresh)
-    version = evolve_table(spark, table, schema, inferred=model == "infer").version
+    shape = shape_for(spark, table, schema, inferred=model == "infer")
+    reshape(spark, table, shape)
+    version = shape.version
     frame = type_rows(fresh, schema)
     found = write_quarantine(spark, f"{table}_quarantine", frame, f"snap{version}")
     names = {*spark.table(quoted(table)).columns} & {*frame.columns}
@@ -259,7 +259,7 @@ def test_an_incompatible_change_is_refused_and_the_table_stays_as_it_was(spark, 
     publish(spark, table, First, ['{"flights": 3}'])
     before = spark.table(quoted(table)).schema
     with pytest.raises(SchemaChangeRefused) as refused, short_errors("evolve"):
-        evolve_table(spark, table, schema_of(Incompatible))
+        shape_for(spark, table, schema_of(Incompatible))
     assert f"Column flights of {table} is bigint, the store's model says string" in str(refused.value)
     assert "The same holds for 1 more columns." in str(refused.value)
     assert "give it a new name; flights then stays in the versions that have it" in str(refused.value)

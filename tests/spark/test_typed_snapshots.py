@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from holdfast.assets.spark import current, past, versions
 from holdfast.assets.spark import snapshot as steps
-from holdfast.assets.spark.planning import shape_table
+from holdfast.assets.spark.planning import planned_shape
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
@@ -34,7 +34,7 @@ def test_typed_columns_are_in_every_kind_of_snapshot_and_misfits_in_quarantine(c
     spark, schema = changelog.spark, schema_of(Flights)
 
     def snapshot() -> Any:
-        shape = shape_table(spark, changelog.processor, "s", schema)
+        shape = planned_shape(spark, changelog.processor, "s", schema)
         return changelog.snapshot(changelog.plan(schema_version=shape), schema=schema)
 
     changelog.write(0, [(b"a", {"flights": 1}), (b"odd", {"flights": "three"})])
@@ -66,7 +66,7 @@ def test_a_time_before_1970_is_kept_and_one_that_is_none_is_in_quarantine(change
     strange = {b"nanoseconds": 1_700_000_000_000_000_000, b"before": -62_135_596_800_001, b"least": -(2**63)}
     for key, time_ms in {**times, **strange}.items():
         changelog.write_raw(0, key_prefix(key) + b"n", encode_value({"flights": 1}, time_ms))
-    shape = shape_table(spark, changelog.processor, "s", schema)
+    shape = planned_shape(spark, changelog.processor, "s", schema)
     made = changelog.snapshot(changelog.plan(schema_version=shape), schema=schema)
     assert (made.manifest.rows, made.manifest.quarantined) == (6, 3)
     rows = spark.table(f"holdfast.`{changelog.processor}`.s")
@@ -98,7 +98,7 @@ def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(chang
     values, types = WIDENED[column]
     for number, value in enumerate(values):
         changelog.write(number % 2, [(b"k%d" % number, {column: value})])
-        shape = shape_table(spark, changelog.processor, "s", INFERRED)
+        shape = planned_shape(spark, changelog.processor, "s", INFERRED)
         made = changelog.snapshot(changelog.plan(schema_version=shape), schema=INFERRED)
         assert made.manifest.source == ("incremental" if number else "changelog")
         assert made.manifest.quarantined == 0
@@ -129,7 +129,7 @@ def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog
     spark = changelog.spark
 
     def plan() -> Any:
-        return changelog.plan(schema_version=shape_table(spark, changelog.processor, "s", INFERRED))
+        return changelog.plan(schema_version=planned_shape(spark, changelog.processor, "s", INFERRED))
 
     changelog.write(0, [(b"a", {"n": 1})])
     changelog.snapshot(plan(), schema=INFERRED)
@@ -143,3 +143,29 @@ def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog
         changelog.snapshot(made(), schema=INFERRED)
         rows = spark.table(f"holdfast.`{changelog.processor}`.s").select("message_key", "n").collect()
         assert {row["message_key"]: row["n"] for row in rows} == {"a": 1.0, "b": 1.5}
+
+
+def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> None:
+    """Each in its own column, whichever came first; within an object they stay JSON text."""
+    spark = changelog.spark
+    steps_of_it = [
+        [(b"a", {"X": 1, "deep": {"y": 1}})],
+        [(b"b", {"x": "text", "a b": 1}), (b"c", {"X": 2, "x": 3, "deep": {"y": 1, "Y": 2}})],
+        [(b"d", {"a_b": 2.5, "x": None}), (b"a", {"X": 1.5})],
+    ]
+    for entries in steps_of_it:
+        changelog.write(0, entries)
+        plan = changelog.plan(schema_version=planned_shape(spark, changelog.processor, "s", INFERRED))
+        assert changelog.snapshot(plan, schema=INFERRED).manifest.quarantined == 0
+    rows = spark.table(f"holdfast.`{changelog.processor}`.s")
+    found = {row["message_key"]: row.asDict() for row in rows.collect()}
+    columns = ["X", "x_2d71", "deep", "a_b", "a_b_648f"]
+    assert sorted(rows.columns[9:]) == sorted(columns)
+    assert {key: [row[name] for name in columns] for key, row in found.items()} == {
+        "a": [1.5, None, None, None, None],
+        "b": [None, "text", None, 1, None],
+        "c": [2.0, "3", '{"y":1,"Y":2}', None, None],
+        "d": [None, None, None, None, 2.5],
+    }
+    view = spark.table(f"holdfast.`{changelog.processor}`.s_scd2").where("is_current").collect()
+    assert {row["message_key"]: row["x_2d71"] for row in view} == {"a": None, "b": "text", "c": "3", "d": None}

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from holdfast.assets.spark.maintenance import commits_since_compaction, maintain_store
 from holdfast.assets.spark.quarantine import write_quarantine
+from holdfast.assets.spark.shapes import reshape, shape_for
 from holdfast.assets.spark.tables import COLUMNS, create_table
-from holdfast.assets.spark.typed import evolve_table, type_rows, typed_columns
+from holdfast.assets.spark.typed import type_rows, typed_columns
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
@@ -69,7 +70,7 @@ def processor(spark, unique):
     name = unique("upkeep").replace("-", "_")
     table = table_name(name, "s")
     create_table(spark, table)
-    evolve_table(spark, table, schema_of(Plane))
+    reshape(spark, table, shape_for(spark, table, schema_of(Plane)))
     names = [column for column, _, _ in COLUMNS] + [column for column, _, _ in typed_columns(schema_of(Plane))]
     whole = rows(spark, range(KEYS)).select(*names)
     whole.writeTo(quoted(table)).option("fanout-enabled", "true").append()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.processors.engine.schema.inference import name_in_json
 from holdfast.processors.engine.schema.types import (
     WHOLE,
     Column,
@@ -147,14 +148,22 @@ def _replaced(path: Path, has: ColumnType, wanted: ColumnType) -> Change:
 
 
 def from_spark(described: dict[str, Any], left_out: frozenset[str] = frozenset()) -> Record:
-    """The typed columns of a table from ``StructType.jsonValue()``, without the columns that every table has."""
+    """The typed columns of a table from ``StructType.jsonValue()``, without the columns that every table has.
+
+    Their sources are their names in JSON, as far as the table's comments say them.
+    """
     return Record(
         tuple(
-            Member(field["name"], _from_spark(field["type"]), False, (field["name"],))
+            Member(field["name"], _from_spark(field["type"]), False, (_source(field),))
             for field in described["fields"]
             if field["name"] not in left_out
         )
     )
+
+
+def _source(field: dict[str, Any]) -> str:
+    said = name_in_json(field.get("metadata", {}).get("comment", ""))
+    return str(field["name"]) if said is None else said
 
 
 def _from_spark(described: Any) -> ColumnType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 
 from holdfast.processors.engine.schema.types import (
@@ -24,27 +26,65 @@ from holdfast.processors.engine.schema.types import (
 #: An object with more names than this counts as a map: the column holds its JSON text.
 MEMBERS_MAX = 100
 
+#: The column of values that are no objects.
+WHOLE_VALUE = "content"
+#: What the comment of a column begins with whose name in JSON is another one.
+_SAYS = "name in JSON: "
 _TOKEN = re.compile(r"\s*(OBJECT<|ARRAY<|`(?:[^`]|``)*`|[A-Za-z_][\w ]*(?:\(\d+(?:,\s*\d+)?\))?|[<>,:]|[^\s<>,:]+)")
 
 
 def inferred_schema(described: str, known: Record | None = None) -> StoreSchema:
     """The columns of a description by ``schema_of_variant_agg``.
 
+    A column has the name that its values have in JSON, as far as it is a legal one. Of names that give the same column
+    (SQL reads names without case), the one that the table has keeps it, or else the legal one with fewer capitals; each
+    other one gets four digits of its own. The comment of a column that has another name says the name in JSON.
+
     Args:
         described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``.
-        known: The table's columns so far; their types only widen.
+        known: The table's columns so far, with their names in JSON as sources; their types only widen.
     """
     found = parse_variant(described)
     if not isinstance(found, Record):
-        found = Record((Member("content", found, False, ("",)),)) if found is not None else Record(())
-    named = Record(tuple(Member(column_name(each.name), each.type, False, each.sources) for each in found.members))
+        found = Record((Member(WHOLE_VALUE, found, False, ("",)),)) if found is not None else Record(())
+    names = _names_apart([each.sources[0] for each in found.members], known or Record(()))
+    named = Record(tuple(Member(names[each.sources[0]], each.type, False, each.sources) for each in found.members))
     both = named if known is None else _records(known, named)
     sources = {each.name: each.sources for each in named.members}
     columns = [
-        Column(each.name, each.type, False, (tuple(filter(None, sources.get(each.name, each.sources)[:1])),))
+        Column(each.name, each.type, False, (tuple(filter(None, source)),), _comment(each.name, source))
         for each in both.members
+        for source in [sources.get(each.name, each.sources)[:1]]
     ]
     return checked(StoreSchema((ValueSchema(None, tuple(columns), nullable=True),)))
+
+
+def name_in_json(comment: str) -> str | None:
+    """The name in JSON that the comment of an inferred column says; None if it says none."""
+    return str(json.loads(comment.removeprefix(_SAYS))) if comment.startswith(_SAYS) else None
+
+
+def _comment(name: str, source: tuple[str, ...]) -> str:
+    return f"{_SAYS}{json.dumps(source[0])}" if source[0] and source[0] != name else ""
+
+
+def _names_apart(sources: list[str], known: Record) -> dict[str, str]:
+    """Name in JSON -> column, a different one for each name."""
+    named = {each.sources[0]: each.name for each in known.members}
+    taken = {name.lower() for name in named.values()}
+    names: dict[str, str] = {}
+    for source in sorted(sources, key=lambda each: (each not in named, column_name(each) != each, each.swapcase())):
+        name = named.get(source) or (column_name(source) if source else WHOLE_VALUE)
+        if source not in named and name.lower() in taken and not _is_unsaid(source, name, named, sources):
+            name = f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:4]}"
+        names[source] = name
+        taken.add(name.lower())
+    return names
+
+
+def _is_unsaid(source: str, name: str, named: dict[str, str], sources: list[str]) -> bool:
+    """Whether the table has this column of this name in JSON, without a comment: earlier versions wrote none."""
+    return name != source and named.get(name) == name and name not in sources
 
 
 def unify(one: ColumnType, other: ColumnType) -> ColumnType:
@@ -77,12 +117,13 @@ def _records(one: Record, other: Record) -> Record:
 def parse_variant(described: str) -> ColumnType | None:
     """The column type of a description of variants; None if all values were null."""
     tokens = [found[1].strip() for found in _TOKEN.finditer(described)]
-    kind, rest = _parse(tokens)
+    kind, rest = _parse(tokens, whole=True)
     assert not rest, described
     return kind
 
 
-def _parse(tokens: list[str]) -> tuple[ColumnType | None, list[str]]:
+def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None, list[str]]:
+    """The type that the tokens begin with, and the tokens after it; ``whole``: it is the type of whole values."""
     first, rest = tokens[0], tokens[1:]
     if first == "ARRAY<":
         element, rest = _parse(rest)
@@ -97,9 +138,10 @@ def _parse(tokens: list[str]) -> tuple[ColumnType | None, list[str]]:
             members.append(Member(name, kind, False, (name,)))
         if rest[0] == ",":
             rest = rest[1:]
-    distinct = {each.name.lower() for each in members}
-    whole = 0 < len(members) <= MEMBERS_MAX and len(distinct) == len(members)
-    return Record(tuple(members)) if whole else TEXT, rest[1:]
+    # The names of columns are told apart; those within an object are as they are, and Spark reads them without case.
+    distinct = whole or len({each.name.lower() for each in members}) == len(members)
+    fits = 0 < len(members) <= MEMBERS_MAX and distinct
+    return Record(tuple(members)) if fits else TEXT, rest[1:]
 
 
 def _scalar(name: str) -> ColumnType | None:

@@ -1,8 +1,8 @@
 """Inferred columns always follow their values: by a wider type in place, or by another column of the same name."""
 
-from holdfast.processors.engine.schema.evolution import Add, Replace, Widen, changes, inferred_changes
-from holdfast.processors.engine.schema.inference import inferred_schema
-from holdfast.processors.engine.schema.types import FLOATING, TEXT, Column, Items, Member, Number, Record
+from holdfast.processors.engine.schema.evolution import Add, Replace, Widen, changes, from_spark, inferred_changes
+from holdfast.processors.engine.schema.inference import inferred_schema, name_in_json
+from holdfast.processors.engine.schema.types import FLOATING, TEXT, WHOLE, Column, Items, Member, Number, Record
 
 
 def table_of(described: str) -> Record:
@@ -45,3 +45,41 @@ def test_a_wider_decimal_is_no_other_column() -> None:
     table = Record((Member("price", Number(10, 2), False, ("price",)),))
     wanted = (Column("price", Number(12, 2), False, (("price",),)),)
     assert inferred_changes(table, wanted) == changes(table, wanted) == (Widen(("price",), Number(12, 2)),)
+
+
+def names(described: str, table: Record | None = None) -> dict[str, str]:
+    """Name in JSON -> column."""
+    columns = inferred_schema(described, table).columns
+    assert all((name_in_json(each.comment) or each.name) == each.paths[0][0] for each in columns)
+    return {each.paths[0][0]: each.name for each in columns}
+
+
+def stored(described: str, table: Record | None = None) -> Record:
+    """The columns of a table as Spark describes them, after a snapshot of such values."""
+    columns = inferred_schema(described, table).columns
+    fields = [{"name": each.name, "type": "long", "metadata": {"comment": each.comment}} for each in columns]
+    return from_spark({"fields": fields})
+
+
+def test_names_that_give_one_column_are_told_apart_whatever_their_order() -> None:
+    both = {"x": "x", "X": "X_4b68"}
+    assert names("OBJECT<X: BIGINT, x: BIGINT>") == names("OBJECT<x: BIGINT, X: BIGINT>") == both
+    first = stored("OBJECT<x: BIGINT>")
+    assert names("OBJECT<X: BIGINT>", first) == both
+    assert names("OBJECT<x: BIGINT>", stored("OBJECT<X: BIGINT>", first)) == both
+    capital = stored("OBJECT<X: BIGINT>")
+    assert names("OBJECT<x: BIGINT>", capital) == {"X": "X", "x": "x_2d71"}
+    assert names("OBJECT<x: BIGINT, X: BIGINT>", stored("OBJECT<x: BIGINT>", capital)) == {"X": "X", "x": "x_2d71"}
+    assert names("OBJECT<`a b`: BIGINT, a_b: BIGINT>") == {"a_b": "a_b", "a b": "a_b_c868"}
+    assert names("OBJECT<a_b: BIGINT>", stored("OBJECT<`a b`: BIGINT>")) == {"a b": "a_b", "a_b": "a_b_648f"}
+    assert names("OBJECT<key: BIGINT, KEY: BIGINT>") == {"key": "key_", "KEY": "KEY__5ca2"}
+
+
+def test_a_column_of_an_earlier_version_has_no_comment_and_stays_that_of_its_name() -> None:
+    table = Record((Member("a_b", WHOLE, False, ("a_b",)), Member("key_", WHOLE, False, ("key_",))))
+    schema = inferred_schema("OBJECT<`a b`: BIGINT, key: BIGINT>", table)
+    assert {each.name: each.paths for each in schema.columns} == {"a_b": (("a b",),), "key_": (("key",),)}
+
+
+def test_an_object_within_a_value_whose_names_differ_in_case_only_is_json_text() -> None:
+    assert inferred_schema("OBJECT<a: OBJECT<x: BIGINT, X: BIGINT>>").columns[0].type == TEXT

@@ -1,0 +1,176 @@
+"""The typed columns of a store's table: those that it has, those that its values need, and the statements between.
+
+Iceberg has one present set of columns for all branches of a table, so readers of main see each change at once.
+``Shape.in_place`` says which changes they may see before the values are there; all others are made on a side table
+(``assets.spark.sides``).
+
+Invariants:
+    - Iceberg tracks columns by id, so published versions read the same after a column changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.assets.spark.tables import COLUMNS
+from holdfast.assets.spark.typed import literal
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.processors.engine.schema.evolution import (
+    Add,
+    Change,
+    Drop,
+    Refused,
+    Rename,
+    Replace,
+    Widen,
+    changes,
+    from_spark,
+    inferred_changes,
+    plain,
+)
+from holdfast.processors.engine.schema.inference import inferred_schema
+from holdfast.processors.engine.schema.types import Record, StoreSchema, tick
+from holdfast.processors.snapshots.names import quoted
+
+SCHEMA_PROPERTY, VERSION_PROPERTY = "holdfast.schema", "holdfast.schema-version"
+_FIXED = frozenset(name for name, _, _ in COLUMNS)
+
+
+class SchemaChangeRefused(HoldfastError):
+    """The schema's type of a column can't hold the values that the table has in it."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table needs for a schema: its schema version ``before``, that of afterwards, and the changes between.
+
+    The version is 0 without a schema, and one more for each change of the schema. ``digest`` identifies the schema.
+    """
+
+    before: int
+    version: int
+    digest: str
+    steps: tuple[Change, ...]
+    comments: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the table has another schema so far."""
+        return self.version != self.before
+
+    @property
+    def in_place(self) -> bool:
+        """Whether readers may see the changes before a version is published: no value that they see changes."""
+        return all(isinstance(step, Add | Widen) for step in self.steps)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether a column is made again: it is null in all rows until they are written again."""
+        return any(isinstance(step, Replace) for step in self.steps)
+
+
+def resolve_schema(
+    spark: SparkSession, table: str, schema: StoreSchema | None, rows: DataFrame | None
+) -> StoreSchema | None:
+    """The declared schema, or one inferred from the table's columns and the column json of the rows.
+
+    The rows are all of a full snapshot, or the changed ones of an incremental one.
+    """
+    if schema is None or not schema.inferred:
+        return schema
+    assert rows is not None
+    found = rows.where("json IS NOT NULL").selectExpr("schema_of_variant_agg(try_parse_json(json)) AS found")
+    return inferred_schema(found.collect()[0]["found"], table_columns(spark, table))
+
+
+def table_columns(spark: SparkSession, table: str) -> Record:
+    """The typed columns of a table."""
+    return from_spark(spark.table(quoted(table)).schema.jsonValue(), _FIXED)
+
+
+def schema_version(spark: SparkSession, table: str) -> int:
+    """The schema version that a table has; 0 if it never had a schema."""
+    return _recorded(spark, table)[0]
+
+
+def _recorded(spark: SparkSession, table: str) -> tuple[int, str | None]:
+    """The schema version of a table, and the digest of that schema."""
+    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()}
+    return int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
+
+
+def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, inferred: bool = False) -> Shape:
+    """What a table needs for a schema; nothing is changed.
+
+    With ``inferred``, a column whose type can't be widened is replaced, and nothing is refused.
+
+    Raises:
+        SchemaChangeRefused: A column can't get the schema's type.
+    """
+    wanted = schema.columns if schema is not None else ()
+    steps = (inferred_changes if inferred else changes)(table_columns(spark, table), wanted)
+    refused = [step for step in steps if isinstance(step, Refused)]
+    if refused:
+        raise _refusal(table, refused)
+    before, known = _recorded(spark, table)
+    if schema is None and known is None:
+        return Shape(before, before, "", ())
+    digest = hashlib.sha256(repr(schema).encode()).hexdigest()[:16]
+    comments = tuple((each.name, each.comment) for each in wanted if each.comment)
+    return Shape(before, before + (digest != known), digest, steps, comments)
+
+
+def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
+    """Give a table the columns of a shape; a second time changes nothing."""
+    target = f"ALTER TABLE {quoted(table)}"
+    if shape.changed:
+        # First: a run that dies between two statements leaves a version that no snapshot has; the next one is full.
+        numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
+        spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
+    for step in shape.steps:
+        for statement in _statements(step):
+            spark.sql(f"{target} {statement}")
+    added = {step.path for step in shape.steps if isinstance(step, Add | Replace)}
+    for name, comment in shape.comments:
+        if (name,) in added:
+            spark.sql(f"{target} ALTER COLUMN {_path((name,))} COMMENT {literal(comment)}")
+
+
+def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
+    first = refused[0]
+    name = ".".join(first.path)
+    more = f" The same holds for {len(refused) - 1} more columns." if len(refused) > 1 else ""
+    return SchemaChangeRefused(
+        f"Column {name} of {table} is {first.has}, the store's model says {first.wants}, which can't hold the "
+        f"published values.{more} The table is unchanged.",
+        action=f"Keep the field as {first.has}, or give it a new name; {name} then stays in the versions that have it.",
+        table=table,
+        column=name,
+        has=first.has,
+        wants=first.wants,
+    )
+
+
+def _statements(step: Change) -> list[str]:
+    match step:
+        case Add(path, kind):
+            return [f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
+        case Rename(path, name):
+            return [f"RENAME COLUMN {_path(path)} TO {tick(name)}"]
+        case Widen(path, kind):
+            return [f"ALTER COLUMN {_path(path)} TYPE {kind.sql}"]
+        case Replace(path, kind):
+            return [f"DROP COLUMN {_path(path)}", f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
+        case Drop(path):
+            return [f"DROP COLUMN {_path(path)}"]
+        case Refused():
+            raise AssertionError(step)
+
+
+def _path(path: tuple[str, ...]) -> str:
+    return ".".join(tick(part) for part in path)

@@ -1,0 +1,104 @@
+"""Side tables: a change of a table's columns that readers see together with the values, or never.
+
+All branches of an Iceberg table have the same present columns, so a column that is renamed, dropped or made again on a
+branch changes for the readers of main, too. Therefore such a change is made on a side table: the table's own metadata
+under a second name in the catalog. It has the same files, versions and ids of columns.
+
+    register ─► change the columns ─► write, audit, seal on its branch ─► its main moves ─► exchange ─► forget
+                                                                                            │
+    readers of the table see nothing until here: one update of the catalog's row moves the table to the side's metadata
+
+Invariants:
+    - The exchange happens only if nobody committed to the table since the side was registered.
+    - Until the exchange, the side's metadata is in a folder of its own, where a search for lost tables finds none.
+    - A side table is forgotten, never purged: its files are the table's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from holdfast.assets.spark.tables import create_namespace
+from holdfast.assets.spark.versions import TableMoved
+from holdfast.infra.spark.session import CATALOG
+from holdfast.infra.warehouse.pointers import CatalogPointers
+from holdfast.processors.snapshots.names import (
+    SIDES,
+    created_at,
+    new_side_name,
+    procedure_name,
+    quoted,
+    sides_prefix,
+)
+
+_METADATA_PATH = "write.metadata.path"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A side table: its name, the table that it is a side of, and the place of that one's metadata when it began."""
+
+    name: str
+    table: str
+    seen: str
+
+
+def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
+    """Register a side of a table, for one attempt of a snapshot."""
+    name = new_side_name(table, snapshot_id, datetime.now(UTC))
+    seen = _pointers(spark).place(_within(table))
+    create_namespace(spark, SIDES)
+    spark.sql(
+        f"CALL {CATALOG}.system.register_table(table => '{procedure_name(name)}', metadata_file => '{seen}')"
+    ).collect()
+    apart = f"{seen.rpartition('/')[0]}/{name.rpartition('.')[2]}"
+    spark.sql(f"ALTER TABLE {quoted(name)} SET TBLPROPERTIES ('{_METADATA_PATH}'='{apart}')")
+    return Side(name, table, seen)
+
+
+def exchange(spark: SparkSession, side: Side) -> None:
+    """Publish a side: the table has its columns and its main from now on.
+
+    Raises:
+        TableMoved: Another run committed to the table since the side was opened.
+    """
+    pointers = _pointers(spark)
+    # Before the side's metadata comes to the table's folder, where the newest file counts if the catalog is lost.
+    if pointers.place(_within(side.table)) == side.seen:
+        spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
+        if pointers.exchange(_within(side.table), side.seen, pointers.place(_within(side.name))):
+            return
+    raise TableMoved(
+        f"Another run committed to table {side.table} while its columns were changed.",
+        action="Run it again; it continues from the published version.",
+        table=side.table,
+    )
+
+
+def forget(spark: SparkSession, name: str) -> None:
+    """Remove a side table from the catalog; no file is deleted."""
+    spark.sql(f"DROP TABLE IF EXISTS {quoted(name)}")
+
+
+def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: datetime) -> int:
+    """Remove the sides of a table that dead runs left; returns their number."""
+    if not spark.catalog.databaseExists(quoted(SIDES)):
+        return 0
+    rows = spark.sql(f"SHOW TABLES IN {quoted(SIDES)} LIKE '{sides_prefix(table)}*'").collect()
+    names = [f"{SIDES}.{row['tableName']}" for row in rows]
+    old = [name for name in names if now - (created_at(name) or now) > older_than]
+    for name in old:
+        forget(spark, name)
+    return len(old)
+
+
+def _pointers(spark: SparkSession) -> CatalogPointers:
+    return CatalogPointers(lambda name: spark.conf.get(name, None))
+
+
+def _within(table: str) -> str:
+    """A table's name without the catalog."""
+    return table.partition(".")[2]
