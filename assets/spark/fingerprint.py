@@ -1,13 +1,20 @@
-"""Order-free fingerprints computed by Spark; identical to those of ``processors.engine.state.fingerprint``."""
+"""Order-free fingerprints computed by Spark; identical to those of ``processors.engine.state.fingerprint``.
+
+Typed columns have fingerprints of their own, which only Spark computes: of the key and of all typed columns of a row.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from holdfast.processors.engine.schema.evolution import plain
+from holdfast.processors.engine.schema.types import ColumnType, Entries, Items, Record, StoreSchema, tick
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 if TYPE_CHECKING:
@@ -26,35 +33,114 @@ def fingerprint_partitions(pairs: DataFrame) -> dict[int, Fingerprint]:
     return {row["store_partition"]: _fingerprint(row, "hash") for row in rows}
 
 
-def fingerprint_after(
-    known: Mapping[int, Fingerprint], before: DataFrame, changed: DataFrame, live: str
-) -> dict[int, Fingerprint]:
-    """The fingerprints ``known`` after a merge: without the replaced pairs, and with the new ones.
+@dataclass(frozen=True, slots=True)
+class Prints:
+    """Store partition -> the fingerprint of its keys and values, and that of its typed columns.
 
-    The other arguments are those of ``replacing_sums``.
+    ``typed`` is empty where a table has no typed columns, or where they are not known.
     """
-    expected = dict(known)
-    for row in replacing_sums(changed, live, before).collect():
-        number, old, new = row["store_partition"], _fingerprint(row, "old"), _fingerprint(row, "new")
-        if number in known:
-            whole = known[number]
-            rest = Fingerprint(whole.count - old.count, whole.xor ^ old.xor, (whole.total - old.total) & _MASK)
-            expected[number] = rest + new
-    return expected
+
+    pairs: Mapping[int, Fingerprint]
+    typed: Mapping[int, Fingerprint] = field(default_factory=dict)
 
 
-def replacing_sums(changed: DataFrame, live: str, before: DataFrame) -> DataFrame:
-    """The sums of replaced and of new pairs, one row for each partition with a change, in one join.
+def typed_hash(schema: StoreSchema | None) -> str | None:
+    """SQL: the hash of a row's key and typed columns; None for a schema without columns.
+
+    A null counts as nothing, so a column that is added, and null in all rows so far, changes no hash.
+    """
+    if schema is None or not schema.columns:
+        return None
+    parts = []
+    for column in schema.columns:
+        name = tick(column.name)
+        parts.append(f"if({name} IS NULL, NULL, {zlib.crc32(column.name.encode())}L)")
+        parts.append(_without_maps(name, plain(column.type)))
+    return f"xxhash64(key, {', '.join(parts)})"
+
+
+def _without_maps(value: str, kind: ColumnType, depth: int = 0) -> str:
+    """SQL: the value with each map as the list of its entries: Spark hashes no maps."""
+    if "map<" not in kind.sql:
+        return value
+    each = f"e{depth}"
+    match kind:
+        case Items(element):
+            return f"transform({value}, {each} -> {_without_maps(each, element, depth + 1)})"
+        case Entries(inner):
+            entry = f"struct({each}.key, {_without_maps(f'{each}.value', inner, depth + 1)} AS value)"
+            return f"transform(map_entries({value}), {each} -> {entry})"
+        case Record(members):
+            fields = (
+                f"{_without_maps(f'{value}.{tick(member.name)}', member.type, depth)} AS {tick(member.name)}"
+                for member in members
+            )
+            return f"if({value} IS NULL, NULL, struct({', '.join(fields)}))"
+    return value
+
+
+def prints_of(rows: DataFrame, typed: str | None = None) -> Prints:
+    """The fingerprints of rows with values; ``typed`` is the result of ``typed_hash``. One scan computes both."""
+    columns = [] if typed is None else [f"{typed} AS typed"]
+    sums = [*_sums("hash"), *([] if typed is None else _sums("typed"))]
+    found = _hashed(rows, *columns).groupBy("store_partition").agg(*sums).collect()
+    return _prints(found, "hash", typed and "typed")
+
+
+def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], dict[int, int]]:
+    """Store partition -> the fingerprint of the typed columns of ``type_rows``, and the number of unreadable values.
+
+    One scan computes both; partitions without an unreadable value are absent from the second.
+    """
+    sums = (*_sums("typed"), F.expr("count_if(why IS NOT NULL)").alias("strange"))
+    found = _hashed(rows, f"{typed} AS typed", "why").groupBy("store_partition").agg(*sums).collect()
+    strange = {row["store_partition"]: row["strange"] for row in found if row["strange"]}
+    return {row["store_partition"]: _fingerprint(row, "typed") for row in found}, strange
+
+
+def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
+    """The fingerprints ``known`` after a merge: without the replaced rows, and with the new ones.
+
+    Where ``typed`` is given (the result of ``typed_hash``), both frames have the typed columns; the other arguments
+    are those of ``replacing_sums``.
+    """
+    rows = replacing_sums(changed, live, before, typed).collect()
+    old, new = _prints(rows, "old", typed and "typed_old"), _prints(rows, "new", typed and "typed_new")
+    return Prints(_replaced(known.pairs, old.pairs, new.pairs), _replaced(known.typed, old.typed, new.typed))
+
+
+def _replaced(
+    known: Mapping[int, Fingerprint], old: Mapping[int, Fingerprint], new: Mapping[int, Fingerprint]
+) -> dict[int, Fingerprint]:
+    after = dict(known)
+    for number in known.keys() & old.keys():
+        whole, gone = known[number], old[number]
+        rest = Fingerprint(whole.count - gone.count, whole.xor ^ gone.xor, (whole.total - gone.total) & _MASK)
+        after[number] = rest + new[number]
+    return after
+
+
+def replacing_sums(changed: DataFrame, live: str, before: DataFrame, typed: str | None = None) -> DataFrame:
+    """The sums of replaced and of new rows, one row for each partition with a change, in one join.
 
     Args:
         changed: The newest row of each changed key: store_partition, key, value, and the columns that ``live`` uses.
         live: SQL: whether such a row has a value.
-        before: The pairs before the changes, each key once: store_partition, key, value.
+        before: The rows before the changes, each key once: store_partition, key, value.
+        typed: SQL: the hash of a row's typed columns; both frames have these columns then.
     """
-    new = changed.selectExpr("store_partition", "key", f"if({live}, {_HASH}, NULL) AS new")
-    old = before.selectExpr("store_partition", "key", f"{_HASH} AS old")
+    named = {"": _HASH} if typed is None else {"": _HASH, "typed_": typed}
+    new = changed.selectExpr(
+        "store_partition", "key", *(f"if({live}, {each}, NULL) AS {name}new" for name, each in named.items())
+    )
+    old = before.selectExpr("store_partition", "key", *(f"{each} AS {name}old" for name, each in named.items()))
     both = new.join(old, ["store_partition", "key"], "left").groupBy("store_partition")
-    return both.agg(*_sums("old"), *_sums("new"))
+    return both.agg(*(each for name in named for side in ("old", "new") for each in _sums(f"{name}{side}")))
+
+
+def _prints(rows: Any, pairs: str, typed: str | None) -> Prints:
+    found = ({row["store_partition"]: _fingerprint(row, name) for row in rows} for name in (pairs, typed) if name)
+    return Prints(*found)
 
 
 def fingerprint_buckets(pairs: DataFrame) -> dict[int, BucketPrints]:

@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
 from holdfast.assets.spark.changelog import PartitionRange
-from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_after, fingerprint_partitions
+from holdfast.assets.spark.fingerprint import Prints, differing_partitions, prints_after, prints_of, typed_hash
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.shapes import resolve_schema, schema_version
-from holdfast.assets.spark.snapshot import SnapshotAuditFailed, seal_branch
+from holdfast.assets.spark.snapshot import seal_branch
 from holdfast.assets.spark.tables import require_table
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import key_prefix
@@ -183,17 +184,23 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
     if base is None:
         branch = versions.new_branch(spark, table, snapshot_id)
         rows = history.live(history.fold(changes))
-        current.replace_all(rows, table, branch, past.resolved(spark, rows))
-        expected = fingerprint_partitions(rows)
+        schema = past.resolved(spark, rows)
+        current.replace_all(rows, table, branch, schema)
+        expected = prints_of(current.typed_rows(rows, schema), typed_hash(schema))
     else:
         version = next(each.version for each in published if each.manifest is base)
         branch = versions.new_branch(spark, table, snapshot_id, version=version)
         changed = history.fold(changes.where(history.between(known.generation, ranges)))
-        current.merge(spark, changed, table, branch, past.resolved(spark, changed))
-        before = versions.at_version(spark, table, version)
-        expected = fingerprint_after(base.fingerprints, before, changed, history.LIVE)
-    measured = fingerprint_partitions(versions.at_version(spark, table, branch))
-    _require_equal(table, key, expected, measured)
+        schema = past.resolved(spark, changed)
+        current.merge(spark, changed, table, branch, schema)
+        had = Prints(base.fingerprints, base.typed_fingerprints)
+        typed = typed_hash(schema) if had.typed else None
+        after = current.typed_rows(changed, schema, keep=("op",))
+        expected = prints_after(had, versions.at_version(spark, table, version), after, history.LIVE, typed)
+    measured = prints_of(versions.at_version(spark, table, branch), typed_hash(schema))
+    _require_equal(table, key, expected.pairs, measured.pairs)
+    if expected.typed:
+        _require_equal(table, key, expected.typed, measured.typed)
     manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
     manifest = replace(manifest, why=f"the state at the end of {key}, from the history", schema_version=shape)
     seal_branch(spark, table, branch, manifest)
@@ -229,7 +236,7 @@ def _manifest(
     base: SnapshotManifest | None,
     snapshot_id: str,
     at: float,
-    measured: dict[int, Fingerprint],
+    measured: Prints,
     reached: dict[int, tuple[int, int, int]],
 ) -> SnapshotManifest:
     """The manifest of a past version; it has no input offsets, because only checkpoints record those."""
@@ -237,9 +244,10 @@ def _manifest(
     for part in known.partitions:
         start = 0 if base is None else base.ends[part.partition]
         end, records, tombstones = reached[part.partition]
-        found = measured.get(part.partition, Fingerprint())
+        found = measured.pairs.get(part.partition, Fingerprint())
+        typed = measured.typed.get(part.partition, Fingerprint()) if measured.typed else None
         moved = replace(part, start=start, end=end, records=records, tombstones=tombstones, inputs={}, sources={})
-        parts.append(replace(moved, live_keys=found.count, fingerprint=found))
+        parts.append(replace(moved, live_keys=found.count, fingerprint=found, typed=typed))
     return replace(
         known,
         snapshot_id=snapshot_id,
@@ -252,7 +260,9 @@ def _manifest(
     )
 
 
-def _require_equal(table: str, key: str, expected: dict[int, Fingerprint], measured: dict[int, Fingerprint]) -> None:
+def _require_equal(
+    table: str, key: str, expected: Mapping[int, Fingerprint], measured: Mapping[int, Fingerprint]
+) -> None:
     differing = differing_partitions(expected, measured)
     if differing:
         raise SnapshotAuditFailed(

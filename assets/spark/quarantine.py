@@ -5,6 +5,8 @@ The store's table has these rows, too, as key, value and JSON; their typed colum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark.tables import QUARANTINE_COLUMNS, create_quarantine
@@ -12,27 +14,37 @@ from holdfast.processors.engine.schema.types import tick
 from holdfast.processors.snapshots.names import quoted
 
 
-def write_quarantine(spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str) -> dict[int, int]:
+def write_quarantine(
+    spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str, counted: Mapping[int, int] | None = None
+) -> dict[int, int]:
     """Write the unreadable rows among those of ``type_rows``; a second write of a snapshot replaces the first.
 
-    The table is created with its first row. Returns store partition -> number of unreadable rows, where there are some.
+    The table is created with its first row. Returns store partition -> number of unreadable rows, where there are some;
+    ``counted`` is that, if it is known.
     """
-    strange = _as_quarantined(_unreadable(rows), snapshot_id).persist()
+    strange = _as_quarantined(_unreadable(rows), snapshot_id)
+    if counted is None:
+        strange = strange.persist()
     try:
-        counted = {row["store_partition"]: row["count"] for row in strange.groupBy("store_partition").count().collect()}
+        found = dict(_counted(strange) if counted is None else counted)
         there = spark.catalog.tableExists(quoted(table))
-        if not counted and not there:
-            return counted
+        if not found and not there:
+            return found
         create_quarantine(spark, table)
         mine = f"snapshot_id = '{snapshot_id}'"
         if there and not spark.table(quoted(table)).where(mine).isEmpty():
             spark.sql(f"DELETE FROM {quoted(table)} WHERE {mine}")
-        if counted:
+        if found:
             writer = strange.writeTo(quoted(table)).option("fanout-enabled", "true")
             writer.option("snapshot-property.holdfast.id", snapshot_id).append()
-        return counted
+        return found
     finally:
-        strange.unpersist()
+        if counted is None:
+            strange.unpersist()
+
+
+def _counted(strange: DataFrame) -> dict[int, int]:
+    return {row["store_partition"]: row["count"] for row in strange.groupBy("store_partition").count().collect()}
 
 
 def _unreadable(rows: DataFrame) -> DataFrame:

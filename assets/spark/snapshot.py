@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -25,15 +25,15 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import changelog, current, history, shapes, sides, versions
-from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, read_changelog
-from holdfast.assets.spark.checkpoint_source import checkpoint_rows
-from holdfast.assets.spark.fingerprint import differing_partitions, fingerprint_after, fingerprint_partitions
+from holdfast.assets.spark.attempt import Work
+from holdfast.assets.spark.branch_audit import audit_branch
+from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.assets.spark.fingerprint import Prints, typed_hash, typed_prints
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.tables import create_history, create_table
 from holdfast.assets.spark.typed import type_rows
 from holdfast.assets.spark.views import create_views
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.spark.progress import Narrator
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.schema.types import StoreSchema
@@ -55,10 +55,6 @@ _log = structlog.get_logger("snapshot")
 ATTEMPTS = 3
 #: The rows that each source reads, for progress lines.
 _READ = {INCREMENTAL: "the changed keys", CHECKPOINT: "the worker's checkpoint", CHANGELOG: "the whole changelog"}
-
-
-class SnapshotAuditFailed(HoldfastError):
-    """The written table differs from the checkpoint, or from the records that were read; nothing was published."""
 
 
 class SnapshotClaims(Protocol):
@@ -93,52 +89,6 @@ class SnapshotResult:
         """Table rows and changelog records per second of the whole snapshot."""
         handled = self.manifest.records + (self.manifest.rows if self.manifest.source == CHECKPOINT else 0)
         return handled / max(self.seconds, 1e-9)
-
-
-@dataclass(slots=True)
-class Work:
-    """The state of one attempt: its inputs, its branches and its counts."""
-
-    spark: SparkSession
-    plan: SnapshotPlan
-    source: ChangelogSource
-    stored: Mapping[int, Fingerprint] | None
-    #: The store's schema, which may say that it is inferred; ``schema`` is what this attempt writes.
-    wanted: StoreSchema | None
-    schema: StoreSchema | None = None
-    #: The table that is written: the store's, or a side of it where its columns change.
-    target: str = ""
-    side: sides.Side | None = None
-    branch: str = ""
-    history_ref: str = versions.MAIN
-    corrections: int = 0
-    began: float = 0.0
-    shape: int = 0
-    counted: Mapping[int, history.Counted] | None = None
-    quarantined: Mapping[int, int] = field(default_factory=dict)
-    #: Reports the step that starts.
-    doing: Callable[[str], None] = lambda step: None
-
-    @property
-    def history(self) -> str:
-        """The name of the history table."""
-        return history_name(self.plan.processor, self.plan.store)
-
-    def changes(self) -> DataFrame:
-        """The rows of the history on this attempt's branch."""
-        return versions.at_version(self.spark, self.history, self.history_ref)
-
-    def ranges(self) -> list[PartitionRange]:
-        """The changelog ranges that the table reads."""
-        return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
-
-    def feeds(self) -> list[PartitionRange]:
-        """The changelog ranges that the history lacks."""
-        return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
-
-    def counted_ranges(self) -> list[PartitionRange]:
-        """The changelog ranges whose records the manifest counts."""
-        return self.feeds() if self.plan.source == CHECKPOINT else self.ranges()
 
 
 def write_snapshot(
@@ -263,28 +213,33 @@ def write_branch(work: Work) -> None:
     spark, plan = work.spark, work.plan
     work.doing(f"writing {plan.table} from {_READ[plan.source]}")
     if plan.incremental:
-        changed = _changed(work)
-        if shape_rows(work, changed):
-            current.merge(spark, changed, work.target, work.branch, work.schema, few=_are_few(work))
+        changed = work.changed()
+        if open_branch(work, changed):
+            put_aside(work, changed, whole=False)
+            current.merge(spark, changed, work.target, work.branch, work.schema, few=work.are_few())
         else:
             before = versions.at_version(spark, plan.table, versions.MAIN)
-            rows = current.known_after(before, work.changes().where(history.between(plan.generation, work.ranges())))
-            put_aside(work, rows)
-            current.replace_all(rows, work.target, work.branch, work.schema)
-    elif _history_tells_all(plan):
-        fresh = work.changes().where(f"generation = {plan.generation}")
-        rows = history.live(history.fold(fresh))
-        shape_rows(work, rows)
-        current.replace_all(rows, work.target, work.branch, work.schema)
+            fed = work.changes().where(history.between(plan.generation, work.ranges()))
+            replace_branch(work, current.known_after(before, fed))
+    elif work.history_tells_all():
+        rows = history.live(history.fold(work.changes().where(f"generation = {plan.generation}")))
+        open_branch(work, rows)
+        replace_branch(work, rows)
     else:
         _replace_and_correct(work)
     check_read(plan, work.source.look(), work.began, time.time())
 
 
-def shape_rows(work: Work, rows: DataFrame) -> bool:
-    """Open the branch to write on, with the columns that these values need; values that do not fit are put aside.
+def replace_branch(work: Work, rows: DataFrame) -> None:
+    """Replace the content of the branch; values that do not fit the columns are put aside."""
+    put_aside(work, rows, whole=True)
+    current.replace_all(rows, work.target, work.branch, work.schema)
 
-    False when a column is made again: then every row of the table is to be written, and its values put aside.
+
+def open_branch(work: Work, rows: DataFrame) -> bool:
+    """Open the branch to write on, with the columns that the values of these rows need.
+
+    False when a column is made again: then every row of the table is to be written.
     """
     spark, plan = work.spark, work.plan
     inferred = work.wanted is not None and work.wanted.inferred
@@ -300,18 +255,20 @@ def shape_rows(work: Work, rows: DataFrame) -> bool:
         # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
         whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
     work.branch = versions.new_branch(spark, work.target, plan.snapshot_id)
-    if not whole:
-        put_aside(work, rows)
     return not whole
 
 
-def put_aside(work: Work, rows: DataFrame) -> None:
-    """Write the values that do not fit the columns to the quarantine."""
+def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
+    """Write the values that do not fit the columns to the quarantine; ``whole``: the rows are all of the table."""
     plan = work.plan
-    if work.schema is not None:
-        quarantine = quarantine_name(plan.processor, plan.store)
-        typed = type_rows(current.current_rows(rows), work.schema)
-        work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id)
+    work.typed, work.quarantined = None, {}
+    if work.schema is None:
+        return
+    quarantine, typed = quarantine_name(plan.processor, plan.store), type_rows(current.current_rows(rows), work.schema)
+    counted, hashed = None, typed_hash(work.schema)
+    if whole and hashed is not None:
+        work.typed, counted = typed_prints(typed, hashed)
+    work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id, counted)
 
 
 def _moments(plan: SnapshotPlan) -> str:
@@ -320,15 +277,10 @@ def _moments(plan: SnapshotPlan) -> str:
     return f"timestamp_micros(CASE store_partition {times} END)"
 
 
-def _history_tells_all(plan: SnapshotPlan) -> bool:
-    """Whether this first snapshot reads the whole changelog, which the history now has, too."""
-    return plan.source == CHANGELOG and plan.history is None
-
-
 def _replace_and_correct(work: Work) -> None:
     """Replace the table with the source's rows, and append to the history the values that it lacks."""
     plan = work.plan
-    wanted = _wanted(work)
+    wanted = work.full()
     both = current.with_differences(wanted, _known(work)).persist()
     try:
         differing = both.where("differs")
@@ -344,20 +296,10 @@ def _replace_and_correct(work: Work) -> None:
             op = f"if(value IS NULL, '{history.BASE_DELETE}', '{history.BASE}')"
             history.append_history(history.as_history(rows, plan.generation, op), work.history, work.history_ref, plan)
         rows = both.where("value IS NOT NULL")
-        shape_rows(work, rows)
-        current.replace_all(rows, work.target, work.branch, work.schema)
+        open_branch(work, rows)
+        replace_branch(work, rows)
     finally:
         both.unpersist()
-
-
-def _wanted(work: Work) -> DataFrame:
-    """The live keys of the full source: checkpoint or changelog."""
-    plan = work.plan
-    if plan.source == CHECKPOINT:
-        return checkpoint_rows(work.spark, plan)
-    read = read_changelog(work.spark, plan.topic, work.ranges(), work.source)
-    changelog.require_readable(read, plan.topic)
-    return history.live(history.fold(history.as_history(read, plan.generation, history.OP)))
 
 
 def _known(work: Work) -> DataFrame:
@@ -370,63 +312,12 @@ def _known(work: Work) -> DataFrame:
     return current.known_after(before, work.changes().where(history.between(plan.generation, work.feeds())))
 
 
-def audit_branch(work: Work) -> dict[int, Fingerprint]:
-    """The fingerprints of the written branch, which must equal the checkpoint's, or else those of the records read.
-
-    Raises:
-        SnapshotAuditFailed: They differ; the published table is unchanged.
-    """
-    plan = work.plan
-    work.doing(f"auditing {plan.table} as it was written")
-    found = fingerprint_partitions(versions.at_version(work.spark, work.target, work.branch))
-    expected = work.stored if work.stored is not None else _expected(work)
-    empty = Fingerprint()
-    differing = differing_partitions(expected, found)
-    if differing:
-        prints = ((n, found.get(n, empty).hex, expected.get(n, empty).hex) for n in differing)
-        partitions = "; ".join(f"partition {n} has {seen}, expected {wanted}" for n, seen, wanted in prints)
-        against = "the worker's checkpoint" if work.stored is not None else "the records that were read"
-        raise SnapshotAuditFailed(
-            f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) differs from {against}: {partitions}. "
-            "Nothing was published.",
-            action=f"Compare the store with its changelog: `holdfast audit {plan.processor}`. If they are equal, "
-            "materialise the snapshot asset with the config `source: full`. If that fails, too, the storage loses or "
-            "changes data.",
-            table=plan.table,
-            partitions=differing,
-        )
-    return {part.partition: found.get(part.partition, empty) for part in plan.partitions}
-
-
-def _expected(work: Work) -> dict[int, Fingerprint]:
-    """The fingerprints that the branch must have, computed in another way than the branch was written."""
-    plan, spark = work.plan, work.spark
-    if not plan.incremental:
-        if _history_tells_all(plan):
-            return fingerprint_partitions(history.live(history.fold(work.changes())))
-        return fingerprint_partitions(_wanted(work))
-    assert plan.base is not None
-    changed = current.joined_in_memory(_changed(work)) if _are_few(work) else _changed(work)
-    return fingerprint_after(
-        plan.base.fingerprints, versions.at_version(spark, plan.table, versions.MAIN), changed, history.LIVE
-    )
-
-
-def _changed(work: Work) -> DataFrame:
-    """The newest row of each key that changed since the base."""
-    return history.fold(work.changes().where(history.between(work.plan.generation, work.ranges())))
-
-
-def _are_few(work: Work) -> bool:
-    """Whether the changes fit in memory."""
-    return sum(counted.size for counted in _counted(work).values()) <= current.FEW_BYTES
-
-
-def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
+def seal(work: Work, measured: Prints) -> None:
     """Commit the manifest to the branch, as a version without new rows."""
     plan = work.plan
     work.doing(f"sealing and publishing {plan.table}")
-    counted, nothing = _counted(work), history.Counted()
+    counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()
+    typed = typed_hash(work.schema) is not None
     if not plan.incremental:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
@@ -454,11 +345,12 @@ def seal(work: Work, measured: Mapping[int, Fingerprint]) -> None:
                 end=part.end,
                 records=counted.get(part.partition, nothing).records,
                 tombstones=counted.get(part.partition, nothing).tombstones,
-                live_keys=measured[part.partition].count,
-                fingerprint=measured[part.partition],
+                live_keys=measured.pairs.get(part.partition, empty).count,
+                fingerprint=measured.pairs.get(part.partition, empty),
                 inputs=part.inputs,
                 sources=part.sources,
                 quarantined=work.quarantined.get(part.partition, 0),
+                typed=measured.typed.get(part.partition, empty) if typed else None,
             )
             for part in plan.partitions
         ),
@@ -473,14 +365,6 @@ def seal_branch(spark: SparkSession, table: str, branch: str, manifest: Snapshot
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
     writer.option(f"snapshot-property.{MANIFEST_PROPERTY}", manifest.encode()).append()
-
-
-def _counted(work: Work) -> Mapping[int, history.Counted]:
-    """Partition -> the counts for the manifest; computed once for each attempt."""
-    if work.counted is None:
-        tests = history.between(work.plan.generation, work.counted_ranges())
-        work.counted = history.counted(work.changes().where(tests))
-    return work.counted
 
 
 def publish_history(work: Work) -> None:

@@ -49,6 +49,7 @@ class PartitionManifest:
         inputs: Topic -> the next input offset that belongs to ``end``.
         quarantined: Values that could not be read.
         sources: Input topic -> its id.
+        typed: The fingerprint of the typed columns; None without such columns, and in manifests of earlier versions.
     """
 
     partition: int
@@ -63,6 +64,7 @@ class PartitionManifest:
     inputs: Mapping[str, int]
     quarantined: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
+    typed: Fingerprint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,12 @@ class SnapshotManifest:
         return {part.partition: part.fingerprint for part in self.partitions}
 
     @property
+    def typed_fingerprints(self) -> dict[int, Fingerprint]:
+        """Changelog partition -> the fingerprint of its typed columns; empty if those of a partition are not known."""
+        found = {part.partition: part.typed for part in self.partitions if part.typed is not None}
+        return found if len(found) == len(self.partitions) else {}
+
+    @property
     def rows(self) -> int:
         """Live keys of all partitions."""
         return sum(part.live_keys for part in self.partitions)
@@ -133,6 +141,9 @@ class SnapshotManifest:
         document = msgspec.to_builtins(self)
         for part, written in zip(self.partitions, document["partitions"], strict=True):
             written["fingerprint"] = part.fingerprint.hex
+            del written["typed"]
+            if part.typed is not None:
+                written["typed"] = part.typed.hex
         return msgspec.json.encode({"version": MANIFEST_VERSION, **document}).decode()
 
     @staticmethod
@@ -156,8 +167,9 @@ class SnapshotManifest:
             )
         try:
             for part in document["partitions"]:
-                count, xor, total = part["fingerprint"].split("-")
-                part["fingerprint"] = Fingerprint(int(count), int(xor, 16), int(total, 16))
+                for name in ("fingerprint", *({"typed"} & part.keys())):
+                    count, xor, total = part[name].split("-")
+                    part[name] = Fingerprint(int(count), int(xor, 16), int(total, 16))
             manifest = msgspec.convert(document, SnapshotManifest, from_attributes=True)
             if manifest.source not in SOURCES:
                 raise ValueError(f"source {manifest.source!r}")

@@ -35,7 +35,7 @@ from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange, rea
 from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
 from holdfast.assets.spark.current import aligned_plans
 from holdfast.assets.spark.fingerprint import fingerprint_buckets
-from holdfast.assets.spark.planning import look_at_table
+from holdfast.assets.spark.planning import look_at_table, planned_shape
 from holdfast.assets.spark.snapshot import SnapshotResult, Work, feed_history, write_snapshot
 from holdfast.assets.spark.typed import type_rows
 from holdfast.infra.kafka.topics import Topics
@@ -44,6 +44,7 @@ from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.spark.session import spark_session, stop_spark
 from holdfast.processors.audits.comparison import Place
 from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.facts import SnapshotFacts, StorePoint
 from holdfast.processors.snapshots.gathering import changelog_now
@@ -65,6 +66,9 @@ READER_OF_LOG = "Spark's state reader of changelog checkpoints, to a typed table
 CHECKPOINT, CHANGELOG = "checkpoint, to a typed table", "changelog folded, to a typed table"
 HISTORY = "history append alone, 10 k keys changed"
 WARM = "incremental, 10 k keys changed, warm over Connect"
+#: Processors whose tables have typed columns have names that begin so.
+TYPED = "typed"
+FULL_TYPED, FEW_TYPED = f"{FULL}, six typed columns", "incremental, 10 k keys changed, six typed columns"
 #: So many snapshots a server takes before it counts as warm.
 WARM_UPS = 4
 FEW = (1_000, 10_000, 100_000)
@@ -89,6 +93,10 @@ class Held(BaseModel):
     carrier: str
     tail: str
     late: bool
+
+
+def _schema(processor: str) -> StoreSchema | None:
+    return schema_of(Held) if processor.startswith(TYPED) else None
 
 
 def tree_cpu() -> dict[int, float]:
@@ -221,7 +229,7 @@ class SnapshotBench:
 
     def _snapshot(self, processor: str, wanted: Wanted, source: str) -> SnapshotResult:
         plan = self._plan(processor, wanted)
-        result = write_snapshot(self._spark, plan, self._reader(), Claims())
+        result = write_snapshot(self._spark, plan, self._reader(), Claims(), schema=_schema(processor))
         found = result.manifest.fingerprints
         if plan.source != source or found != self._expected:
             raise RunWrong(f"a snapshot ({plan.source}: {plan.why}) came to {found}, expected {self._expected}")
@@ -256,7 +264,7 @@ class SnapshotBench:
             table=look_at_table(self._spark, processor, STORE),
             code_version="bench",
             state_format="1.1.1",
-            schema_version=1,
+            schema_version=planned_shape(self._spark, processor, STORE, _schema(processor)),
             now=time.time(),
         )
         return plan_snapshot(facts, wanted)
@@ -382,12 +390,14 @@ def measure(place: Bench) -> Iterator[tuple[str, Figures]]:
                 yield way, bench.typed(way)
         for number in range(1, place.rounds + 1):
             yield FULL, bench.full(f"warm{number}")
+            yield FULL_TYPED, bench.full(f"{TYPED}{number}")
         for _ in range(place.rounds):
             yield TABLE_BY_SPARK, bench.audit()
         for _ in range(place.rounds):
             yield HISTORY, bench.fed("warm1", SOME)
             for changed in FEW:
                 yield incremental(changed), bench.changed("warm1", changed)
+            yield FEW_TYPED, bench.changed(f"{TYPED}1", SOME)
     finally:
         bench.stop()
     served = bench.warm("warm1", SOME)

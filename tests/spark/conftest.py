@@ -272,7 +272,7 @@ class Changelog:
             "table": look_at_table(self.spark, self.processor, "s"),
             "code_version": "code",
             "state_format": "1.1.1",
-            "schema_version": 1,
+            "schema_version": 0,
             "now": time.time(),
         }
         return SnapshotFacts(**{**known, **changed})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.assets.spark.checkpoint_source import CheckpointMissing, CheckpointPart, read_checkpoints
-from holdfast.assets.spark.fingerprint import fingerprint_partitions
+from holdfast.assets.spark.fingerprint import prints_of
 from holdfast.infra.spark.session import SparkFailed, short_errors
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
 from holdfast.processors.engine.state.checkpoint_reader import (
@@ -59,9 +59,7 @@ def test_every_row_of_the_store_is_read_and_the_folder_stays_as_it_is(spark, cop
     before = [content(path) for path in copies]
     frame = read_checkpoints(spark, parts(copies, "a"))
     assert frame.dtypes == [("store_partition", "int"), ("key", "binary"), ("value", "binary")]
-    assert fingerprint_partitions(frame) == {
-        number: fingerprint_checkpoint(path, "a") for number, path in enumerate(copies)
-    }
+    assert prints_of(frame).pairs == {number: fingerprint_checkpoint(path, "a") for number, path in enumerate(copies)}
     assert frame.count() == 2 * (KEYS - 1)
     assert [content(path) for path in copies] == before
 
@@ -136,13 +134,13 @@ ELSEWHERE = """
 import json, sys
 from pathlib import Path
 from holdfast.assets.spark.checkpoint_source import CheckpointPart, read_checkpoints
-from holdfast.assets.spark.fingerprint import fingerprint_partitions
+from holdfast.assets.spark.fingerprint import prints_of
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.session import spark_session
 settings = load_settings(home=sys.argv[1], spark={"master": "local-cluster[1,2,1024]", "driver_memory_mb": 512})
 spark = spark_session(settings, app_name="elsewhere")
 parts = [CheckpointPart(number, Path(path), "a") for number, path in enumerate(sys.argv[2:])]
-found = fingerprint_partitions(read_checkpoints(spark, parts))
+found = prints_of(read_checkpoints(spark, parts)).pairs
 print("FOUND", json.dumps({number: each.hex for number, each in found.items()}))
 spark.stop()
 """

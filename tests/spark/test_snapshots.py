@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.assets.spark import current, history, versions
 from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
 from holdfast.assets.spark.changelog import ChangelogUnreadable
-from holdfast.assets.spark.fingerprint import fingerprint_partitions, replacing_sums
+from holdfast.assets.spark.fingerprint import prints_of, replacing_sums
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.spark import progress
 from holdfast.infra.warehouse.catalog import TableUnknown, read_table
@@ -301,7 +302,7 @@ def test_a_snapshot_that_is_not_what_the_owner_holds_is_not_published(changelog)
     changelog.snapshot()
     changelog.write(0, [(b"a", 2)])
     plan = changelog.plan()
-    with pytest.raises(steps.SnapshotAuditFailed, match=r"partition 0 has 1-.*, expected 7-0.*Nothing was published"):
+    with pytest.raises(SnapshotAuditFailed, match=r"partition 0 has 1-.*, expected 7-0.*Nothing was published"):
         changelog.snapshot(plan, stored={0: Fingerprint(7), 1: Fingerprint()})
     assert changelog.table() == {"a": "1"}
     assert changelog.history().count() == 1
@@ -321,7 +322,7 @@ def test_what_was_written_wrongly_is_not_published(changelog, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(current, "merge", merge_and_lose)
-        with pytest.raises(steps.SnapshotAuditFailed, match="differs from the records that were read: partition 0"):
+        with pytest.raises(SnapshotAuditFailed, match="differs from the records that were read: partition 0"):
             changelog.snapshot()
     assert changelog.table() == {"a": "1", "b": "1"}
     assert changelog.snapshot().committed
@@ -421,7 +422,7 @@ def test_fingerprints_are_equal_in_spark_and_python(spark):
         part: fingerprint_of((bytes(key), bytes(value)) for place, key, value in rows if place == part)
         for part in range(3)
     }
-    assert fingerprint_partitions(frame) == expected
+    assert prints_of(frame).pairs == expected
 
 
 def test_a_table_that_is_not_there_is_named(spark_settings, changelog):

@@ -1,0 +1,95 @@
+"""One attempt of a snapshot: its inputs, its branches, and the rows that its steps read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.assets.spark import changelog, current, history, sides, versions
+from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange
+from holdfast.assets.spark.checkpoint_source import checkpoint_rows
+from holdfast.assets.spark.history import Counted
+from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT
+from holdfast.processors.snapshots.names import history_name
+from holdfast.processors.snapshots.plan import SnapshotPlan
+
+
+@dataclass(slots=True)
+class Work:
+    """The state of one attempt: its inputs, its branches and its counts."""
+
+    spark: SparkSession
+    plan: SnapshotPlan
+    source: ChangelogSource
+    stored: Mapping[int, Fingerprint] | None
+    #: The store's schema, which may say that it is inferred; ``schema`` is what this attempt writes.
+    wanted: StoreSchema | None
+    schema: StoreSchema | None = None
+    #: The table that is written: the store's, or a side of it where its columns change.
+    target: str = ""
+    side: sides.Side | None = None
+    branch: str = ""
+    history_ref: str = versions.MAIN
+    corrections: int = 0
+    began: float = 0.0
+    shape: int = 0
+    counted: Mapping[int, Counted] | None = None
+    quarantined: Mapping[int, int] = field(default_factory=dict)
+    #: Store partition -> the fingerprint of the typed columns, computed from all rows that were to be written; None
+    #: where only changes were written.
+    typed: Mapping[int, Fingerprint] | None = None
+    #: Reports the step that starts.
+    doing: Callable[[str], None] = lambda step: None
+
+    @property
+    def history(self) -> str:
+        """The name of the history table."""
+        return history_name(self.plan.processor, self.plan.store)
+
+    def changes(self) -> DataFrame:
+        """The rows of the history on this attempt's branch."""
+        return versions.at_version(self.spark, self.history, self.history_ref)
+
+    def ranges(self) -> list[PartitionRange]:
+        """The changelog ranges that the table reads."""
+        return [PartitionRange(part.partition, part.start, part.end) for part in self.plan.partitions]
+
+    def feeds(self) -> list[PartitionRange]:
+        """The changelog ranges that the history lacks."""
+        return [PartitionRange(part.partition, part.feed_start, part.end) for part in self.plan.partitions]
+
+    def counted_ranges(self) -> list[PartitionRange]:
+        """The changelog ranges whose records the manifest counts."""
+        return self.feeds() if self.plan.source == CHECKPOINT else self.ranges()
+
+    def changed(self) -> DataFrame:
+        """The newest row of each key that changed since the base."""
+        return history.fold(self.changes().where(history.between(self.plan.generation, self.ranges())))
+
+    def fed(self) -> Mapping[int, Counted]:
+        """Partition -> the counts for the manifest; computed once for each attempt."""
+        if self.counted is None:
+            tests = history.between(self.plan.generation, self.counted_ranges())
+            self.counted = history.counted(self.changes().where(tests))
+        return self.counted
+
+    def are_few(self) -> bool:
+        """Whether the changes fit in memory."""
+        return sum(counted.size for counted in self.fed().values()) <= current.FEW_BYTES
+
+    def history_tells_all(self) -> bool:
+        """Whether this first snapshot reads the whole changelog, which the history now has, too."""
+        return self.plan.source == CHANGELOG and self.plan.history is None
+
+    def full(self) -> DataFrame:
+        """The live keys of the full source: checkpoint or changelog."""
+        plan = self.plan
+        if plan.source == CHECKPOINT:
+            return checkpoint_rows(self.spark, plan)
+        read = changelog.read_changelog(self.spark, plan.topic, self.ranges(), self.source)
+        changelog.require_readable(read, plan.topic)
+        return history.live(history.fold(history.as_history(read, plan.generation, history.OP)))

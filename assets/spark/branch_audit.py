@@ -1,0 +1,95 @@
+"""The audit of a written branch: its keys and values, and its typed columns, before anybody reads them.
+
+Keys and values must be those of the worker's checkpoint, or else those of the records that were read. Typed columns
+must be those of the JSON. A snapshot that writes every row compares with what it parsed. An incremental one adds what
+it parsed to the base's fingerprint, so a column that changed in a row that was not to change is found.
+
+Invariants:
+    - What is expected is computed in another way than the branch was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark.attempt import Work
+from holdfast.assets.spark.fingerprint import Prints, differing_partitions, prints_after, prints_of, typed_hash
+from holdfast.assets.spark.tables import COLUMNS
+from holdfast.assets.spark.typed import type_rows
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.schema.types import tick
+from holdfast.processors.engine.state.fingerprint import Fingerprint
+
+
+class SnapshotAuditFailed(HoldfastError):
+    """The written table differs from the checkpoint, from the records that were read, or from its own JSON."""
+
+
+def audit_branch(work: Work) -> Prints:
+    """The fingerprints of the written branch, which must be the expected ones.
+
+    Raises:
+        SnapshotAuditFailed: They differ; the published table is unchanged.
+    """
+    work.doing(f"auditing {work.plan.table} as it was written")
+    found = prints_of(versions.at_version(work.spark, work.target, work.branch), typed_hash(work.schema))
+    expected = _expected(work)
+    against = "the worker's checkpoint" if work.stored is not None else "the records that were read"
+    _require_equal(work, expected.pairs, found.pairs, against)
+    _require_equal(work, expected.typed, found.typed, "its JSON in the typed columns")
+    return found
+
+
+def _require_equal(
+    work: Work, expected: Mapping[int, Fingerprint], found: Mapping[int, Fingerprint], against: str
+) -> None:
+    plan, empty = work.plan, Fingerprint()
+    differing = differing_partitions(expected, found)
+    if not differing:
+        return
+    prints = ((n, found.get(n, empty).hex, expected.get(n, empty).hex) for n in differing)
+    partitions = "; ".join(f"partition {n} has {seen}, expected {wanted}" for n, seen, wanted in prints)
+    raise SnapshotAuditFailed(
+        f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) differs from {against}: {partitions}. "
+        "Nothing was published.",
+        action=f"Compare the store with its changelog: `holdfast audit {plan.processor}`. If they are equal, "
+        "materialise the snapshot asset with the config `source: full`. If that fails, too, the storage loses or "
+        "changes data.",
+        table=plan.table,
+        partitions=differing,
+    )
+
+
+def _expected(work: Work) -> Prints:
+    """The fingerprints that the branch must have."""
+    plan, typed = work.plan, typed_hash(work.schema)
+    pairs = work.stored
+    if not plan.incremental:
+        if pairs is None:
+            whole = history.live(history.fold(work.changes())) if work.history_tells_all() else work.full()
+            pairs = prints_of(whole).pairs
+        return Prints(pairs, work.typed or {})
+    assert plan.base is not None
+    known = Prints(plan.base.fingerprints, plan.base.typed_fingerprints)
+    adds_typed = typed is not None and work.typed is None and bool(known.typed)
+    found = known
+    if pairs is None or adds_typed:
+        changed = work.changed()
+        if adds_typed:
+            changed = current.typed_rows(changed, work.schema, keep=("op",))
+        if work.are_few():
+            changed = current.joined_in_memory(changed)
+        before = versions.at_version(work.spark, plan.table, versions.MAIN)
+        found = prints_after(known, before, changed, history.LIVE, typed if adds_typed else None)
+    return Prints(found.pairs if pairs is None else pairs, found.typed if adds_typed else _typed(work))
+
+
+def _typed(work: Work) -> Mapping[int, Fingerprint]:
+    """The fingerprints of the typed columns where the base has none: as they were parsed, or parsed from the branch."""
+    typed = typed_hash(work.schema)
+    if typed is None or work.typed is not None:
+        return work.typed or {}
+    fixed = [tick(name) for name, _, _ in COLUMNS]
+    rows = versions.at_version(work.spark, work.target, work.branch).selectExpr(*fixed)
+    return prints_of(type_rows(rows, work.schema), typed).typed

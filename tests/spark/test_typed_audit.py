@@ -1,0 +1,118 @@
+"""The audit of typed columns: what differs from its JSON, in any row, is not published."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from holdfast.assets.spark import current, past
+from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
+from holdfast.assets.spark.planning import planned_shape
+from holdfast.assets.spark.versions import Versions, branch_table
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.snapshots.plan import Wanted
+from tests.tiers import variants
+
+
+class Leg(BaseModel):
+    to: str
+    seats: dict[str, list[dict[str, int]]] = {}
+
+
+class Flown(BaseModel):
+    """A column of each kind; maps are hashed in another way than the rest."""
+
+    flights: int
+    price: Decimal = Decimal(0)
+    at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    tags: dict[str, int] = {}
+    legs: list[Leg] = []
+
+
+SCHEMA = schema_of(Flown)
+ONE = {"flights": 1, "price": "1.5", "at": "2026-01-01T00:00:00Z", "tags": {"x": 1}}
+LEGS = {"flights": 2, "tags": {}, "legs": [{"to": "JFK", "seats": {"a": [{"b": 1}]}}, {"to": "LGA"}]}
+
+
+def snapshot(changelog: Any, wanted: Wanted = Wanted.AUTO, **options: Any) -> Any:
+    shape = planned_shape(changelog.spark, changelog.processor, "s", SCHEMA)
+    return changelog.snapshot(changelog.plan(wanted=wanted, schema_version=shape), schema=SCHEMA, **options)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, changelog: Any, write: str, column: str) -> None:
+    """After a write of a branch, the column of one row that was not to change is null."""
+    written = getattr(current, write)
+
+    def spoiled(*arguments: Any, **options: Any) -> None:
+        written(*arguments, **options)
+        table, branch = arguments[2:4] if write == "merge" else arguments[1:3]
+        changelog.spark.sql(f"UPDATE {branch_table(table, branch)} SET {column} = NULL WHERE message_key = 'one'")
+
+    monkeypatch.setattr(current, write, spoiled)
+
+
+@pytest.mark.parametrize("column", variants(["flights", "tags", "price", "at"]))
+def test_a_typed_column_that_changed_in_another_row_is_not_published(
+    changelog: Any, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
+    first = snapshot(changelog)
+    assert first.manifest.typed_fingerprints[0].count == 2
+    changelog.write(0, [(b"two", {"flights": 3})])
+    with monkeypatch.context() as patched:
+        spoil(patched, changelog, "merge", column)
+        with pytest.raises(SnapshotAuditFailed, match="differs from its JSON in the typed columns: partition 0"):
+            snapshot(changelog)
+    with monkeypatch.context() as patched:
+        spoil(patched, changelog, "replace_all", column)
+        with pytest.raises(SnapshotAuditFailed, match="differs from its JSON in the typed columns: partition 0"):
+            snapshot(changelog, Wanted.CHANGELOG)
+    assert next(Versions.of(changelog.spark, f"holdfast.{changelog.processor}.s").published()).version == first.version
+    assert snapshot(changelog).manifest.source == "incremental"
+    rows = changelog.spark.table(changelog.table_name).select("message_key", column).collect()
+    assert {row["message_key"]: row[column] for row in rows}["one"] is not None
+
+
+def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
+    snapshot(changelog)
+    changelog.write(0, [(b"two", None)])
+    at = time.time()
+    while time.time() < at + 0.002:
+        pass
+    changelog.write(0, [(b"two", LEGS)])
+    snapshot(changelog)
+    with monkeypatch.context() as patched:
+        spoil(patched, changelog, "merge", "flights")
+        with pytest.raises(SnapshotAuditFailed, match="differs from its history in partitions 0"):
+            past.write_past(changelog.spark, changelog.processor, "s", "2026-02-03", at, SCHEMA)
+    made = past.write_past(changelog.spark, changelog.processor, "s", "2026-02-03", at, SCHEMA)
+    assert made.manifest.base is not None
+    assert {number: each.count for number, each in made.manifest.typed_fingerprints.items()} == {0: 1, 1: 0}
+
+
+def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
+    changelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are compared with their own JSON, once."""
+    changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
+    snapshot(changelog)
+    changelog.write(0, [(b"two", {"flights": 3})])
+    shape = planned_shape(changelog.spark, changelog.processor, "s", SCHEMA)
+    plan = changelog.plan(schema_version=shape)
+    parts = tuple(replace(each, typed=None) for each in plan.base.partitions)
+    old = replace(plan, base=replace(plan.base, partitions=parts))
+    with monkeypatch.context() as patched:
+        spoil(patched, changelog, "merge", "flights")
+        with pytest.raises(SnapshotAuditFailed, match="differs from its JSON in the typed columns: partition 0"):
+            changelog.snapshot(old, schema=SCHEMA)
+    made = changelog.snapshot(old, schema=SCHEMA)
+    full = snapshot(changelog, Wanted.CHANGELOG)
+    assert made.manifest.source == "incremental"
+    assert made.manifest.typed_fingerprints == full.manifest.typed_fingerprints
