@@ -203,7 +203,7 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
         _require_equal(table, key, expected.typed, measured.typed)
     manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
     manifest = replace(manifest, why=f"the state at the end of {key}, from the history", schema_version=shape)
-    seal_branch(spark, table, branch, manifest)
+    seal_branch(spark, table, branch, manifest, base)
     sealed = versions.Versions.of(spark, table).snapshot(snapshot_id, branch)
     assert sealed is not None
     return sealed

@@ -38,6 +38,7 @@ from holdfast.infra.spark.progress import Narrator
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.snapshots.chain import CHAIN_PROPERTY, chain_link
 from holdfast.processors.snapshots.manifest import (
     CHANGELOG,
     CHECKPOINT,
@@ -357,13 +358,16 @@ def seal(work: Work, measured: Prints) -> None:
         covers_from=plan.base.covers_from if gapless and plan.base is not None else plan.latest_at,
         latest_at=plan.latest_at,
     )
-    seal_branch(work.spark, work.target, work.branch, manifest)
+    seal_branch(work.spark, work.target, work.branch, manifest, plan.base if plan.incremental else None)
 
 
-def seal_branch(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
-    """Commit a version without new rows whose summary holds the manifest."""
+def seal_branch(
+    spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest, base: SnapshotManifest | None
+) -> None:
+    """Commit a version without new rows whose summary holds the manifest, and its link of the chain to its base."""
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
+    writer = writer.option(f"snapshot-property.{CHAIN_PROPERTY}", chain_link(manifest, base))
     writer.option(f"snapshot-property.{MANIFEST_PROPERTY}", manifest.encode()).append()
 
 

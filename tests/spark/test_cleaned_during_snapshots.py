@@ -13,10 +13,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from holdfast.assets.spark import history
 from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.settings import Settings
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.snapshots.plan import plan_snapshot
 from tests.spark.conftest import Changelog
 from tests.spark.test_random_snapshots import checkpoint
+from tests.spark.verifying import verify
 
 PATIENCE_S = 180.0
 #: Every append a moment later begins another segment, and every segment but the newest is cleaned at once.
@@ -107,3 +109,22 @@ def test_snapshots_are_exact_while_others_write_and_the_cleaner_runs(cleaned: Ch
     finally:
         ended.set()
         writer.join()
+
+
+@pytest.mark.thorough
+def test_a_verifier_is_unsure_of_keys_that_were_replaced_and_of_no_others(
+    cleaned: Changelog, spark_settings: Settings, tmp_path: Path
+) -> None:
+    cleaned.write(0, [(b"a", 1), (b"b", 1)])
+    replaced_at = cleaned.ends()[0] - 4
+    from_checkpoint(cleaned, tmp_path)
+    while replaced_at in offsets(cleaned, 0):
+        cleaned.write(0, [(b"a", 2)])
+    verdict = verify(spark_settings, cleaned.bootstrap, cleaned.topic, f"{cleaned.processor}.s")
+    assert verdict.code == 0, verdict.output
+    (said,) = verdict.versions.values()
+    assert said == {
+        "rows": "agree",
+        "changelog": "unsure; partition 0: the records of 1 of 2 rows may be compacted",
+        "chain": "agree",
+    }

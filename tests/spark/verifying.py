@@ -1,0 +1,63 @@
+"""Runs ``docs/verify.py`` as a stranger does: in a Python that can't import Holdfast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.infra.settings import Settings
+from holdfast.infra.warehouse.properties import warehouse_location
+
+VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.py"
+CHECKS = ("rows", "changelog", "chain")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The exit code, and by version: check -> what it says; a version goes by its first tag, or else its number."""
+
+    code: int
+    versions: dict[str, dict[str, str]]
+    output: str
+
+    def of(self, check: str) -> set[str]:
+        """The first words of a check's verdicts on all versions."""
+        return {said[check].split(";")[0] for said in self.versions.values()}
+
+    @property
+    def wrong(self) -> dict[str, set[str]]:
+        """Version -> the checks that differ."""
+        found = {
+            name: {check for check, said in checks.items() if said.startswith("DIFFER")}
+            for name, checks in self.versions.items()
+        }
+        return {name: checks for name, checks in found.items() if checks}
+
+
+def verify(settings: Settings, bootstrap: str, changelog: str, table: str, version: str = "all") -> Verdict:
+    """What the verifier says of the versions of a table."""
+    given = {
+        "bootstrap": bootstrap,
+        "changelog": changelog,
+        "table": table,
+        "catalog": settings.catalog,
+        "warehouse": warehouse_location(settings),
+        "version": version,
+    }
+    options = [part for name, value in given.items() for part in (f"--{name}", value)]
+    done = subprocess.run(
+        [sys.executable, "-I", "-W", "ignore", str(VERIFIER), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+    )
+    versions = {}
+    for line in done.stdout.splitlines():
+        named, *said = line.split(" | ")
+        checks = dict(each.split(" ", 1) for each in said)
+        assert tuple(checks) == CHECKS, line
+        versions[(named.split()[1:] or [named])[0]] = checks
+    return Verdict(done.returncode, versions, done.stdout + done.stderr)
