@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans.requests import Request, verb_of
 from holdfast.processors.lifecycle.plans.stages import CheckTable, LoadChangelog, LoadTable, Stage
 
@@ -113,6 +114,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.changes and any(stage.destructive for stage in self.stages)
 
 
+class PlanUnreadable(HoldfastError):
+    """Another version of Holdfast wrote the plan of an apply, with other stages."""
+
+
 def encode(plan: Plan) -> str:
     """A plan as JSON text."""
     return msgspec.json.encode(plan).decode()
@@ -122,9 +127,17 @@ def decode(text: str) -> Plan:
     """A plan from JSON text.
 
     Raises:
-        msgspec.ValidationError: Another Holdfast version wrote it, with other stages.
+        PlanUnreadable: Another Holdfast version wrote it, with other stages.
     """
-    return msgspec.json.decode(text, type=Plan)
+    try:
+        return msgspec.json.decode(text, type=Plan)
+    except msgspec.MsgspecError as failure:
+        raise PlanUnreadable(
+            f"The plan of an apply that was broken off can't be read: {failure}. Another version of Holdfast wrote it: "
+            f"{text[:80]}...",
+            action="With the version that began it, end the apply by `holdfast apply resume N` or `holdfast apply "
+            "abandon N`; `holdfast apply list` has its number. Then run this again; nothing was changed.",
+        ) from failure
 
 
 def versions_read(plan: Plan) -> frozenset[int]:

@@ -28,9 +28,10 @@ from holdfast.processors.lifecycle.plans.requests import Deploy, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import MakeRelease, SetPositions
 from holdfast.processors.lifecycle.rebuild.from_tables import PositionsUnset
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, TableDamaged, TableUnfit
-from holdfast.processors.snapshots.manifest import SnapshotManifest
+from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
 from tests.brokers import TrackedBroker
 from tests.operating import PARTITIONS, Killed, Operated, killing_at_stages
+from tests.tiers import variants
 from tests.warehouse_tables import take_snapshot
 
 KEYS = 30
@@ -127,6 +128,43 @@ def test_content_alone_comes_back_where_input_stays(operated: Operated) -> None:
     operated.feed(KEYS, 1)
     operated.processed(KEYS * 26)
     operated.wait_for(lambda: operated.logged() == counted(21), "what came since is counted, and nothing twice")
+
+
+def of_the_history(manifest: SnapshotManifest) -> SnapshotManifest:
+    """The manifest of a past version: the history knows no input offsets."""
+    parts = tuple(replace(part, inputs={}, sources={}) for part in manifest.partitions)
+    return replace(manifest, source=HISTORY, partitions=parts)
+
+
+@pytest.mark.parametrize("choice", variants(["content alone", "another snapshot", "newer inputs"]))
+def test_a_version_without_input_offsets_is_refused_and_each_choice_that_is_named_works(
+    operated: Operated, choice: str
+) -> None:
+    taken = begun(operated)
+    made = snapshot(operated, changed=of_the_history)
+    refused = refusal(operated, at=made.snapshot_id)
+    assert f"Snapshot {made.snapshot_id}" in refused.sentence
+    assert "has no input offset" in refused.sentence
+    assert "published from the store after `--at`" in refused.action
+    assert "`--store counts --input stay`" in refused.action
+    assert "`--input earliest`" in refused.action
+    if choice == "another snapshot":
+        assert taken.snapshot_id in refused.action
+        restored(operated, at=taken.snapshot_id)
+    elif choice == "content alone":
+        restored(operated, at=made.snapshot_id, stores=("counts",), inputs="stay")
+    else:
+        source = f"{operated.group}-in"
+        wipe(operated)
+        operated.topics.delete(source)
+        operated.topics.create(TopicSpec(source, PARTITIONS, 1))
+        restored(operated, at=made.snapshot_id, inputs="earliest")
+        operated.do(Deploy(operated.group))
+        operated.feed(KEYS, 2)
+        operated.processed(KEYS * 2)
+        assert operated.logged() == counted(27)
+        return
+    counts_on(operated)
 
 
 @pytest.mark.thorough

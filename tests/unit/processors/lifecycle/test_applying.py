@@ -28,7 +28,7 @@ from holdfast.processors.lifecycle.plans.apply import (
     check_shown,
 )
 from holdfast.processors.lifecycle.plans.facts import DeploymentFacts
-from holdfast.processors.lifecycle.plans.plan import Plan, encode
+from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, Stage, StopProcessor
 from holdfast.processors.lifecycle.ports import SILENT_S
@@ -252,6 +252,12 @@ def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(
     apply(nothing, Doing(), journal, who="bob", holder=Holder("other", is_gone=lambda name: True), clock=lambda: NOW)
     (record,) = journal.applies()
     assert (record.outcome, record.reason) == ("done", "The processor is already stopped.")
+
+
+def test_a_plan_of_another_version_is_told_with_what_ends_its_apply() -> None:
+    with pytest.raises(PlanUnreadable, match="Another version of Holdfast wrote it") as told:
+        decode('{"request": {"type": "polish", "processor": "orders"}}')
+    assert "`holdfast apply abandon N`" in str(told.value)
 
 
 def test_nothing_to_do_leaves_no_record(journal: ApplyJournal) -> None:
