@@ -1,4 +1,4 @@
-"""Corrections: what a full snapshot appends to the history where the changes in the log do not show the store's value."""
+"""Corrections: what a full snapshot appends to the history where changes of the log do not show the store's value."""
 
 from __future__ import annotations
 
