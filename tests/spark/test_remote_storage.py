@@ -16,6 +16,7 @@ from holdfast.infra.warehouse.catalog import open_catalog, read_table
 from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable
 from tests.kafka.object_store import READER
 from tests.spark.conftest import Changelog
+from tests.spark.test_changed_columns import FIRST, SECOND, planned
 
 RACERS = 6
 
@@ -64,7 +65,7 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     later = datetime.now(UTC) + timedelta(hours=1)
     done = {each.table: each for each in maintain_store(remote.spark, remote.processor, "s", keep, later)}
     kept = done[f"holdfast.{remote.processor}.s"]
-    assert kept.tags_dropped == 3
+    assert kept.tags_dropped == 2  # the newest snapshot stays, and the newest full one
     assert kept.files_compacted > kept.files_written > 0
     assert kept.versions_expired > 0
     assert kept.files_deleted > 0
@@ -73,6 +74,21 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     arrow = read_table(remote_settings, remote.processor, "s")
     assert dict(zip(arrow["message_key"].to_pylist(), arrow["json"].to_pylist(), strict=True)) == expected
     assert remote.snapshot().manifest.rows == len(expected)
+
+
+def test_columns_change_with_their_values_on_postgres_and_s3(remote, remote_settings):
+    """The exchange is an update of the catalog's row, with the password and the driver of the session's catalog."""
+    remote.write(0, [(b"a", {"flights": 1, "airport": "JFK", "gone": 7})])
+    remote.snapshot(planned(remote, FIRST), schema=FIRST)
+    remote.write(0, [(b"b", {"flights": 2.5, "home": "LGA", "added": 4})])
+    made = remote.snapshot(planned(remote, SECOND), schema=SECOND)
+    assert (made.committed, made.manifest.source) == (True, "changelog")
+    rows = read_table(remote_settings, remote.processor, "s").to_pylist()
+    assert {row["message_key"]: (row["flights"], row["home"], row["added"]) for row in rows} == {
+        "a": (1.0, "JFK", None),
+        "b": (2.5, "LGA", 4),
+    }
+    assert "gone" not in rows[0]
 
 
 @pytest.mark.thorough
