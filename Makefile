@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Each file goes to one test process. Tests of real parts wait for about half of their time: three processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation fuzz drills lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation fuzz drills endurance lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ fuzz: setup ## 100,000 fuzzed messages, functions and kills
 
 drills: setup ## break an installation, verify its repair; DRILLS="4 17"
 	@$(BIN)/python -m tests.drills $(DRILLS)
+
+endurance: setup ## snapshots beside kills and verbs; MINUTES=30 SEED=7
+	@$(BIN)/python -m tests.spark.endurance --seconds $$(($(or $(MINUTES),30) * 60)) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## ruff, mypy, import contracts
 	@$(BIN)/ruff check .

@@ -30,6 +30,9 @@ class Attached(Changelog):
 class Driver:
     """The other end: starts such a process and talks with it."""
 
+    #: What the process runs.
+    module = "tests.spark.driver"
+
     def __init__(
         self,
         bootstrap: str,
@@ -38,7 +41,7 @@ class Driver:
         log: Path,
         mounts: str | None = None,
     ) -> None:
-        command = [sys.executable, "-m", "tests.spark.driver", bootstrap, processor]
+        command = [sys.executable, "-m", self.module, bootstrap, processor]
         if mounts is not None:
             command = ["unshare", "-rm", "sh", "-c", f'{mounts} && exec "$@"', "sh", *command]
         self._log = log

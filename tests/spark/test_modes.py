@@ -1,88 +1,19 @@
 """The same snapshot, unchanged, in a JVM of the run, on a standalone cluster, over Spark Connect: by setting alone."""
 
 import json
-import os
 import subprocess
-import time
-import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from holdfast.infra.java import BRIEF, find_java, spark_java_home
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.server import find_server, running_server, start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
 from tests.spark.driver import Driver
+from tests.spark.standalone import Cluster
 from tests.spark.tuning import COMPILED_ONCE
-
-PATIENCE_S = 240.0
-
-
-class Cluster:
-    """A standalone cluster of one worker, from the installation that runs everything else."""
-
-    def __init__(self, folder):
-        self._folder = folder
-        self.port, self._page = free_port(), free_port()
-        java = find_java()
-        self._environment = {
-            **os.environ,
-            "JAVA_HOME": str(spark_java_home(java, load_settings().cache)),
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": BRIEF,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        self._processes = []
-
-    @property
-    def url(self):
-        return f"spark://127.0.0.1:{self.port}"
-
-    def start(self):
-        page = ["--webui-port", str(self._page)]
-        self._run("master.Master", "--host", "127.0.0.1", "--port", str(self.port), *page)
-        self._wait(lambda told: told["status"] == "ALIVE")
-        work = ["--cores", "2", "--memory", "1g", "--webui-port", "0", "-d", str(self._folder / "work")]
-        self._run("worker.Worker", "--host", "127.0.0.1", *work, self.url)
-        self._wait(lambda told: told["aliveworkers"] == 1)
-        return self
-
-    def stop(self):
-        for process in reversed(self._processes):
-            process.kill()
-            process.wait(30)
-
-    def _run(self, name, *arguments):
-        command = Path(find_spec("pyspark").origin).parent / "bin" / "spark-class"
-        with (self._folder / f"{name}.log").open("ab") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    [str(command), f"org.apache.spark.deploy.{name}", *arguments],
-                    env=self._environment,
-                    stdout=log,
-                    stderr=log,
-                    cwd=self._folder,
-                )
-            )
-
-    def _wait(self, fits):
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
-                    if fits(json.load(answer)):
-                        return
-            except OSError:
-                pass
-            logs = " ".join(path.read_text()[-1000:] for path in self._folder.glob("*.log"))
-            assert all(process.poll() is None for process in self._processes), logs
-            assert time.monotonic() < deadline, logs
-            time.sleep(0.1)
 
 
 @pytest.fixture

@@ -1,0 +1,146 @@
+"""What a changelog says of commands: from which input offset on each key counts, at each offset of the changelog.
+
+A command of the owner commits apart: its transactions do not move the input offsets, or move them back. While a command
+runs, such a transaction is the command's; at any other time there must be none.
+
+    clear            deletes keys: they count from the input offset of that transaction on
+    clear, rewound   deletes all keys, and the last transaction moves the input to 0: all keys count from 0 on
+    rebuild          sets and deletes keys as the whole input gives them: they count from 0 on
+    reseed, restore  write the state into a changelog of another topic id, which begins another life
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.changelog.format import META_KEY, split_key
+from tests.spark.endurance.definition import PARTITIONS
+
+CLEAR, REWIND, REBUILD, RESEED, RESTORE = "clear", "rewind", "rebuild", "reseed", "restore"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A command that ran; ``keys`` are those that it may delete, None for any."""
+
+    kind: str
+    keys: frozenset[str] | None = None
+
+
+@dataclass
+class Floors:
+    """From which input offset on records count, of one partition: of each key, and of all others."""
+
+    others: int = 0
+    keys: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One committed transaction of a partition: its last offset, input offset, and keys (True: deleted)."""
+
+    offset: int
+    input: int
+    keys: dict[str, bool]
+
+
+@dataclass
+class Life:
+    """A changelog from its creation to its deletion: the floors at its begin, and what commands changed since."""
+
+    topic_id: str
+    begin: dict[int, Floors]
+    #: By partition: the offset of the transaction, its keys (None: all), and from where they count.
+    events: dict[int, list[tuple[int, frozenset[str] | None, int]]] = field(default_factory=dict)
+
+    def floors(self, partition: int, end: int) -> Floors:
+        """The floors of a version with this end."""
+        found = copy.deepcopy(self.begin[partition])
+        for offset, keys, floor in self.events.get(partition, []):
+            if offset < end:
+                if keys is None:
+                    found = Floors(floor)
+                else:
+                    found.keys |= dict.fromkeys(keys, floor)
+        return found
+
+
+class Lives:
+    """Follows the changelog of a store through all its lives."""
+
+    def __init__(self, topics: Topics, changelog: str, source: str) -> None:
+        self._topics, self._changelog, self._source = topics, changelog, source
+        self.lives: list[Life] = []
+        self._at: dict[int, int] = {}
+        self._inputs: dict[int, int | None] = {}
+        self.begin({number: Floors() for number in range(PARTITIONS)})
+
+    def begin(self, floors: dict[int, Floors]) -> None:
+        """Another life has begun: the topic was created again."""
+        self.lives.append(Life(self._topics.describe([self._changelog])[self._changelog].topic_id, floors))
+        self._at = dict.fromkeys(range(PARTITIONS), 0)
+        self._inputs = dict.fromkeys(range(PARTITIONS), 0 if len(self.lives) == 1 else None)
+
+    def now(self) -> dict[int, Floors]:
+        """The floors at the newest offsets."""
+        return {number: self.lives[-1].floors(number, self._at[number]) for number in range(PARTITIONS)}
+
+    def of(self, topic_id: str) -> Life:
+        """The life of a changelog."""
+        return next(life for life in self.lives if life.topic_id == topic_id)
+
+    def advance(self, action: Action | None = None) -> None:
+        """Read on to the end; what commits apart is the action's."""
+        for number, end in self._topics.settled_end_offsets(self._changelog, 60.0).items():
+            for each in self._transactions(number, end):
+                self._take(number, each, action)
+            self._at[number] = max(end, self._at[number])
+
+    def _take(self, number: int, each: Transaction, action: Action | None) -> None:
+        before, self._inputs[number] = self._inputs[number], each.input
+        back = before is not None and each.input < before
+        apart = bool(each.keys) and (before is None or each.input <= before)
+        if not (apart or back) or (action is not None and action.kind in (RESEED, RESTORE)):
+            return
+        where = f"{self._changelog}[{number}] at {each.offset}, input {before} to {each.input}: {each.keys}"
+        assert action is not None, f"a transaction apart from the input, without a command: {where}"
+        events = self.lives[-1].events.setdefault(number, [])
+        if action.kind == REBUILD:
+            events.append((each.offset, frozenset(each.keys), 0))
+            return
+        assert all(each.keys.values()), f"a clear sets keys: {where}"
+        assert action.keys is None or set(each.keys) <= action.keys, f"a clear deletes others: {where}"
+        if back:
+            assert action.kind == REWIND, f"the input goes back: {where}"
+            assert each.input == 0, where
+            events.append((each.offset, None, 0))
+        else:
+            events.append((each.offset, frozenset(each.keys), each.input))
+
+    def _transactions(self, number: int, end: int) -> Iterator[Transaction]:
+        keys: dict[str, bool] = {}
+        start = self._at[number]
+        if start >= end:
+            return
+        for record in read_range(self._topics.bootstrap, self._changelog, number, start, end):
+            assert record.key is not None
+            if record.key != META_KEY:
+                keys[split_key(record.key)[0].decode()] = record.value is None
+                continue
+            told = msgspec.json.decode(record.value or b"{}")
+            yield Transaction(record.offset, told["inputs"].get(self._source, 0), keys)
+            keys = {}
+        assert not keys, f"records without a meta record before {end}: {sorted(keys)[:3]}"
+
+
+def topic_ids(parts: Collection[Any]) -> str:
+    """The one topic id of a version's partitions."""
+    (found,) = {part.topic_id for part in parts}
+    return str(found)

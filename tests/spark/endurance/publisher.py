@@ -1,0 +1,129 @@
+"""The thread that takes snapshots without a pause, maintains and looks back, and starts killed drivers again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tests.spark.endurance.publishing_driver import PublishingDriver
+
+#: Of the requests so many are maintenance, and so many past versions.
+MAINTENANCE_SHARE, PAST_SHARE = 0.06, 0.15
+#: Errors that a snapshot may end with while its owner is killed, cleared, rebuilt or has another changelog: it is
+#: refused, or its executor was killed. An audit that fails, or a history that is unclear, is never one of them.
+REFUSALS = frozenset(
+    {
+        "ProcessorSilent",
+        "SnapshotImpossible",
+        "ChangelogMoved",
+        "TableMoved",
+        "NotCovered",
+        "SparkFailed",
+        "SparkUnavailable",
+        "TopicUnknown",
+        "CommandRefused",
+    }
+)
+
+
+class Publisher(threading.Thread):
+    """Asks the driver for one thing after the other until it is told to end."""
+
+    def __init__(self, start: Callable[[], PublishingDriver], rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._start, self._rng = start, rng
+        self.driver: PublishingDriver | None = None
+        self.counts: Counter[str] = Counter()
+        self.failed: list[str] = []
+        #: Held while what is being read may be expired.
+        self.maintaining = threading.Lock()
+        self._ended = threading.Event()
+        self._began = time.time()
+        self._pasts = 0
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set() and not self.failed:
+                self._one()
+        except BaseException as failure:
+            self.failed.append(repr(failure))
+
+    def abandon(self) -> None:
+        """Leave no process behind, whatever state the run is in."""
+        self._ended.set()
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pids(self) -> list[int]:
+        """The driver's process and its JVM; empty while there is none."""
+        driver = self.driver
+        if driver is None or driver.process.poll() is not None:
+            return []
+        command = ["ps", "-o", "pid=,comm=", "--ppid", str(driver.pid)]
+        children = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        return [driver.pid, *(int(line.split()[0]) for line in children if line.split()[1] == "java")]
+
+    def settled(self) -> str:
+        """Without any disturbance, a snapshot by a new driver succeeds; its id. Only once the thread has ended."""
+        self.abandon()
+        if self.driver is not None:
+            self.driver.process.wait(60)
+        self.driver = self._start()
+        said = self.driver.do("snapshot", wanted="auto")
+        assert "answer" in said, said
+        return str(said["answer"]["id"])
+
+    def finish(self, patience_s: float) -> None:
+        """End after what is under way; the driver stays."""
+        self._ended.set()
+        self.join(patience_s)
+        assert not self.is_alive(), "the publisher does not end"
+
+    def _one(self) -> None:
+        if self.driver is None:
+            self.driver = self._start()
+            self.counts["drivers started"] += 1
+        kind, draw = "snapshot", self._rng.random()
+        request: dict[str, Any] = {"wanted": self._rng.choice(["auto"] * 8 + ["checkpoint", "changelog"])}
+        if draw < MAINTENANCE_SHARE:
+            kind, request = "maintain", {}
+        elif draw < MAINTENANCE_SHARE + PAST_SHARE:
+            self._pasts += 1
+            day, hour = divmod(self._pasts, 24)
+            at = self._rng.uniform(self._began, time.time())
+            kind, request = "past", {"key": f"2025-{day // 28 + 1:02}-{day % 28 + 1:02}-{hour:02}:00", "at": at}
+        self._hear(kind, self._asked(kind, request))
+
+    def _asked(self, kind: str, request: dict[str, Any]) -> Any:
+        driver = self.driver
+        assert driver is not None
+        with self.maintaining if kind == "maintain" else threading.Lock(), suppress(BrokenPipeError):
+            driver.ask(kind, **request)
+            return driver.answered()
+        return None
+
+    def _hear(self, kind: str, said: Any) -> None:
+        if said is None:
+            self.counts["drivers dead"] += 1
+            assert self.driver is not None
+            self.driver.process.kill()
+            self.driver.process.wait(60)
+            self.driver = None
+        elif "answer" in said:
+            source = said["answer"].get("source")
+            self.counts[f"{kind} {source}" if source else kind] += 1
+        elif said["error"]["type"] in REFUSALS:
+            self.counts[f"{kind} refused: {said['error']['type']}"] += 1
+            if said["error"]["type"] in ("SparkUnavailable", "SparkFailed") and len(self.pids()) < 2:
+                self._hear(kind, None)  # its JVM was killed
+        else:
+            self.failed.append(f"{kind}: {said['error']}")

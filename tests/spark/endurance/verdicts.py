@@ -1,0 +1,121 @@
+"""Judges every published version: by DuckDB from the source, and by the stranger's verifier from the changelog."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from holdfast.infra.waiting import wait_until
+from holdfast.infra.warehouse.catalog import TableUnknown, load_table
+from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
+from holdfast.processors.snapshots.names import SNAPSHOT_TAG
+from tests.spark.endurance.definition import STORE
+from tests.spark.endurance.lives import Lives, topic_ids
+from tests.spark.endurance.oracle import Oracle
+from tests.spark.endurance.publisher import Publisher
+from tests.spark.endurance.world import PATIENCE_S, Run
+from tests.spark.verifying import verify
+
+
+class Verdicts:
+    """All versions so far, and what was found of them. The first difference ends the run."""
+
+    def __init__(self, run: Run, rng: random.Random) -> None:
+        self.run = run
+        self.lives = Lives(run.topics, run.changelog, run.source)
+        self.oracle = Oracle(run.topics, run.source)
+        self.publisher = Publisher(run.driver, rng)
+        #: Tag -> manifest, of all versions that were seen.
+        self.versions: dict[str, SnapshotManifest] = {}
+        #: Tags of versions that are the fold of the source; and of those that the stranger agrees with.
+        self.folded: set[str] = set()
+        self.agreed: set[str] = set()
+        self.unsure: set[str] = set()
+
+    def line(self) -> str:
+        """The numbers in a line."""
+        past = sum(manifest.from_history for manifest in self.versions.values())
+        return (
+            f"{len(self.versions)} versions ({past} past ones), {len(self.folded)} equal the fold of "
+            f"{self.oracle.records:,} records, docs/verify.py agrees with {len(self.agreed)} and is unsure of "
+            f"{len(self.unsure - self.agreed)}, {len(self.lives.lives)} changelogs"
+        )
+
+    def hash(self) -> str:
+        """Of all versions: their ids, offsets and fingerprints."""
+        told = [
+            (tag, [(part.partition, part.end, part.fingerprint.hex, dict(part.inputs)) for part in manifest.partitions])
+            for tag, manifest in sorted(self.versions.items())
+        ]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+    def pause(self, seconds: float) -> None:
+        """Let the publisher work, at most for so long; it must not fail."""
+        wait_until(lambda: bool(self.publisher.failed), seconds, every_s=0.05)
+        assert not self.publisher.failed, self.publisher.failed
+
+    def await_first(self) -> None:
+        """Wait for the first version."""
+        ready = lambda: bool(self.publisher.failed or self._new())  # noqa: E731
+        assert wait_until(ready, PATIENCE_S, every_s=0.5), "no version was published"
+
+    def before_a_life_ends(self) -> dict[str, SnapshotManifest]:
+        """Verify while the changelog is still there; the versions that can be restored."""
+        self.check_published()
+        self._ask_the_stranger()
+        return {tag: each for tag, each in self.versions.items() if not each.from_history}
+
+    def check_published(self) -> None:
+        """Compare the versions that are new with the fold of the source."""
+        assert not self.publisher.failed, self.publisher.failed
+        new = self._new()
+        self.lives.advance()
+        for tag, manifest in new.items():
+            self.versions[tag] = manifest
+            if manifest.from_history:
+                continue  # it is between two commits of the worker, where no input offset is known
+            life = self.lives.of(topic_ids(manifest.partitions))
+            floors = {part.partition: life.floors(part.partition, part.end) for part in manifest.partitions}
+            table = load_table(self.run.settings, self.run.group, STORE)
+            rows = table.scan(snapshot_id=table.metadata.refs[tag].snapshot_id).to_arrow()
+            found = self.oracle.differences(manifest, floors, rows)
+            ends = {part.partition: (part.end, dict(part.inputs)) for part in manifest.partitions}
+            assert not found, f"{tag}, {manifest.source}, at {ends}, is not the fold: {found}"
+            self.folded.add(tag)
+
+    def finish(self, patience_s: float) -> None:
+        """Let all of it come to rest; one more snapshot, and every version is judged once more by the stranger."""
+        self.run.wait_running()
+        assert wait_until(self.run.caught_up, patience_s, every_s=0.2), "the worker does not catch up"
+        self.publisher.finish(patience_s)
+        assert not self.publisher.failed, self.publisher.failed
+        newest = self.publisher.settled()
+        self.check_published()
+        assert SNAPSHOT_TAG + newest in self.folded
+        self._ask_the_stranger()
+        missing = {tag for tag, each in self.versions.items() if not each.from_history} - self.folded
+        assert not missing, missing
+
+    def _new(self) -> dict[str, SnapshotManifest]:
+        """The published versions that were not seen yet, by their tag."""
+        try:
+            table = load_table(self.run.settings, self.run.group, STORE)
+        except TableUnknown:
+            return {}
+        summaries = {each.snapshot_id: each.summary for each in table.metadata.snapshots if each.summary}
+        tags = {name: ref.snapshot_id for name, ref in table.metadata.refs.items() if name.startswith(SNAPSHOT_TAG)}
+        texts = {tag: summaries[at][MANIFEST_PROPERTY] for tag, at in tags.items() if tag not in self.versions}
+        return {tag: SnapshotManifest.decode(str(text)) for tag, text in texts.items()}
+
+    def _ask_the_stranger(self) -> None:
+        with self.publisher.maintaining:  # what it reads is not expired meanwhile
+            said = verify(self.run.settings, self.run.topics.bootstrap, self.run.changelog, self.run.table)
+        assert said.code == 0, said.output
+        for name, checks in said.versions.items():
+            if name.startswith(SNAPSHOT_TAG) or name.startswith("at-"):
+                tag = name
+                firsts = {check: text.split(";")[0] for check, text in checks.items()}
+                if firsts["rows"] == "agree" and firsts["changelog"] == "agree":
+                    self.agreed.add(tag)
+                else:
+                    self.unsure.add(tag)
