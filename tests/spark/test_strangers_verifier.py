@@ -110,7 +110,7 @@ def store(broker: str, unique: Callable[[str], str], spark: Any, spark_settings:
     changelog.write(1, [(b"later", 3)])
     take("incremental")
     made = past.write_past(spark, changelog.processor, "s", "2026-01-01-10:00", moment)
-    tags[made.tag] = made.manifest.source
+    tags[snapshot_tag(made.manifest.snapshot_id)] = made.manifest.source
     return Store(changelog, spark_settings, tags)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.properties import warehouse_location
+from holdfast.processors.snapshots.names import SNAPSHOT_TAG
 
 VERIFIER = Path(__file__).resolve().parents[2] / "docs" / "verify.py"
 CHECKS = ("rows", "changelog", "chain")
@@ -16,7 +17,7 @@ CHECKS = ("rows", "changelog", "chain")
 
 @dataclass(frozen=True)
 class Verdict:
-    """The exit code, and by version: check -> what it says; a version goes by its first tag, or else its number."""
+    """The exit code, and by version: check -> what it says; a version goes by its tag ``snap-<id>``, or its number."""
 
     code: int
     versions: dict[str, dict[str, str]]
@@ -59,5 +60,6 @@ def verify(settings: Settings, bootstrap: str, changelog: str, table: str, versi
         named, *said = line.split(" | ")
         checks = dict(each.split(" ", 1) for each in said)
         assert tuple(checks) == CHECKS, line
-        versions[(named.split()[1:] or [named])[0]] = checks
+        number, *names = named.split()
+        versions[next((name for name in names if name.startswith(SNAPSHOT_TAG)), number)] = checks
     return Verdict(done.returncode, versions, done.stdout + done.stderr)

@@ -68,9 +68,10 @@ class Publisher(threading.Thread):
         driver = self.driver
         if driver is None or driver.process.poll() is not None:
             return []
-        command = ["ps", "-o", "pid=,comm=", "--ppid", str(driver.pid)]
-        children = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-        return [driver.pid, *(int(line.split()[0]) for line in children if line.split()[1] == "java")]
+        command = ["ps", "-o", "pid=,stat=,comm=", "--ppid", str(driver.pid)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        children = [line.split() for line in told]
+        return [driver.pid, *(int(pid) for pid, state, name, *_ in children if name == "java" and state[0] != "Z")]
 
     def settled(self) -> str:
         """Without any disturbance, a snapshot by a new driver succeeds; its id. Only once the thread has ended."""
@@ -118,12 +119,12 @@ class Publisher(threading.Thread):
             self.driver.process.kill()
             self.driver.process.wait(60)
             self.driver = None
+        elif "error" in said and len(self.pids()) < 2:  # its JVM was killed
+            self._hear(kind, None)
         elif "answer" in said:
             source = said["answer"].get("source")
             self.counts[f"{kind} {source}" if source else kind] += 1
         elif said["error"]["type"] in REFUSALS:
             self.counts[f"{kind} refused: {said['error']['type']}"] += 1
-            if said["error"]["type"] in ("SparkUnavailable", "SparkFailed") and len(self.pids()) < 2:
-                self._hear(kind, None)  # its JVM was killed
         else:
             self.failed.append(f"{kind}: {said['error']}")

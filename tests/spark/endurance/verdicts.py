@@ -112,10 +112,4 @@ class Verdicts:
             said = verify(self.run.settings, self.run.topics.bootstrap, self.run.changelog, self.run.table)
         assert said.code == 0, said.output
         for name, checks in said.versions.items():
-            if name.startswith(SNAPSHOT_TAG) or name.startswith("at-"):
-                tag = name
-                firsts = {check: text.split(";")[0] for check, text in checks.items()}
-                if firsts["rows"] == "agree" and firsts["changelog"] == "agree":
-                    self.agreed.add(tag)
-                else:
-                    self.unsure.add(tag)
+            (self.agreed if set(checks.values()) == {"agree"} else self.unsure).add(name)
