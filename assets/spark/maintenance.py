@@ -25,6 +25,7 @@ from holdfast.processors.snapshots.names import (
     quoted,
     snapshot_of,
     snapshots_name,
+    table_name,
     tables_of,
 )
 from holdfast.processors.snapshots.retention import Reference, Retention, expired_references
@@ -71,7 +72,8 @@ def maintain_store(
     done = []
     days, hours = (keep.keep_snapshots_days, keep.keep_times_days), keep.leftovers_hours
     retention = Retention(keep.keep_snapshots, *days, branch_hours=hours)
-    names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
+    with short_errors(f"maintain {table_name(processor, store)}"):
+        names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
     for name in names:
         with short_errors(f"maintain {name}"):
             gone = drop_references(spark, name, retention, now, needed)
