@@ -1,0 +1,1 @@
+"""A model of a store's warehouse in plain Python, and random lives of it on real Iceberg tables."""

@@ -1,0 +1,119 @@
+"""A changelog in memory: what Kafka would hold of it, and what a committed read of a range would give.
+
+Offsets, aborted records and markers are as the broker makes them. The cleaner removes at once whatever Kafka may remove
+at some time: everything that a later record of its key replaces, and deletions, each only beyond its lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.assets.spark.changelog import PartitionRange
+from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
+
+HOUR = 3600.0
+#: Kafka's names: ``min.compaction.lag.ms`` as processors set it, and ``delete.retention.ms`` as it is by default.
+LAG_S, RETENTION_S = HOUR, 24 * HOUR
+
+
+class OffsetsLost(Exception):
+    """A read of offsets that the topic does not have; Spark's source fails there, too."""
+
+
+@dataclass(slots=True)
+class Record:
+    """A committed record."""
+
+    offset: int
+    at: float
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition of one life of the topic."""
+
+    start: int = 0
+    end: int = 0
+    records: list[Record] = field(default_factory=list)
+
+    def append(self, at: float, entries: Sequence[tuple[bytes, bytes | None]], *, commit: bool) -> None:
+        """Write a transaction: its records, the meta record, and the marker."""
+        for key, value in entries:
+            if commit:
+                self.records.append(Record(self.end, at, key, value))
+            self.end += 1
+        self.end += 2
+
+    def clean(self, now: float) -> None:
+        """Compact everything but the active part."""
+        cleanable = [each for each in self.records if each.at < now - LAG_S]
+        last = {each.key: each.offset for each in cleanable}
+        first_dirty = cleanable[-1].offset + 1 if cleanable else 0
+        self.records = [
+            each
+            for each in self.records
+            if each.offset >= first_dirty
+            or (each.offset == last[each.key] and (each.value is not None or each.at >= now - RETENTION_S))
+        ]
+
+    def truncate(self, start: int) -> None:
+        """Delete the records before an offset."""
+        self.start = max(self.start, min(start, self.end))
+        self.records = [each for each in self.records if each.offset >= self.start]
+
+
+class MemoryChangelog:
+    """The topic of a store's changelog; ``life`` counts how often it was created."""
+
+    def __init__(self, topic: str, partitions: int) -> None:
+        self.topic, self.life = topic, 1
+        self.logs = [Log() for _ in range(partitions)]
+
+    @property
+    def topic_id(self) -> str:
+        """The id that the broker gave this life of the topic."""
+        return f"id-{self.life}"
+
+    def recreate(self) -> None:
+        """Delete the topic and create it again, without a record."""
+        self.life += 1
+        self.logs = [Log() for _ in self.logs]
+
+    def look(self) -> ChangelogNow:
+        """The facts as ``gathering.changelog_now`` reads them."""
+        ends = {number: LogPartition(log.start, log.end) for number, log in enumerate(self.logs)}
+        return ChangelogNow(self.topic, self.topic_id, ends, RETENTION_S, LAG_S)
+
+    def frame(self, spark: Any, ranges: Sequence[PartitionRange]) -> Any:
+        """What ``read_changelog`` gives of these ranges.
+
+        Raises:
+            OffsetsLost: The topic lacks some of these offsets.
+        """
+        rows = []
+        for each in ranges:
+            log = self.logs[each.partition]
+            if each.start < each.end and (each.start < log.start or each.end > log.end):
+                raise OffsetsLost(f"{self.topic}[{each.partition}] has [{log.start}, {log.end}), wanted {each}")
+            rows += [(each.partition, record) for record in log.records if each.start <= record.offset < each.end]
+        shown = [
+            f"({number}, {record.offset}L, timestamp_millis({round(record.at * 1000)}L), {blob(record.key)}, "
+            f"{blob(record.value)})"
+            for number, record in rows
+        ]
+        return values(spark, "store_partition, offset, timestamp, key, value", shown, "(0, 0L, now(), X'', X'')")
+
+
+def blob(value: bytes | None) -> str:
+    """Bytes in SQL."""
+    return "CAST(NULL AS BINARY)" if value is None else f"X'{value.hex()}'"
+
+
+def values(spark: Any, names: str, rows: Sequence[str], like: str) -> Any:
+    """Rows of SQL values as a DataFrame, which needs no Spark job; ``like`` is a row with the types of all."""
+    where = "" if rows else " WHERE false"
+    return spark.sql(f"SELECT * FROM VALUES {', '.join(rows) or like} AS t({names}){where}")

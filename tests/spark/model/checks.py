@@ -1,0 +1,190 @@
+"""What holds after each step of a modelled life, in plain Python over the rows that pyiceberg reads.
+
+    table      main is the fold of the owner's commits at the vector of its newest snapshot
+    history    it has each change once, and folds to the content of every tag of a snapshot
+    typed      each typed column is what the value's JSON says
+    tags       every tag can be read, and has the content that it names
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.assets.spark.tables import COLUMNS
+from holdfast.processors.engine.changelog.format import event_time_ms
+from holdfast.processors.engine.schema.types import column_name
+from holdfast.processors.snapshots.manifest import SnapshotManifest
+from holdfast.processors.snapshots.names import REACH_TAG, SNAPSHOT_TAG, TIME_TAG
+from tests.spark.model.life import STORE, Life
+from tests.spark.model.owner import Content
+from tests.spark.model.reading import Row, Seen
+
+HISTORY = f"{STORE}_history"
+_FIXED = {name for name, _, _ in COLUMNS}
+_LOGGED = ("put", "delete")
+_DELETED = ("delete", "base_delete")
+#: Times that a timestamp column can hold, milliseconds since 1970: the years 1 to 9999.
+_TIMES_MS = range(-62_135_596_800_000, 253_402_300_800_000)
+
+
+class PromiseBroken(AssertionError):
+    """The tables are not what the model says; ``promise`` names what they broke."""
+
+    def __init__(self, promise: str, detail: str) -> None:
+        super().__init__(f"{promise}: {detail}")
+        self.promise = promise
+
+
+def require(promise: str, holds: bool, detail: object = "") -> None:
+    """Raise PromiseBroken unless it holds."""
+    if not holds:
+        raise PromiseBroken(promise, str(detail))
+
+
+def check(life: Life, *, every_tag: bool) -> None:
+    """Check everything; tags whose version was read before are read again with ``every_tag``."""
+    seen = life.tables.seen(STORE)
+    if seen is None:
+        return
+    if every_tag:
+        life.tables.forget()
+    changes = life.tables.seen(HISTORY)
+    rows = life.tables.rows(HISTORY, changes.head) if changes is not None else []
+    check_main(life, seen)
+    check_history(rows)
+    for tag, version in sorted(seen.tags.items()):
+        check_tag(life, seen, tag, version, rows)
+    if rows:
+        assert changes is not None
+        require("history", REACH_TAG in changes.tags or life.newest is None, "no tag keeps its reach")
+
+
+def check_main(life: Life, seen: Seen) -> None:
+    """The published table is one of the snapshots that may be the newest, whole."""
+    found = seen.published()
+    shown = life.tables.main(STORE)
+    if found is None:
+        require("table", not shown and life.newest is None, f"no snapshot, {len(shown)} rows, newest {life.newest}")
+        return
+    manifest = found[1]
+    may_be = {life.newest, *life.unsure}
+    require("table", manifest.snapshot_id in may_be, f"main is {manifest.snapshot_id}, not of {may_be}")
+    compare("table", content_of(shown), life.taken[manifest.snapshot_id].content)
+    check_typed(life, shown, "main")
+    check_manifest(life, manifest)
+
+
+def check_manifest(life: Life, manifest: SnapshotManifest) -> None:
+    """The manifest has the checkpoints' vector, of one life of the changelog."""
+    points = life.taken[manifest.snapshot_id].points
+    for part in manifest.partitions:
+        point = points[part.partition]
+        seen, wanted = (part.topic_id, part.end, part.inputs), (point.topic_id, point.end, point.inputs)
+        require("vector", point.end == 0 or seen == wanted, f"{seen}, expected {wanted}")
+    lives = {part.topic_id for part in manifest.partitions if part.end}
+    require("vector", len(lives) <= 1, f"partitions of {lives} beside each other")
+
+
+def check_history(rows: Iterable[Row]) -> None:
+    """Each change of the changelog is there once."""
+    logged = [(row["generation"], row["store_partition"], row["offset"]) for row in rows if row["op"] in _LOGGED]
+    twice = sorted(each for each in set(logged) if logged.count(each) > 1)
+    require("history", not twice, f"there twice: {twice[:5]}")
+
+
+def check_tag(life: Life, seen: Seen, tag: str, version: int, changes: list[Row]) -> None:
+    """A tag's version can be read, is what its name says, and what the history says of it."""
+    require("tags", version in seen.versions, f"{tag} is of an expired version")
+    manifest = seen.manifest(version)
+    require("tags", manifest is not None, f"{tag} has no manifest")
+    assert manifest is not None
+    rows = life.tables.rows(STORE, version)
+    wanted, folded = expected(life, tag, manifest), fold(changes, manifest)
+    compare(f"tag of a {'past version' if manifest.from_history else 'snapshot'}", content_of(rows), wanted, tag)
+    compare("history", folded, wanted, f"folded to {tag}")
+    check_typed(life, rows, tag)
+
+
+def expected(life: Life, tag: str, manifest: SnapshotManifest) -> Content:
+    """What a tag has to show."""
+    means = life.times.get(tag) if tag.startswith(TIME_TAG) else None
+    if tag.startswith(SNAPSHOT_TAG):
+        require("tags", tag == SNAPSHOT_TAG + manifest.snapshot_id, f"{tag} is on {manifest.snapshot_id}")
+        means = manifest.taken_at if manifest.from_history else manifest.snapshot_id
+    if isinstance(means, str):
+        require("tags", manifest.snapshot_id == means, f"{tag} shows {manifest.snapshot_id}, not {means}")
+        return life.taken[means].content
+    require("tags", means is not None and means in life.times.values(), f"nobody asked for {tag}, {means}")
+    assert means is not None
+    return life.owner.held_at(means)
+
+
+def fold(rows: list[Row], manifest: SnapshotManifest) -> Content:
+    """What the history says that the store held at a version's vector, or at its moment."""
+    found: dict[tuple[int, bytes], tuple[tuple[Any, ...], Row]] = {}
+    for row in rows:
+        if _is_of(row, manifest):
+            key = row["store_partition"], row["key"]
+            order = row["generation"], row["offset"], row["op"] in _LOGGED, row["timestamp"]
+            if key not in found or found[key][0] <= order:
+                found[key] = order, row
+    return {key: row["value"] for key, (_, row) in found.items() if row["op"] not in _DELETED}
+
+
+def _is_of(row: Row, manifest: SnapshotManifest) -> bool:
+    if manifest.from_history:
+        micros = round(row["timestamp"].timestamp() * 1e6)
+        return bool(row["generation"] <= manifest.generation and micros <= round(manifest.taken_at * 1e6))
+    if row["generation"] != manifest.generation:
+        return bool(row["generation"] < manifest.generation)
+    end = manifest.ends[row["store_partition"]]
+    return bool(row["offset"] < end or (row["op"] not in _LOGGED and row["offset"] == end))
+
+
+def content_of(rows: Iterable[Row]) -> Content:
+    """The rows as the owner has them."""
+    pairs = [((row["store_partition"], row["key"]), row["value"]) for row in rows]
+    require("table", len(pairs) == len(dict(pairs)), "a key is there twice")
+    return dict(pairs)
+
+
+def compare(promise: str, seen: Content, wanted: Content, where: str = "main") -> None:
+    """Require the same content."""
+    differing = sorted(key for key in {*seen, *wanted} if seen.get(key) != wanted.get(key))
+    shown = [f"{key}: {seen.get(key)!r}, expected {wanted.get(key)!r}" for key in differing[:3]]
+    require(promise, not differing, f"{where} has {'; '.join(shown)} ({len(differing)} keys)")
+
+
+# -- typed columns ---------------------------------------------------------------------------------------------------
+
+
+def check_typed(life: Life, rows: Iterable[Row], where: str) -> None:
+    """Each typed column is what the JSON says; a value with a time that none can be has none."""
+    if life.schema is None:
+        return
+    for row in rows:
+        value, typed = row["value"], {name: cell for name, cell in row.items() if name not in _FIXED}
+        in_range = event_time_ms(value) in _TIMES_MS
+        said = json.loads(row["json"])
+        wanted = {column_name(name): each for name, each in said.items()} if in_range else {}
+        require("typed", (row["event_timestamp"] is not None) == in_range, f"{where}: the event time of {row}")
+        if in_range and loose(typed.get("content")) == loose(said):  # the column of values that are no objects
+            typed, wanted = {"content": said}, {"content": said}
+        require("typed", loose(typed) == loose(wanted), f"{where}: {typed} of the JSON {said} of {row['message_key']}")
+
+
+def loose(value: Any) -> Any:
+    """A value as a wider type has it: no nulls, numbers as floats, and texts as the JSON that they may be."""
+    if isinstance(value, Mapping):
+        found = {name: loose(each) for name, each in value.items()}
+        return {name: each for name, each in found.items() if each is not None}
+    if isinstance(value, list):
+        return [loose(each) for each in value]
+    if isinstance(value, str):
+        try:
+            return loose(json.loads(value))
+        except ValueError:
+            return value
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,0 +1,117 @@
+"""The owner of a modelled store: what its partitions held after each commit, and the checkpoints that it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.snapshots.facts import StorePoint
+from tests.spark.model.changelog import MemoryChangelog
+from tests.spark.model.clock import Clock
+
+PARTITIONS = 2
+#: The input topic that the owner reads, and its id.
+INPUT, INPUT_ID = "in", "id-of-in"
+#: (partition, changelog key) -> stored bytes.
+Content = dict[tuple[int, bytes], bytes]
+#: A key's number, its JSON value (``DELETED`` for none) and the event time.
+DELETED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a partition held from a moment on: content, changelog end and input position, of one commit."""
+
+    at: float
+    topic_id: str
+    end: int
+    input: int
+    content: Mapping[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Owner:
+    """Two partitions of a store; every commit is remembered."""
+
+    log: MemoryChangelog
+    clock: Clock
+    past: list[list[Held]] = field(default_factory=list)
+    #: Partition -> its newest checkpoint, and what it holds.
+    points: dict[int, tuple[StorePoint, Mapping[bytes, bytes]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.past = [[Held(self.clock.time(), self.log.topic_id, 0, 0, {})] for _ in range(PARTITIONS)]
+
+    def commit(self, partition: int, changes: Sequence[tuple[int, Any, int]], *, commit: bool = True) -> None:
+        """Change keys in one transaction, which may abort."""
+        entries = [
+            (changelog_key(number), None if value is DELETED else encode_value(value, event_ms))
+            for number, value, event_ms in changes
+        ]
+        self.clock.advance(0.002)
+        self.log.logs[partition].append(self.clock.time(), entries, commit=commit)
+        now = self.past[partition][-1]
+        content = dict(now.content)
+        for key, value in entries if commit else ():
+            content.pop(key, None)
+            if value is not None:
+                content[key] = value
+        self._note(partition, content, now.input + (1 if commit else 0))
+
+    def rebuild(self, *, emptied: bool) -> None:
+        """The changelog is deleted; a new one begins with the state, or the store is cleared, too."""
+        self.log.recreate()
+        for number in range(PARTITIONS):
+            now = self.past[number][-1]
+            content = {} if emptied else dict(now.content)
+            self.clock.advance(0.002)
+            if content:
+                self.log.logs[number].append(self.clock.time(), list(content.items()), commit=True)
+            self._note(number, content, now.input)
+
+    def checkpoint(self, partition: int, *, files: bool) -> None:
+        """Take a checkpoint of one partition; without ``files`` they are on another machine."""
+        self.clock.advance(0.002)
+        now = self.past[partition][-1]
+        point = StorePoint(
+            partition=partition,
+            path=f"/{partition}/{now.topic_id}/{now.end}",
+            topic=self.log.topic,
+            topic_id=now.topic_id,
+            end=now.end,
+            taken_at=self.clock.time(),
+            inputs={INPUT: now.input},
+            sources={INPUT: INPUT_ID},
+            files=files,
+        )
+        self.points[partition] = point, now.content
+
+    def lose_files(self) -> None:
+        """The checkpoints' files are gone from this machine."""
+        self.points = {number: (replace(point, files=False), held) for number, (point, held) in self.points.items()}
+
+    def held_at(self, at: float) -> Content:
+        """What the store held at a moment: all commits up to and with it."""
+        found = ([each for each in commits if each.at <= at][-1:] for commits in self.past)
+        return {(number, key): value for number, each in enumerate(found) for key, value in _of(each).items()}
+
+    def held_by(self, partition: int, topic_id: str, end: int) -> Held | None:
+        """What a partition held at an offset of one life of the changelog; None if it never was there."""
+        there = (each for each in reversed(self.past[partition]) if (each.topic_id, each.end) == (topic_id, end))
+        return next(there, None)
+
+    def _note(self, partition: int, content: Mapping[bytes, bytes], consumed: int) -> None:
+        log = self.log
+        held = Held(self.clock.time(), log.topic_id, log.logs[partition].end, consumed, content)
+        self.past[partition].append(held)
+
+
+def changelog_key(number: int) -> bytes:
+    """The changelog key of a numbered message key."""
+    return key_prefix(b"k%d" % number) + b"n"
+
+
+def _of(held: Sequence[Held]) -> Mapping[bytes, bytes]:
+    return held[0].content if held else {}

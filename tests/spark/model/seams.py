@@ -1,0 +1,126 @@
+"""Where the model holds the product: reads of Kafka and of checkpoints' files, the clock, and each commit to a table.
+
+Everything else that runs in a modelled life is the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.readwriter import DataFrameWriterV2
+
+from holdfast.assets.spark import history, maintenance, versions
+from holdfast.assets.spark import snapshot as steps
+from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.processors.snapshots import names
+from holdfast.processors.snapshots.retention import Reference
+from tests.spark.model.changelog import MemoryChangelog, blob, values
+from tests.spark.model.clock import Clock
+
+#: What these words begin changes a table or its references.
+_CHANGING = ("ALTER", "CALL", "CREATE", "DELETE", "DROP", "MERGE")
+_LOG = "log of the model"
+
+
+class Killed(BaseException):
+    """The run is dead; no handler of the product catches it."""
+
+
+class Seams:
+    """The edges of the life that runs now."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        #: A checkpoint's path -> partition and content.
+        self.checkpoints: dict[str, tuple[int, Mapping[bytes, bytes]]] = {}
+        #: Called before each commit to a table, with the words of it.
+        self.before_commit: Callable[[str], None] = lambda words: None
+
+    def begin(self, clock: Clock) -> None:
+        """Another life begins."""
+        self.clock = clock
+        self.checkpoints.clear()
+        self.before_commit = lambda words: None
+
+
+def source_of(log: MemoryChangelog) -> ChangelogSource:
+    """The changelog as the product's source."""
+    return ChangelogSource("", {_LOG: log}, log.look)
+
+
+@contextmanager
+def held() -> Iterator[Seams]:
+    """The product on the model's edges."""
+    seams = Seams()
+    with pytest.MonkeyPatch.context() as patch:
+        _hold_reads(patch, seams)
+        _hold_clock(patch, seams)
+        _hold_commits(patch, seams)
+        yield seams
+
+
+def _hold_reads(patch: pytest.MonkeyPatch, seams: Seams) -> None:
+    def read(spark: Any, topic: str, ranges: Any, source: ChangelogSource) -> Any:
+        log: MemoryChangelog = source.client_config[_LOG]
+        return log.frame(spark, ranges)
+
+    def checkpoint_rows(spark: Any, plan: Any) -> Any:
+        parts = [seams.checkpoints[part.path] for part in plan.partitions if part.path]
+        rows = [f"({number}, {blob(key)}, {blob(value)})" for number, held in parts for key, value in held.items()]
+        return values(spark, "store_partition, key, value", rows, "(0, X'', X'')")
+
+    patch.setattr(steps, "read_changelog", read)
+    patch.setattr(history, "read_changelog", read)
+    patch.setattr(steps, "checkpoint_rows", checkpoint_rows)
+
+
+def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
+    look, expire = versions.Versions.of, maintenance.expire_versions
+
+    def of(spark: Any, table: str) -> versions.Versions:
+        seen = look(spark, table)
+        shown = {version: seams.clock.shown(at) for version, at in seen.committed.items()}
+        return versions.Versions(seen.summaries, seen.parents, shown, seen.refs)
+
+    def reference(name: str, committed_at: datetime, *more: Any) -> Reference:
+        shown = datetime.fromtimestamp(seams.clock.shown(committed_at.timestamp()), UTC)
+        return Reference(name, shown, *more)
+
+    def expire_versions(spark: Any, table: str, older_than: datetime) -> dict[str, int]:
+        real = seams.clock.real(older_than.timestamp())
+        return expire(spark, table, datetime.fromtimestamp(real, UTC))
+
+    patch.setattr(steps, "time", SimpleNamespace(time=lambda: seams.clock.time(), monotonic=lambda: 0.0))
+    patch.setattr(versions.Versions, "of", staticmethod(of))
+    patch.setattr(
+        versions, "new_branch_name", lambda snapshot_id, now: names.new_branch_name(snapshot_id, seams.clock.moment())
+    )
+    patch.setattr(maintenance, "Reference", reference)
+    patch.setattr(maintenance, "expire_versions", expire_versions)
+
+
+def _hold_commits(patch: pytest.MonkeyPatch, seams: Seams) -> None:
+    sql = SparkSession.sql
+
+    def run(self: Any, query: str, *arguments: Any, **more: Any) -> Any:
+        if query.lstrip().upper().startswith(_CHANGING):
+            seams.before_commit(query)
+        return sql(self, query, *arguments, **more)
+
+    patch.setattr(SparkSession, "sql", run)
+    for name in ("append", "overwrite"):
+        patch.setattr(DataFrameWriterV2, name, _announced(getattr(DataFrameWriterV2, name), name, seams))
+
+
+def _announced(write: Callable[..., Any], name: str, seams: Seams) -> Callable[..., Any]:
+    def run(self: Any, *arguments: Any) -> Any:
+        seams.before_commit(f"{name} {self._jwriter}")
+        return write(self, *arguments)
+
+    return run
