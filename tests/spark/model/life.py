@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from holdfast.assets.spark import maintenance, past, planning, versions
@@ -55,8 +57,12 @@ class World:
     """What all lives of a test process share."""
 
     spark: Any
+    #: The session of a second run.
+    other: Any
     catalog: Any
     seams: Seams
+    #: The folder of the tables' files.
+    data: Path
     lives: int = 0
 
 
@@ -71,11 +77,13 @@ class Life:
     claims: Claims = field(default_factory=Claims)
     #: Snapshot id -> what it has to hold, of all that were ever planned.
     taken: dict[str, Taken] = field(default_factory=dict)
-    #: The newest snapshot that is known to be published; until a run that died is run again, it may be one of ``unsure``.
+    #: The newest published snapshot; while runs are under way, or just died, it may be one of ``unsure``.
     newest: str | None = None
     unsure: set[str] = field(default_factory=set)
     #: Tag of a time partition -> the moment that it shows, or the snapshot.
     times: dict[str, float | str] = field(default_factory=dict)
+    #: Whether main has the columns of its newest snapshot: no other run changed them since.
+    shape_known: bool = True
     #: Versions that an unfinished restore reads.
     needed: set[int] = field(default_factory=set)
 
@@ -96,6 +104,10 @@ class Life:
     def table(self) -> str:
         """The table's full name."""
         return table_name(self.processor, STORE)
+
+    def forget(self) -> None:
+        """The life is over: its files are deleted, because they are in memory."""
+        shutil.rmtree(self.world.data / self.processor, ignore_errors=True)
 
     def checkpoint(self, partition: int, *, files: bool = True) -> None:
         """The owner takes a checkpoint of a partition."""
@@ -126,15 +138,26 @@ class Life:
             self.taken[plan.snapshot_id] = Taken(points, content)
         return plan
 
-    def write(self, plan: SnapshotPlan) -> None:
-        """Write a planned snapshot; it may be published even if this ends by an exception."""
+    def write(self, plan: SnapshotPlan, *, beside: bool = False) -> None:
+        """Write a planned snapshot, ``beside`` another run; it may be published even if this ends by an exception."""
         self.unsure.add(plan.snapshot_id)
-        result = steps.write_snapshot(
-            self.spark, plan, source_of(self.log), self.claims, schema=self.schema, tell=lambda line: None
-        )
+        spark = self.world.other if beside else self.spark
+        result = steps.write_snapshot(spark, plan, source_of(self.log), self.claims, schema=self.schema)
         manifest = result.manifest
         self.note(f"{manifest.source} snapshot {manifest.snapshot_id} gen {manifest.generation}: {manifest.why}")
-        self.newest, self.unsure = plan.snapshot_id, set()
+
+    def published(self) -> str | None:
+        """The snapshot that main shows."""
+        seen = self.tables.seen(STORE)
+        found = seen.published() if seen is not None else None
+        return None if found is None else found[1].snapshot_id
+
+    def settle(self) -> None:
+        """No run is under way: what main has now is the newest, and nothing else becomes it."""
+        found = self.published()
+        if found in {self.newest, *self.unsure}:
+            self.newest = found
+        self.unsure = set()
 
     def tag_time(self) -> None:
         """The running time partition shows the newest snapshot, as the snapshot asset does it."""
@@ -154,23 +177,18 @@ class Life:
         """The key of the time partition of a moment."""
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d-%H:%M")
 
-    def write_past(self, at: float) -> past.PastVersion | None:
+    def write_past(self, at: float, *, beside: bool = False) -> past.PastVersion | None:
         """A version of a moment; None if its window has another one."""
         key = self.window(at)
-        if self.times.get(time_tag(key), at) != at:
+        if self.times.setdefault(time_tag(key), at) != at:
             return None
-        made = past.write_past(self.spark, self.processor, STORE, key, at, self.schema)
-        self.times[made.tag] = at
+        made = past.write_past(self.world.other if beside else self.spark, self.processor, STORE, key, at, self.schema)
         self.note(f"past version at {at}: base {made.manifest.base}, made {made.made}")
         return made
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def maintain(self, keep: MaintenanceSettings) -> None:
+    def maintain(self, keep: MaintenanceSettings, *, beside: bool = False) -> None:
         """Maintenance at this moment."""
-        maintenance.maintain_store(self.spark, self.processor, STORE, keep, self.clock.moment(), self.needed)
-        self.tables.forget()
-
-    def age(self, real: float) -> timedelta:
-        """How old a commit is that the machine's clock stamped ``real``."""
-        return timedelta(seconds=self.clock.time() - self.clock.shown(real))
+        spark = self.world.other if beside else self.spark
+        maintenance.maintain_store(spark, self.processor, STORE, keep, self.clock.moment(), self.needed)

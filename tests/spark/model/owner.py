@@ -16,8 +16,8 @@ PARTITIONS = 2
 INPUT, INPUT_ID = "in", "id-of-in"
 #: (partition, changelog key) -> stored bytes.
 Content = dict[tuple[int, bytes], bytes]
-#: A key's number, its JSON value (``DELETED`` for none) and the event time.
-DELETED = object()
+#: Stands for no value; values are objects.
+DELETED = "(deleted)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,27 @@ class Owner:
                 content[key] = value
         self._note(partition, content, now.input + (1 if commit else 0))
 
-    def rebuild(self, *, emptied: bool) -> None:
-        """The changelog is deleted; a new one begins with the state, or the store is cleared, too."""
+    def mend(self, partition: int, number: int, value: Any, event_ms: int) -> None:
+        """Change a key in the database alone."""
+        self.clock.advance(0.002)
+        now = self.past[partition][-1]
+        content = {key: held for key, held in now.content.items() if key != changelog_key(number)}
+        if value is not DELETED:
+            content[changelog_key(number)] = encode_value(value, event_ms)
+        self._note(partition, content, now.input)
+
+    def rebuild(self, content: Content | None = None, inputs: Mapping[int, int] | None = None) -> None:
+        """The changelog is deleted. A new one begins with the present content, or with another, at other positions."""
         self.log.recreate()
         for number in range(PARTITIONS):
             now = self.past[number][-1]
-            content = {} if emptied else dict(now.content)
+            held = dict(now.content)
+            if content is not None:
+                held = {key: value for (partition, key), value in content.items() if partition == number}
             self.clock.advance(0.002)
-            if content:
-                self.log.logs[number].append(self.clock.time(), list(content.items()), commit=True)
-            self._note(number, content, now.input)
+            if held:
+                self.log.logs[number].append(self.clock.time(), list(held.items()), commit=True)
+            self._note(number, held, now.input if inputs is None else inputs[number])
 
     def checkpoint(self, partition: int, *, files: bool) -> None:
         """Take a checkpoint of one partition; without ``files`` they are on another machine."""
@@ -77,7 +88,7 @@ class Owner:
         now = self.past[partition][-1]
         point = StorePoint(
             partition=partition,
-            path=f"/{partition}/{now.topic_id}/{now.end}",
+            path=f"/{partition}/{now.topic_id}/{self.clock.time()}",
             topic=self.log.topic,
             topic_id=now.topic_id,
             end=now.end,
@@ -96,11 +107,6 @@ class Owner:
         """What the store held at a moment: all commits up to and with it."""
         found = ([each for each in commits if each.at <= at][-1:] for commits in self.past)
         return {(number, key): value for number, each in enumerate(found) for key, value in _of(each).items()}
-
-    def held_by(self, partition: int, topic_id: str, end: int) -> Held | None:
-        """What a partition held at an offset of one life of the changelog; None if it never was there."""
-        there = (each for each in reversed(self.past[partition]) if (each.topic_id, each.end) == (topic_id, end))
-        return next(there, None)
 
     def _note(self, partition: int, content: Mapping[bytes, bytes], consumed: int) -> None:
         log = self.log

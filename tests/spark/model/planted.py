@@ -1,0 +1,205 @@
+"""Bugs to plant in the warehouse: each is one that it had, and a patch that puts it back. The model has to find it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from holdfast.assets.spark import current, history, maintenance, past, typed, versions
+from holdfast.assets.spark import snapshot as steps
+from holdfast.processors.lifecycle.verbs import restore_table, table_choice
+from holdfast.processors.snapshots import plan, retention
+from holdfast.processors.snapshots.facts import StorePoint
+from holdfast.processors.snapshots.manifest import HISTORY, INCREMENTAL
+from holdfast.processors.snapshots.names import BRANCH
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedInWarehouse:
+    """A bug: what is wrong, and how to make it so."""
+
+    name: str
+    plant: Patch
+
+    @contextmanager
+    def growing(self) -> Iterator[None]:
+        """The warehouse with the bug."""
+        with pytest.MonkeyPatch.context() as patch:
+            self.plant(patch)
+            yield
+
+
+def _missing_is_zero(patch: pytest.MonkeyPatch) -> None:
+    vector_of = table_choice.vector_of
+    patch.setattr(table_choice, "_unplaced", lambda *given: None)
+    patch.setattr(
+        restore_table,
+        "vector_of",
+        lambda manifest: defaultdict(lambda: defaultdict(int), vector_of(manifest)),
+    )
+
+
+def _latest_is_any(patch: pytest.MonkeyPatch) -> None:
+    chosen = table_choice._candidates
+    patch.setattr(
+        table_choice, "_candidates", lambda table, at: list(table.versions) if at == "latest" else chosen(table, at)
+    )
+
+
+def _reach_expires(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(history, "keep_reach", lambda spark, table: None)
+    patch.setattr(maintenance, "keep_reach", lambda spark, table: None)
+    head = history.history_head
+
+    def history_head(seen: Any, table: str) -> Any:
+        return head(seen, table) if history.reaching_version(seen) is not None else None
+
+    patch.setattr(history, "history_head", history_head)
+    patch.setattr("holdfast.assets.spark.planning.history_head", history_head)
+
+
+def _generation_falls(patch: pytest.MonkeyPatch) -> None:
+    _reach_expires(patch)
+    generation = plan._generation
+    patch.setattr(
+        plan, "_generation", lambda facts, points: 1 if not facts.table.history else generation(facts, points)
+    )
+
+
+def _widened_is_null(patch: pytest.MonkeyPatch) -> None:
+    shape = steps.shape_rows
+    patch.setattr(steps, "shape_rows", lambda work, rows: shape(work, rows) or True)
+
+
+def _base_by_earliest(patch: pytest.MonkeyPatch) -> None:
+    def base_for(manifests: Any, at: float, known: Any) -> Any:
+        older = [
+            each
+            for each in manifests
+            if not each.from_history and each.taken_at <= at and each.generation == known.generation
+        ]
+        return max(older, key=lambda each: each.taken_at, default=None)
+
+    patch.setattr(past, "base_for", base_for)
+
+
+def _two_lives(patch: pytest.MonkeyPatch) -> None:
+    whole = plan._whole_vector
+
+    def vector(facts: Any) -> tuple[StorePoint, ...]:
+        try:
+            return whole(facts)
+        except plan.SnapshotImpossible:
+            return tuple(sorted(facts.points, key=lambda point: point.partition))
+
+    patch.setattr(plan, "_whole_vector", vector)
+
+
+def _narrow_is_refused(patch: pytest.MonkeyPatch) -> None:
+    evolve = typed.evolve_table
+    patch.setattr(steps, "evolve_table", lambda spark, table, schema, *, inferred: evolve(spark, table, schema))
+
+
+def _any_time(patch: pytest.MonkeyPatch) -> None:
+    shown = f"timestamp_millis({history.EVENT_MS}) AS event_timestamp"
+    patch.setattr(current, "CURRENT", (*history.CURRENT[:-1], shown))
+
+
+def _no_sign(patch: pytest.MonkeyPatch) -> None:
+    event_ms = "try_cast(conv(hex(substring(value, 3, 8)), 16, 10) AS bigint)"
+    in_range = f"{event_ms} BETWEEN 0 AND {history.EVENT_MS_LAST}"
+    shown = f"if({in_range}, timestamp_millis({event_ms}), NULL) AS event_timestamp"
+    patch.setattr(current, "CURRENT", (*history.CURRENT[:-1], shown))
+
+
+def _times_by_version(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        retention, "_time_is_over", lambda tag, kept, now: retention._older(tag.committed_at, now, days=kept.time_days)
+    )
+
+
+def _past_counts(patch: pytest.MonkeyPatch) -> None:
+    expired = retention.expired_references
+
+    def references(found: Any, *more: Any) -> Any:
+        return expired([replace(each, source=INCREMENTAL) if each.source == HISTORY else each for each in found], *more)
+
+    patch.setattr(maintenance, "expired_references", references)
+
+
+def _full_expires(patch: pytest.MonkeyPatch) -> None:
+    expired = retention.expired_references
+
+    def references(found: Any, *more: Any) -> Any:
+        return expired([replace(each, source=each.source and INCREMENTAL) for each in found], *more)
+
+    patch.setattr(maintenance, "expired_references", references)
+
+
+def _branch_by_version(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(retention, "_made", lambda branch: branch.committed_at)
+
+
+def _needed_unasked(patch: pytest.MonkeyPatch) -> None:
+    expired = retention.expired_references
+    patch.setattr(maintenance, "expired_references", lambda found, kept, now, needed: expired(found, kept, now))
+
+
+def _publish_drops_all(patch: pytest.MonkeyPatch) -> None:
+    def drop(spark: Any, plan: Any, seen: versions.Versions) -> None:
+        versions.drop_branches(spark, plan.table, versions.branches_of(spark, plan.table, BRANCH))
+
+    patch.setattr(steps, "_drop_branches", drop)
+
+
+def _only_ancestors(patch: pytest.MonkeyPatch) -> None:
+    def published(self: versions.Versions) -> Iterator[versions.Version]:
+        return filter(None, map(self._version, self.ancestors()))
+
+    patch.setattr(versions.Versions, "published", published)
+
+
+def _corrections_by_value(patch: pytest.MonkeyPatch) -> None:
+    fold = history.fold
+
+    def by_value(rows: Any) -> Any:
+        same = f"if({history.LOGGED}, timestamp, TIMESTAMP '1970-01-01') AS timestamp"
+        names = [name if name != "timestamp" else same for name in rows.columns]
+        return fold(rows.selectExpr(*names))
+
+    for module in (history, current):
+        patch.setattr(module, "fold", by_value)
+
+
+def _quarantine_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(maintenance, "forget_quarantined", lambda spark, table, of: {})
+
+
+BUGS = (
+    PlantedInWarehouse("1: a missing input position is 0", _missing_is_zero),
+    PlantedInWarehouse("1: a version made from the history counts as the latest", _latest_is_any),
+    PlantedInWarehouse("2: how far the history reaches expires", _reach_expires),
+    PlantedInWarehouse("2: a generation falls where the reach is unknown", _generation_falls),
+    PlantedInWarehouse("3: a column that widens is null in unchanged rows", _widened_is_null),
+    PlantedInWarehouse("4: a past version's base is older by its earliest checkpoint", _base_by_earliest),
+    PlantedInWarehouse("5: checkpoints of two lives of a changelog are published beside each other", _two_lives),
+    PlantedInWarehouse("8: a value that fits no widened type is refused", _narrow_is_refused),
+    PlantedInWarehouse("9: any event time is made a timestamp", _any_time),
+    PlantedInWarehouse("9: event times have no sign", _no_sign),
+    PlantedInWarehouse("10: tags of times go by the age of their version", _times_by_version),
+    PlantedInWarehouse("10: versions made from the history count as snapshots", _past_counts),
+    PlantedInWarehouse("10: the last full snapshot expires", _full_expires),
+    PlantedInWarehouse("10: branches go by the age of the version that they began with", _branch_by_version),
+    PlantedInWarehouse("10: a publish drops the branches of others", _publish_drops_all),
+    PlantedInWarehouse("10: snapshots are found by ancestry alone", _only_ancestors),
+    PlantedInWarehouse("10: what an unfinished restore reads expires", _needed_unasked),
+    PlantedInWarehouse("11: two corrections at one offset are ordered by value", _corrections_by_value),
+    PlantedInWarehouse("11: unreadable values of unpublished snapshots stay in quarantine", _quarantine_stays),
+)

@@ -1,0 +1,15 @@
+"""Random lives of stores on real tables, part four: after each step the tables are what a plain model says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spark.model.life import World
+from tests.spark.model.machine import CASES_OF_A_FILE, SEQUENCES, run
+from tests.tiers import variants
+
+
+@pytest.mark.parametrize("number", variants(range(3 * CASES_OF_A_FILE, 4 * CASES_OF_A_FILE), tested=0))
+def test_tables_are_what_the_model_says_whatever_happens(world: World, number: int) -> None:
+    failures = run(world, number, SEQUENCES)
+    assert not failures, "\n\n".join(failure.text() for failure in failures)

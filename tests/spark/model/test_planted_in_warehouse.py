@@ -1,0 +1,31 @@
+"""The model is worth what it finds: each bug that the warehouse had, put back, breaks a promise in some life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.model.life import World
+from tests.spark.model.machine import run
+from tests.spark.model.planted import BUGS, PlantedInWarehouse
+from tests.tiers import named
+
+SEED, SEQUENCES_MAX = 1, 60
+#: These are found within some lives, so they are planted in `make test`, too.
+SOON: frozenset[str] = frozenset()
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation.md"
+
+
+@pytest.mark.parametrize("bug", named(BUGS, thorough={bug.name for bug in BUGS} - SOON))
+def test_a_bug_in_the_warehouse_is_found(world: World, bug: PlantedInWarehouse) -> None:
+    lives = world.lives
+    with bug.growing():
+        found = run(world, SEED, SEQUENCES_MAX, ends_at_first=True)
+    assert found, f"{SEQUENCES_MAX} lives with this bug, and nothing was found"
+    print(f"{bug.name}: {found[0].promise!r} in life {found[0].sequence - lives}")
+
+
+def test_the_documentation_lists_every_bug_of_the_warehouse() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    assert [bug.name for bug in BUGS if f"| {bug.name} |" not in text] == []
