@@ -110,11 +110,14 @@ class Seconds:
 
 
 class FilesAndSpark(LoadFileScheduling):
-    """Each file goes to one worker, those of Spark all to the same: its JVM stays warm from file to file."""
+    """Each file goes to one worker, those of Spark all to the same: its JVM stays warm from file to file.
+
+    Those of its model have a JVM of their own, and go to any worker.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return "tests/spark" if file.startswith("tests/spark/") else file
+        return "tests/spark" if file.startswith("tests/spark/") and not file.startswith("tests/spark/model/") else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpark:

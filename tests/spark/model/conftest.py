@@ -27,8 +27,14 @@ SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.ui.explainMode": "simple",
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.debug.maxToStringFields": "2",
 }
-STATIC = {"spark.broadcast.compress": "false", "spark.shuffle.compress": "false"}
+STATIC = {
+    "spark.broadcast.compress": "false",
+    "spark.shuffle.compress": "false",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
 
 
 def small_spark(home: Path) -> Settings:

@@ -32,15 +32,15 @@ def changes(names: Sequence[str] = NAMES) -> st.SearchStrategy[list[tuple[int, o
     objects = st.dictionaries(st.sampled_from(names), _kinds, min_size=1, max_size=2)
     if not promised.VALUES_OF_ANY_KIND:
         objects = objects.map(lambda drawn: {**drawn, "n": 1})
-    values = st.one_of(objects, objects, st.just(DELETED))
-    if promised.VALUES_OF_ANY_KIND:
-        values = st.one_of(objects, objects, st.just(DELETED), _kinds)
+    values = st.one_of(*[objects] * 5, st.just(DELETED), *([_kinds] if promised.VALUES_OF_ANY_KIND else []))
     times = st.sampled_from([USUAL_MS] * 12 + STRANGE_MS)
     return st.lists(st.tuples(st.integers(0, 4), values, times), min_size=1, max_size=3)
 
 
-#: Times between two things: within a compaction lag, beyond it, beyond retention of deletions, tags and full snapshots.
-pauses = st.sampled_from([1.0, 60.0, 0.5 * HOUR, 2 * HOUR, 13 * HOUR, DAY, 2 * DAY, 4 * DAY])
+#: Times between two things: mostly within a compaction lag; beyond it, beyond what keeps deletions, and full snapshots.
+pauses = st.sampled_from([1.0] * 3 + [60.0, 0.3 * HOUR, 2 * HOUR, 13 * HOUR, DAY, 4 * DAY])
+#: Times before maintenance, which differ in what is kept.
+ages = st.sampled_from([1.0, 2 * HOUR, 13 * HOUR, DAY, 2 * DAY, 4 * DAY])
 #: Between the checkpoints of two partitions.
 apart = st.sampled_from([0.0, 0.0, 60.0, 0.3 * HOUR])
 wanted = st.sampled_from([Wanted.AUTO] * 4 + [Wanted.CHECKPOINT, Wanted.CHANGELOG])

@@ -23,10 +23,11 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True)
 class PlantedInWarehouse:
-    """A bug: what is wrong, and how to make it so."""
+    """A bug: what is wrong, how to make it so, and the actions in whose lives it is looked for."""
 
     name: str
     plant: Patch
+    among: tuple[str, ...]
 
     @contextmanager
     def growing(self) -> Iterator[None]:
@@ -183,23 +184,39 @@ def _quarantine_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 BUGS = (
-    PlantedInWarehouse("1: a missing input position is 0", _missing_is_zero),
-    PlantedInWarehouse("1: a version made from the history counts as the latest", _latest_is_any),
-    PlantedInWarehouse("2: how far the history reaches expires", _reach_expires),
-    PlantedInWarehouse("2: a generation falls where the reach is unknown", _generation_falls),
-    PlantedInWarehouse("3: a column that widens is null in unchanged rows", _widened_is_null),
-    PlantedInWarehouse("4: a past version's base is older by its earliest checkpoint", _base_by_earliest),
-    PlantedInWarehouse("5: checkpoints of two lives of a changelog are published beside each other", _two_lives),
-    PlantedInWarehouse("8: a value that fits no widened type is refused", _narrow_is_refused),
-    PlantedInWarehouse("9: any event time is made a timestamp", _any_time),
-    PlantedInWarehouse("9: event times have no sign", _no_sign),
-    PlantedInWarehouse("10: tags of times go by the age of their version", _times_by_version),
-    PlantedInWarehouse("10: versions made from the history count as snapshots", _past_counts),
-    PlantedInWarehouse("10: the last full snapshot expires", _full_expires),
-    PlantedInWarehouse("10: branches go by the age of the version that they began with", _branch_by_version),
-    PlantedInWarehouse("10: a publish drops the branches of others", _publish_drops_all),
-    PlantedInWarehouse("10: snapshots are found by ancestry alone", _only_ancestors),
-    PlantedInWarehouse("10: what an unfinished restore reads expires", _needed_unasked),
-    PlantedInWarehouse("11: two corrections at one offset are ordered by value", _corrections_by_value),
-    PlantedInWarehouse("11: unreadable values of unpublished snapshots stay in quarantine", _quarantine_stays),
+    PlantedInWarehouse("1: a missing input position is 0", _missing_is_zero, ("work", "past", "restore")),
+    PlantedInWarehouse(
+        "1: a version made from the history counts as the latest", _latest_is_any, ("work", "past", "restore")
+    ),
+    PlantedInWarehouse("2: how far the history reaches expires", _reach_expires, ("work", "maintain")),
+    PlantedInWarehouse("2: a generation falls where the reach is unknown", _generation_falls, ("work", "maintain")),
+    PlantedInWarehouse("3: a column that widens is null in unchanged rows", _widened_is_null, ("work",)),
+    PlantedInWarehouse(
+        "4: a past version's base is older by its earliest checkpoint", _base_by_earliest, ("work", "past")
+    ),
+    PlantedInWarehouse(
+        "5: checkpoints of two lives of a changelog are published beside each other", _two_lives, ("stale",)
+    ),
+    PlantedInWarehouse("8: a value that fits no widened type is refused", _narrow_is_refused, ("work",)),
+    PlantedInWarehouse("9: any event time is made a timestamp", _any_time, ("work",)),
+    PlantedInWarehouse("9: event times have no sign", _no_sign, ("work",)),
+    PlantedInWarehouse("10: tags of times go by the age of their version", _times_by_version, ("work", "maintain")),
+    PlantedInWarehouse(
+        "10: versions made from the history count as snapshots", _past_counts, ("work", "past", "maintain")
+    ),
+    PlantedInWarehouse("10: the last full snapshot expires", _full_expires, ("work", "maintain")),
+    PlantedInWarehouse(
+        "10: branches go by the age of the version that they began with",
+        _branch_by_version,
+        ("work", "crash", "maintain"),
+    ),
+    PlantedInWarehouse("10: a publish drops the branches of others", _publish_drops_all, ("race",)),
+    PlantedInWarehouse("10: snapshots are found by ancestry alone", _only_ancestors, ("work", "maintain")),
+    PlantedInWarehouse(
+        "10: what an unfinished restore reads expires", _needed_unasked, ("work", "restore", "maintain")
+    ),
+    PlantedInWarehouse("11: two corrections at one offset are ordered by value", _corrections_by_value, ("mend",)),
+    PlantedInWarehouse(
+        "11: unreadable values of unpublished snapshots stay in quarantine", _quarantine_stays, ("crash", "maintain")
+    ),
 )

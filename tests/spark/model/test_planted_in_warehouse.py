@@ -11,7 +11,7 @@ from tests.spark.model.machine import run
 from tests.spark.model.planted import BUGS, PlantedInWarehouse
 from tests.tiers import named
 
-SEED, SEQUENCES_MAX = 1, 60
+SEED, SEQUENCES_MAX = 1, 40
 #: These are found within some lives, so they are planted in `make test`, too.
 SOON: frozenset[str] = frozenset()
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation.md"
@@ -21,7 +21,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation.md"
 def test_a_bug_in_the_warehouse_is_found(world: World, bug: PlantedInWarehouse) -> None:
     lives = world.lives
     with bug.growing():
-        found = run(world, SEED, SEQUENCES_MAX, ends_at_first=True)
+        found = run(world, SEED, SEQUENCES_MAX, among=bug.among)
     assert found, f"{SEQUENCES_MAX} lives with this bug, and nothing was found"
     print(f"{bug.name}: {found[0].promise!r} in life {found[0].sequence - lives}")
 

@@ -1,0 +1,310 @@
+"""What may happen to a modelled store, each with all promises checked after it, and how often it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.snapshots.coverage import NotCovered
+from holdfast.processors.snapshots.plan import ChangelogMoved, SnapshotImpossible, Wanted
+from tests.spark.model import drawn
+from tests.spark.model.changelog import OffsetsLost
+from tests.spark.model.checks import check, require
+from tests.spark.model.life import STORE, Life
+from tests.spark.model.owner import DELETED, PARTITIONS
+from tests.spark.model.restores import Inputs, restore
+from tests.spark.model.runs import Run, alone, together
+from tests.spark.model.seams import Killed
+from tests.spark.model.upkeep import check_upkeep, kept_names
+
+#: A snapshot makes about this many commits to tables.
+COMMITS = 22
+
+
+@dataclass
+class Actions:
+    """What happens to one life; ``tell`` gets a line for each thing."""
+
+    life: Life
+    tell: Callable[[str], None]
+    #: Whether the newest checkpoints are published.
+    published: bool = False
+
+    def begin(self, first: Any, second: Any) -> None:
+        """The first snapshot."""
+        self.life.owner.commit(0, first)
+        self.life.owner.commit(1, second)
+        self.checkpoints(0.0, first)
+        self.snapshot(Wanted.AUTO)
+
+    # -- what happens to the store -----------------------------------------------------------------------------------
+
+    def live(self, first: Any, second: Any, event: str, pause: float) -> None:
+        self.life.owner.commit(0, first)
+        self.life.clock.advance(pause)
+        self.happen(event)
+        self.life.owner.commit(1, second)
+
+    def happen(self, event: str) -> None:
+        """Something that the owner does not notice, or that it goes through."""
+        life = self.life
+        match event:
+            case "clean":
+                for log in life.log.logs:
+                    log.clean(life.clock.time())
+            case "truncate":
+                log = life.log.logs[0]
+                log.truncate(log.end - 1)
+            case "rebuild":
+                life.owner.rebuild()
+            case "clear":
+                life.owner.rebuild({})
+            case "lose files":
+                life.owner.lose_files()
+            case "abort":
+                life.owner.commit(0, [(0, {"a": "aborted"}, 0), (1, {"a": "aborted"}, 0)], commit=False)
+
+    def checkpoints(self, apart: float, between: Any) -> None:
+        """A checkpoint of each partition; with a time between them in which both go on."""
+        life, self.published = self.life, False
+        life.checkpoint(0)
+        if apart:
+            life.clock.advance(apart / 2)
+            life.owner.commit(0, between)
+            life.owner.commit(1, between)
+            life.clock.advance(apart / 2)
+        life.checkpoint(1)
+
+    # -- what Holdfast does ------------------------------------------------------------------------------------------
+
+    def work(self, changes: Any, wanted: Wanted, apart: float, tag: bool) -> None:
+        self.life.owner.commit(len(changes) % PARTITIONS, changes)
+        self.checkpoints(apart, changes)
+        self.snapshot(wanted)
+        if tag:
+            self.life.tag_time()
+
+    def stale(self, changes: Any, event: str, pause: float, between: bool) -> None:
+        """A snapshot of checkpoints that are old by then; the changelog changed since, or ``between`` them."""
+        life, self.published = self.life, False
+        life.owner.commit(1, changes)
+        life.checkpoint(0)
+        if not between:
+            life.checkpoint(1)
+        life.clock.advance(pause)
+        life.owner.commit(0, changes)
+        self.happen(event)
+        if between:
+            life.owner.commit(1, changes)
+            life.checkpoint(1)
+        self.snapshot(Wanted.AUTO, sure=False)
+
+    def mend(self, number: int, values: Any) -> None:
+        """A database is mended by hand, twice: no record says so, so a snapshot corrects the history at one offset."""
+        life = self.life
+        for value in values[:2]:
+            life.owner.mend(0, number, value, drawn.USUAL_MS)
+            self.checkpoints(0.0, [])
+            self.snapshot(Wanted.CHECKPOINT)
+        life.owner.rebuild()
+        self.published = False
+
+    def meddled(self, changes: Any, event: str, pause: float) -> None:
+        """Things happen between the plan of a snapshot and its writing."""
+        self.life.owner.commit(0, changes)
+        self.checkpoints(0.0, changes)
+
+        def meanwhile() -> None:
+            self.life.clock.advance(pause)
+            self.life.owner.commit(1, changes)
+            self.happen(event)
+
+        self.snapshot(Wanted.AUTO, sure=False, meanwhile=meanwhile)
+
+    def crash(self, changes: Any, wanted: Wanted, dies_at: int, again: bool) -> None:
+        self.life.owner.commit(0, changes)
+        self.checkpoints(0.0, changes)
+        self.snapshot(wanted, dies_at=dies_at)
+        if again:
+            self.snapshot(Wanted.AUTO)
+
+    def snapshot(
+        self,
+        wanted: Wanted,
+        *,
+        sure: bool = True,
+        dies_at: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        """A snapshot of the newest checkpoints. It must not be refused if these are ``sure`` to be fresh."""
+        life = self.life
+        try:
+            plan = life.plan(wanted)
+        except SnapshotImpossible as refused:
+            self.tell(f"  refused: {refused.message}")
+            require("never stuck", not sure or wanted is not Wanted.AUTO, refused.message)
+            return
+        require("kept", "is unknown" not in plan.why, plan.why)
+        if meanwhile is not None:
+            meanwhile()
+        one = alone(life.world.seams, Run(lambda: life.write(plan), dies_at))
+        life.shape_known = one.failure is None
+        if one.died:
+            self.tell(f"  died before {one.died_before}")
+        elif isinstance(one.failure, ChangelogMoved | OffsetsLost) and meanwhile is not None:
+            self.tell(f"  refused: {one.failure}")
+        elif one.failure is not None:
+            raise one.failure
+        else:
+            require("published", life.published() == plan.snapshot_id, f"{life.published()}, not {plan.snapshot_id}")
+            self.published = sure
+        life.settle()
+        check(life, every_tag=False)
+
+    def race(self, other: str, changes: Any, turns: list[int], dies_at: int | None, keep: Any) -> None:
+        """Two runs beside each other."""
+        life = self.life
+        life.owner.commit(0, changes)
+        self.checkpoints(0.0, changes)
+        plan = newer = life.plan(Wanted.AUTO)
+        if other == "newer":
+            life.owner.commit(1, changes)
+            self.checkpoints(0.0, changes)
+            newer = life.plan(Wanted.AUTO)
+        seen = life.tables.seen(STORE)
+        kept = kept_names(life, seen, keep) if seen is not None else set()
+        at = life.clock.time() - 0.001
+        second: Callable[[], object] = {
+            "maintenance": lambda: life.maintain(keep, beside=True),
+            "past": lambda: life.write_past(at, beside=True),
+        }.get(other, lambda: life.write(newer, beside=True))
+        runs = [Run(lambda: life.write(plan), dies_at), Run(second)]
+        together(life.world.seams, runs, turns)
+        life.shape_known = False
+        for run in runs:
+            self.tell(f"  ended: {run.failure!r} after {run.commits} commits")
+            if run.failure is not None and not isinstance(run.failure, HoldfastError | Killed):
+                raise run.failure
+        alive = [run for run in runs if not run.died]
+        before = life.newest
+        life.settle()
+        able = [run for run in alive if not isinstance(run.failure, NotCovered)]
+        refused = [str(run.failure) for run in able if run.failure is not None]
+        done = life.newest != before or len(refused) < len(able) or not able
+        require("two runs", done and (other != "past" or runs[1] not in able or not runs[1].failure), refused)
+        if other == "maintenance" and seen is not None:
+            check_upkeep(life, seen, kept & seen.tags.keys(), exactly=False)
+        check(life, every_tag=other == "maintenance")
+
+    def past(self, back: int, offset: float, dies_at: int | None, changes: Any) -> None:
+        """A version of a past moment; the history reaches it, if ``changes`` are published before."""
+        life = self.life
+        if changes:
+            life.owner.commit(1, changes)
+            self.checkpoints(0.0, [])
+            self.snapshot(Wanted.AUTO)
+        moments = sorted({each.at for commits in life.owner.past for each in commits})
+        at = round(moments[-1 - min(back, len(moments) - 1)] + offset, 4)
+        one = alone(life.world.seams, Run(lambda: life.write_past(at), dies_at))
+        if one.failure is not None:
+            self.tell(f"  past {at}: {one.failure}")
+            if not isinstance(one.failure, NotCovered | Killed):
+                raise one.failure
+        check(life, every_tag=False)
+
+    def maintain(self, age: float, keep: Any, dies_at: int | None, tag: bool) -> None:
+        life = self.life
+        life.clock.advance(age)
+        if tag:  # of a store that was quiet since
+            life.tag_time()
+        seen = life.tables.seen(STORE)
+        if seen is None:
+            return
+        kept = kept_names(life, seen, keep)
+        one = alone(life.world.seams, Run(lambda: life.maintain(keep), dies_at))
+        if one.failure is not None and not one.died:
+            raise one.failure
+        check_upkeep(life, seen, kept, exactly=not one.died)
+        check(life, every_tag=True)
+
+    def restore(self, at: int, inputs: Inputs, then: str) -> None:
+        """A restore of the newest snapshot or of a tag; the store goes on from it, or the restore stays unfinished."""
+        life = self.life
+        seen = life.tables.seen(STORE)
+        if seen is None:
+            return
+        tags = sorted(seen.tags, key=seen.tags.__getitem__)
+        named = "latest" if at >= len(tags) else tags[at]
+        found = restore(life, named, inputs)
+        self.tell(f"  restore {named}: {'refused' if found is None else 'possible'}")
+        if found is None or then == "nothing":
+            return
+        content, positions, version = found
+        life.needed = {version} if then == "unfinished" else set()
+        if then == "done":
+            life.owner.rebuild(content, positions)
+            self.published = False
+
+    def end(self) -> None:
+        """Whatever happened, a snapshot of fresh checkpoints is published, and every tag can be read."""
+        if not self.published:
+            self.checkpoints(0.0, [])
+            self.snapshot(Wanted.AUTO)
+        check(self.life, every_tag=True)
+
+
+Drawn = dict[str, st.SearchStrategy[Any]]
+_dies = st.none() | st.integers(1, 8)
+#: Each action, with what is drawn for it and how often it comes.
+ACTIONS: dict[str, tuple[int, Drawn]] = {
+    "work": (4, {"changes": drawn.changes(), "wanted": drawn.wanted, "apart": drawn.apart, "tag": st.booleans()}),
+    "live": (1, {"first": drawn.changes(), "second": drawn.changes(), "event": drawn.events, "pause": drawn.pauses}),
+    "stale": (
+        1,
+        {"changes": drawn.changes(), "event": drawn.events, "pause": drawn.pauses, "between": st.booleans()},
+    ),
+    "meddled": (1, {"changes": drawn.changes(), "event": drawn.events, "pause": drawn.pauses}),
+    "mend": (1, {"number": st.integers(0, 4), "values": st.permutations([{"a": 1}, {"a": 2}, DELETED])}),
+    "crash": (
+        2,
+        {
+            "changes": drawn.changes(),
+            "wanted": drawn.wanted,
+            "dies_at": st.integers(1, COMMITS),
+            "again": st.booleans(),
+        },
+    ),
+    "race": (
+        2,
+        {
+            "other": st.sampled_from(["the same", "newer", "maintenance", "past"]),
+            "changes": drawn.changes(),
+            "turns": st.lists(st.integers(1, 6), min_size=2, max_size=5),
+            "dies_at": st.none() | st.integers(1, COMMITS),
+            "keep": drawn.keeps,
+        },
+    ),
+    "past": (
+        4,
+        {
+            "back": st.integers(0, 5),
+            "offset": st.sampled_from([0.0, 0.0005, -0.0005]),
+            "dies_at": _dies,
+            "changes": drawn.changes() | st.just([]),
+        },
+    ),
+    "maintain": (4, {"age": drawn.ages, "keep": drawn.keeps, "dies_at": _dies, "tag": st.booleans()}),
+    "restore": (
+        3,
+        {
+            "at": st.integers(0, 5),
+            "inputs": st.sampled_from(["snapshot", "snapshot", "stay"]),
+            "then": st.sampled_from(["nothing", "unfinished", "done", "done"]),
+        },
+    ),
+}
+WEIGHED = [name for name, (weight, _) in ACTIONS.items() for _ in range(weight)]
