@@ -8,7 +8,7 @@ import pytest
 
 from tests.spark.model.life import World
 from tests.spark.model.machine import run
-from tests.spark.model.planted import BUGS, PlantedInWarehouse
+from tests.spark.model.warehouse_bugs import BUGS, PlantedInWarehouse
 from tests.tiers import named
 
 SEED, SEQUENCES_MAX = 1, 40
