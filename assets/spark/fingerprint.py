@@ -27,12 +27,6 @@ _HASH = "xxhash64(key, value)"
 _MASK = (1 << 64) - 1
 
 
-def fingerprint_partitions(pairs: DataFrame) -> dict[int, Fingerprint]:
-    """``store_partition`` -> the fingerprint of its (key, value) pairs; values must not be null."""
-    rows = _hashed(pairs).groupBy("store_partition").agg(*_sums("hash")).collect()
-    return {row["store_partition"]: _fingerprint(row, "hash") for row in rows}
-
-
 @dataclass(frozen=True, slots=True)
 class Prints:
     """Store partition -> the fingerprint of its keys and values, and that of its typed columns.

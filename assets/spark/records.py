@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from holdfast.assets.spark import versions
 from holdfast.assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
 from holdfast.processors.snapshots.manifest import SnapshotManifest
-from holdfast.processors.snapshots.names import quoted
 
 _ATTEMPTS = 5
 #: The most files that one task writes; more partitions are spread over several tasks.
@@ -29,18 +28,22 @@ def record_snapshot(spark: SparkSession, manifest: SnapshotManifest) -> None:
     """
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
-        known = spark.sql(f"SELECT 1 FROM {quoted(table)} WHERE snapshot_id = '{manifest.snapshot_id}' LIMIT 1")
-        if known.collect():
+        seen = versions.Versions.of(spark, table)
+        head = next(seen.ancestors(), None)
+        mine = f"snapshot_id = '{manifest.snapshot_id}'"
+        # Main as the branch begins with: another run may record this snapshot at any moment.
+        if head is not None and not versions.at_version(spark, table, head).where(mine).isEmpty():
             return
-        branch = versions.new_branch(spark, table, manifest.snapshot_id)
+        branch = ""
         try:
+            branch = versions.branch_from(spark, table, manifest.snapshot_id, seen)
             _append(spark, table, branch, manifest)
             versions.fast_forward(spark, table, branch)
         except versions.TableMoved:
             if attempt == _ATTEMPTS - 1:
                 raise
         finally:
-            versions.drop_branches(spark, table, [branch])
+            versions.drop_branches(spark, table, filter(None, [branch]))
 
 
 def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:

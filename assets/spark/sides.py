@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import SparkSession
 
 from holdfast.assets.spark.tables import create_namespace
-from holdfast.assets.spark.versions import TableMoved
+from holdfast.assets.spark.versions import moved
 from holdfast.infra.spark.session import CATALOG
 from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.processors.snapshots.names import (
@@ -71,11 +71,7 @@ def exchange(spark: SparkSession, side: Side) -> None:
         spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
         if pointers.exchange(_within(side.table), side.seen, pointers.place(_within(side.name))):
             return
-    raise TableMoved(
-        f"Another run committed to table {side.table} while its columns were changed.",
-        action="Run it again; it continues from the published version.",
-        table=side.table,
-    )
+    raise moved(side.table)
 
 
 def forget(spark: SparkSession, name: str) -> None:

@@ -166,9 +166,7 @@ def _publish(work: Work) -> bool:
             seen = versions.Versions.of(spark, plan.table)
             if seen.snapshot(plan.snapshot_id) is not None:
                 return False
-            newest = next(seen.published(), None)
-            same = (newest.manifest.snapshot_id if newest else None) == (plan.base.snapshot_id if plan.base else None)
-            if not same or attempt == ATTEMPTS - 1:
+            if not _is_base(next(seen.published(), None), plan) or attempt == ATTEMPTS - 1:
                 raise
         else:
             return True
@@ -190,12 +188,8 @@ def feed_history(work: Work) -> None:
         return
     head = history.history_head(seen, table)
     if head != plan.history:
-        raise versions.TableMoved(
-            f"Another snapshot appended to the history {table} after this one was planned.",
-            action="Run it again; it continues from the published version.",
-            table=table,
-        )
-    work.history_ref = versions.new_branch(work.spark, table, plan.snapshot_id)
+        raise versions.moved(table)
+    work.history_ref = versions.branch_from(work.spark, table, plan.snapshot_id, seen)
     rows = history.changes(work.spark, plan, work.source)
     if rows is None:
         rows = work.changes().where("false")
@@ -243,6 +237,9 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
     False when a column is made again: then every row of the table is to be written.
     """
     spark, plan = work.spark, work.plan
+    seen = versions.Versions.of(spark, plan.table)
+    if not _is_base(next(seen.published(), None), plan):
+        raise versions.moved(plan.table)
     inferred = work.wanted is not None and work.wanted.inferred
     work.target, work.side, work.shape, whole = plan.table, None, plan.schema_version, False
     work.schema = shapes.resolve_schema(spark, plan.table, work.wanted, current.current_rows(rows))
@@ -255,8 +252,13 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
         work.shape = shape.version
         # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
         whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
-    work.branch = versions.new_branch(spark, work.target, plan.snapshot_id)
+    work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
     return not whole
+
+
+def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
+    """Whether the newest snapshot of the table is still the one that the plan knows."""
+    return (newest and newest.manifest.snapshot_id) == (plan.base and plan.base.snapshot_id)
 
 
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:

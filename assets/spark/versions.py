@@ -127,6 +127,31 @@ def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: in
     return name
 
 
+def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Versions) -> str:
+    """Create a branch with a unique name where main was when ``seen`` was read; returns the name.
+
+    Main may have moved since. The branch begins before that, so it can't be published over what another run published.
+
+    Raises:
+        TableMoved: The table was empty, and has a version now.
+    """
+    head = next(seen.ancestors(), None)
+    name = new_branch(spark, table, snapshot_id, version=head)
+    if head is None and next(Versions.of(spark, table).ancestors(), None) is not None:
+        drop_branches(spark, table, [name])
+        raise moved(table)
+    return name
+
+
+def moved(table: str) -> TableMoved:
+    """The error of a run whose table moved after it was looked at."""
+    return TableMoved(
+        f"Another run published to table {table} after this one looked at it.",
+        action="Run it again; it continues from the published version.",
+        table=table,
+    )
+
+
 def branch_table(table: str, branch: str) -> str:
     """The quoted name of a branch as the target of a write."""
     return f"{quoted(table)}.`branch_{branch}`"

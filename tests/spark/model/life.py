@@ -125,7 +125,7 @@ class Life:
             store=STORE,
             points=tuple(points.values()),
             changelog=self.log.look(),
-            schema_version=planning.shape_table(self.spark, self.processor, STORE, self.schema),
+            schema_version=planning.planned_shape(self.spark, self.processor, STORE, self.schema),
             table=planning.look_at_table(self.spark, self.processor, STORE),
             code_version="code",
             state_format=STATE_FORMAT,

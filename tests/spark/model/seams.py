@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriterV2
 
-from holdfast.assets.spark import history, maintenance, past, records, versions, views
+from holdfast.assets.spark import attempt, changelog, history, maintenance, past, records, sides, versions, views
 from holdfast.assets.spark import snapshot as steps
 from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.processors.snapshots import names
@@ -78,9 +78,9 @@ def _hold_reads(patch: pytest.MonkeyPatch, seams: Seams) -> None:
         rows = [f"({number}, {blob(key)}, {blob(value)})" for number, held in parts for key, value in held.items()]
         return values(spark, "store_partition, key, value", rows, "(0, X'', X'')")
 
-    patch.setattr(steps, "read_changelog", read)
+    patch.setattr(changelog, "read_changelog", read)
     patch.setattr(history, "read_changelog", read)
-    patch.setattr(steps, "checkpoint_rows", checkpoint_rows)
+    patch.setattr(attempt, "checkpoint_rows", checkpoint_rows)
 
 
 def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
@@ -101,6 +101,11 @@ def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
     patch.setattr(steps, "time", SimpleNamespace(time=lambda: seams.clock.time(), monotonic=lambda: 0.0))
     patch.setattr(versions.Versions, "of", staticmethod(of))
+    patch.setattr(
+        sides,
+        "new_side_name",
+        lambda table, snapshot_id, now: names.new_side_name(table, snapshot_id, seams.clock.moment()),
+    )
     patch.setattr(
         versions, "new_branch_name", lambda snapshot_id, now: names.new_branch_name(snapshot_id, seams.clock.moment())
     )
@@ -131,7 +136,14 @@ def _hold_commits(patch: pytest.MonkeyPatch, seams: Seams) -> None:
             seams.before_commit(query)
         return sql(self, query, *arguments, **more)
 
+    exchange = sides.CatalogPointers.exchange
+
+    def exchanged(self: Any, table: str, seen: str, new: str) -> bool:
+        seams.before_commit(f"EXCHANGE {table}")
+        return exchange(self, table, seen, new)
+
     patch.setattr(SparkSession, "sql", run)
+    patch.setattr(sides.CatalogPointers, "exchange", exchanged)
     for name in ("append", "overwrite"):
         patch.setattr(DataFrameWriterV2, name, _announced(getattr(DataFrameWriterV2, name), name, seams))
 

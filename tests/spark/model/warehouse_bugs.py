@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.assets.spark import current, history, maintenance, past, typed, versions
+from holdfast.assets.spark import branch_audit, current, history, maintenance, past, shapes, versions
 from holdfast.assets.spark import snapshot as steps
+from holdfast.processors.engine.schema import inference
 from holdfast.processors.lifecycle.verbs import restore_table, table_choice
 from holdfast.processors.snapshots import plan, retention
 from holdfast.processors.snapshots.facts import StorePoint
@@ -75,8 +76,31 @@ def _generation_falls(patch: pytest.MonkeyPatch) -> None:
 
 
 def _widened_is_null(patch: pytest.MonkeyPatch) -> None:
-    shape = steps.shape_rows
-    patch.setattr(steps, "shape_rows", lambda work, rows: shape(work, rows) or True)
+    opened = steps.open_branch
+    patch.setattr(steps, "open_branch", lambda work, rows: opened(work, rows) or True)
+    for module in (steps, branch_audit):  # the audit would see it
+        patch.setattr(module, "typed_hash", lambda schema: None)
+
+
+def _columns_before_the_audit(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shapes.Shape, "in_place", True)
+
+
+def _past_on_any_shape(patch: pytest.MonkeyPatch) -> None:
+    base_for = past.base_for
+
+    def of_any_shape(manifests: Any, at: float, known: Any) -> Any:
+        found = base_for(manifests, at, known)
+        patch.setattr(past, "schema_version", lambda spark, table: found and found.schema_version)
+        return found
+
+    patch.setattr(past, "base_for", of_any_shape)
+
+
+def _one_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        inference, "_names_apart", lambda sources, known: {each: inference.column_name(each) for each in sources}
+    )
 
 
 def _base_by_earliest(patch: pytest.MonkeyPatch) -> None:
@@ -104,8 +128,8 @@ def _two_lives(patch: pytest.MonkeyPatch) -> None:
 
 
 def _narrow_is_refused(patch: pytest.MonkeyPatch) -> None:
-    evolve = typed.evolve_table
-    patch.setattr(steps, "evolve_table", lambda spark, table, schema, *, inferred: evolve(spark, table, schema))
+    shape_for = shapes.shape_for
+    patch.setattr(shapes, "shape_for", lambda spark, table, schema, *, inferred=False: shape_for(spark, table, schema))
 
 
 def _any_time(patch: pytest.MonkeyPatch) -> None:
@@ -197,6 +221,11 @@ BUGS = (
     PlantedInWarehouse(
         "5: checkpoints of two lives of a changelog are published beside each other", _two_lives, ("stale",)
     ),
+    PlantedInWarehouse("6: columns change before the audit", _columns_before_the_audit, ("work", "crash")),
+    PlantedInWarehouse(
+        "7: a past version is built on a snapshot with other columns", _past_on_any_shape, ("work", "past")
+    ),
+    PlantedInWarehouse("8: names that give one column stop the snapshots", _one_name, ("work",)),
     PlantedInWarehouse("8: a value that fits no widened type is refused", _narrow_is_refused, ("work",)),
     PlantedInWarehouse("9: any event time is made a timestamp", _any_time, ("work",)),
     PlantedInWarehouse("9: event times have no sign", _no_sign, ("work",)),
