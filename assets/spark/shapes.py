@@ -84,8 +84,16 @@ def resolve_schema(
     if schema is None or not schema.inferred:
         return schema
     assert rows is not None
-    found = rows.where("json IS NOT NULL").selectExpr("schema_of_variant_agg(try_parse_json(json)) AS found")
-    return inferred_schema(found.collect()[0]["found"], table_columns(spark, table))
+    parsed, is_object = "try_parse_json(json)", "json LIKE '{%'"
+    [found] = (
+        rows.where("json IS NOT NULL")
+        .selectExpr(
+            f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
+            f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
+        )
+        .collect()
+    )
+    return inferred_schema(found["objects"], table_columns(spark, table), found["others"])
 
 
 def table_columns(spark: SparkSession, table: str) -> Record:

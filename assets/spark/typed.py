@@ -83,10 +83,11 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
 
     ``beside`` are all value schemas of the store: the one for any state key skips keys that have their own.
     """
-    shape = _tree_sql(value)
-    parsed = f"""from_json(concat('{{"v":', json, '}}'), {literal(f"v {shape}, _misfit string")}, {_OPTIONS})"""
-    if (apart := _tree_sql(value, apart=True)) != shape:
-        parsed = f"CAST({parsed} AS struct<v:{apart},_misfit:string>)"
+    shape, apart = _shape(value), _shape(value, apart=True)
+    name = """if(json LIKE '{%', '{"v":', '{"w":')""" if _is_mixed(value) else """'{"v":'"""
+    parsed = f"from_json(concat({name}, json, '}}'), {literal(shape)}, {_OPTIONS})"
+    if apart != shape:
+        parsed = f"CAST({parsed} AS struct<{apart}>)"
     if value.state_key is None:
         return parsed
     others = [str(each.state_key) for each in beside if each.state_key != ANY_STATE_KEY]
@@ -98,13 +99,20 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
     return f"if({test}, {parsed}, NULL)"
 
 
-def _tree_sql(value: ValueSchema, *, apart: bool = False) -> str:
-    """The SQL type that a value is parsed as: an object with all paths of its columns.
+def _is_mixed(value: ValueSchema) -> bool:
+    """Whether objects have columns for their fields, and other values one for the whole value."""
+    return len({bool(path) for column in value.columns for path in column.paths}) > 1
 
-    The parser tells names by their case; queries do not. With ``apart``, the fields have names that queries tell, too.
+
+def _shape(value: ValueSchema, *, apart: bool = False) -> str:
+    """The fields that a value is parsed as: ``v`` has all paths of its columns, or is the whole value.
+
+    If it is mixed, ``w`` is the value that is no object. The parser tells names by their case; queries do not. With
+    ``apart``, the fields have names that queries tell, too.
     """
-    whole = next((column for column in value.columns if () in column.paths), None)
-    return _struct(_tree(value), apart) if whole is None else _wire(whole.type, apart=apart)
+    whole = next((_wire(column.type, apart=apart) for column in value.columns if () in column.paths), None)
+    v = whole if whole is not None and not _is_mixed(value) else _struct(_tree(value), apart)
+    return f"v:{v},{f'w:{whole},' if _is_mixed(value) else ''}_misfit:string"
 
 
 def _tree(value: ValueSchema) -> dict[str, Any]:
@@ -210,6 +218,8 @@ def _member(parsed: str, members: Iterable[Member], member: Member) -> str:
 
 
 def _parsed_column(at: int, value: ValueSchema, column: Column) -> str:
+    if () in column.paths and _is_mixed(value):
+        return f"_part{at}.w"
     return _first(f"_part{at}.v", [_place(_tree(value), path) for path in column.paths])
 
 

@@ -144,7 +144,7 @@ def branch_from(spark: SparkSession, table: str, snapshot_id: str, seen: Version
 
 
 def moved(table: str) -> TableMoved:
-    """The error of a run whose table moved after it was looked at."""
+    """The error of a run whose table got another version meanwhile."""
     return TableMoved(
         f"Another run published to table {table} after this one looked at it.",
         action="Run it again; it continues from the published version.",

@@ -169,3 +169,18 @@ def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> Non
     }
     view = spark.table(f"holdfast.`{changelog.processor}`.s_scd2").where("is_current").collect()
     assert {row["message_key"]: row["x_2d71"] for row in view} == {"a": None, "b": "text", "c": "3", "d": None}
+
+
+def test_values_of_several_kinds_have_columns_for_objects_and_one_for_the_rest(changelog: Any) -> None:
+    spark = changelog.spark
+    for entries in ([(b"a", {"n": 1}), (b"b", 7)], [(b"c", [1]), (b"d", None), (b"e", {"m": "x"})], [(b"b", "text")]):
+        changelog.write(0, entries)
+        plan = changelog.plan(schema_version=planned_shape(spark, changelog.processor, "s", INFERRED))
+        assert changelog.snapshot(plan, schema=INFERRED).manifest.quarantined == 0
+    rows = spark.table(f"holdfast.`{changelog.processor}`.s").select("message_key", "n", "m", "content").collect()
+    assert {row["message_key"]: (row["n"], row["m"], row["content"]) for row in rows} == {
+        "a": (1, None, None),
+        "b": (None, None, "text"),
+        "c": (None, None, "[1]"),
+        "e": (None, "x", None),
+    }

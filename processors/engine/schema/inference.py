@@ -30,10 +30,12 @@ MEMBERS_MAX = 100
 WHOLE_VALUE = "content"
 #: What the comment of a column begins with whose name in JSON is another one.
 _SAYS = "name in JSON: "
+#: The comment of the column of values that are no objects.
+_SAYS_WHOLE = "the value, where it is no object"
 _TOKEN = re.compile(r"\s*(OBJECT<|ARRAY<|`(?:[^`]|``)*`|[A-Za-z_][\w ]*(?:\(\d+(?:,\s*\d+)?\))?|[<>,:]|[^\s<>,:]+)")
 
 
-def inferred_schema(described: str, known: Record | None = None) -> StoreSchema:
+def inferred_schema(described: str, known: Record | None = None, others: str = "VOID") -> StoreSchema:
     """The columns of a description by ``schema_of_variant_agg``.
 
     A column has the name that its values have in JSON, as far as it is a legal one. Of names that give the same column
@@ -41,12 +43,13 @@ def inferred_schema(described: str, known: Record | None = None) -> StoreSchema:
     other one gets four digits of its own. The comment of a column that has another name says the name in JSON.
 
     Args:
-        described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``.
+        described: For example ``OBJECT<a: BIGINT, b: ARRAY<STRING>>``, or ``BIGINT`` if no value is an object.
         known: The table's columns so far, with their names in JSON as sources; their types only widen.
+        others: The description of the values that are no objects, if others are. They have a column of their own.
     """
-    found = parse_variant(described)
-    if not isinstance(found, Record):
-        found = Record((Member(WHOLE_VALUE, found, False, ("",)),)) if found is not None else Record(())
+    found = _members(parse_variant(described))
+    if others != "VOID":
+        found = Record((*found.members, *_members(parse_variant(others)).members))
     names = _names_apart([each.sources[0] for each in found.members], known or Record(()))
     named = Record(tuple(Member(names[each.sources[0]], each.type, False, each.sources) for each in found.members))
     both = named if known is None else _records(known, named)
@@ -59,13 +62,23 @@ def inferred_schema(described: str, known: Record | None = None) -> StoreSchema:
     return checked(StoreSchema((ValueSchema(None, tuple(columns), nullable=True),)))
 
 
+def _members(kind: ColumnType | None) -> Record:
+    if kind is None or isinstance(kind, Record):
+        return kind or Record(())
+    return Record((Member(WHOLE_VALUE, kind, False, ("",)),))
+
+
 def name_in_json(comment: str) -> str | None:
-    """The name in JSON that the comment of an inferred column says; None if it says none."""
+    """The name in JSON that the comment of an inferred column says, empty for whole values; None if it says none."""
+    if comment == _SAYS_WHOLE:
+        return ""
     return str(json.loads(comment.removeprefix(_SAYS))) if comment.startswith(_SAYS) else None
 
 
 def _comment(name: str, source: tuple[str, ...]) -> str:
-    return f"{_SAYS}{json.dumps(source[0])}" if source[0] and source[0] != name else ""
+    if not source[0]:
+        return _SAYS_WHOLE
+    return f"{_SAYS}{json.dumps(source[0])}" if source[0] != name else ""
 
 
 def _names_apart(sources: list[str], known: Record) -> dict[str, str]:

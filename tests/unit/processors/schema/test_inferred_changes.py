@@ -83,3 +83,16 @@ def test_a_column_of_an_earlier_version_has_no_comment_and_stays_that_of_its_nam
 
 def test_an_object_within_a_value_whose_names_differ_in_case_only_is_json_text() -> None:
     assert inferred_schema("OBJECT<a: OBJECT<x: BIGINT, X: BIGINT>>").columns[0].type == TEXT
+
+
+def test_values_that_are_no_objects_have_a_column_beside_those_of_objects() -> None:
+    schema = inferred_schema("OBJECT<a: BIGINT, content: STRING>", None, "ARRAY<BIGINT>")
+    assert {each.name: each.paths for each in schema.columns} == {
+        "a": (("a",),),
+        "content": (("content",),),
+        "content_e3b0": ((),),
+    }
+    fields = [{"name": each.name, "type": "long", "metadata": {"comment": each.comment}} for each in schema.columns]
+    table = from_spark({"fields": fields})
+    assert inferred_schema("VOID", table, "BIGINT").columns[2].paths == ((),)
+    assert inferred_schema("OBJECT<a: BIGINT>", table).columns[2].paths == ((),)
