@@ -29,8 +29,9 @@ from tests.spark.endurance.disturbances import WEIGHTS, Disturbances
 from tests.spark.endurance.verdicts import Verdicts
 from tests.spark.endurance.world import PATIENCE_S, Feed, Run, world
 
-#: Between two disturbances, seconds, at most.
-QUIET_MAX_S = 12.0
+#: Between two disturbances, at most so many snapshots are published; then so many seconds pass, at most, so that what
+#: strikes the next snapshot strikes it at any of its steps.
+QUIET_MAX, BREAK_IN_MAX_S = 3, 5.0
 #: Versions are checked at least so often, seconds.
 CHECK_EVERY_S = 60.0
 
@@ -79,7 +80,7 @@ def endure(run: Run, seed: int, seconds: float, versions: int) -> int:
     # each once, in an order of the seed, and then as they are drawn
     waiting = rng.sample(list(WEIGHTS), len(WEIGHTS))
     while time.monotonic() < began + seconds or waiting or len(verdicts.folded) < versions:
-        verdicts.pause(rng.uniform(0.1, QUIET_MAX_S))
+        verdicts.pause(rng.randrange(QUIET_MAX + 1), rng.uniform(0.0, BREAK_IN_MAX_S))
         name = disturb.do(waiting.pop()) if waiting else disturb.one()
         if name:
             print(f"{time.monotonic() - began:6.0f} s  {name}; {verdicts.line()}", flush=True)

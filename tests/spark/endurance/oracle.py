@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -81,10 +82,14 @@ class Oracle:
                 key = (record.key or b"").decode()
                 rows.append((number, record.offset, key, value["id"], value["amount"], value["gone"]))
             assert len(rows) == end - start, "the source has lost records"
-            columns = map(pa.array, zip(*rows, strict=True), _RECORDS.types)
-            self._duck.register("more", pa.table(list(columns), schema=_RECORDS))
-            self._duck.execute("INSERT INTO source SELECT * FROM more")
+            self.put(rows)
             self._read[number] = end
+
+    def put(self, rows: Sequence[tuple[int, int, str, int, int, bool]]) -> None:
+        """Add records: partition, offset, key, id, amount, and whether the key is given up."""
+        columns = map(pa.array, zip(*rows, strict=True), _RECORDS.types)
+        self._duck.register("more", pa.table(list(columns), schema=_RECORDS))
+        self._duck.execute("INSERT INTO source SELECT * FROM more")
 
 
 def _held(table: Any) -> Any:

@@ -43,6 +43,8 @@ class Publisher(threading.Thread):
         self.driver: PublishingDriver | None = None
         self.counts: Counter[str] = Counter()
         self.failed: list[str] = []
+        #: Snapshots that were published, or found published.
+        self.published = 0
         #: Held while what is being read may be expired.
         self.maintaining = threading.Lock()
         self._ended = threading.Event()
@@ -123,6 +125,7 @@ class Publisher(threading.Thread):
             self._hear(kind, None)
         elif "answer" in said:
             source = said["answer"].get("source")
+            self.published += kind == "snapshot"
             self.counts[f"{kind} {source}" if source else kind] += 1
         elif said["error"]["type"] in REFUSALS:
             self.counts[f"{kind} refused: {said['error']['type']}"] += 1

@@ -49,8 +49,13 @@ class Verdicts:
         ]
         return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
-    def pause(self, seconds: float) -> None:
-        """Let the publisher work, at most for so long; it must not fail."""
+    def pause(self, snapshots: int, seconds: float) -> None:
+        """Let the publisher publish so many more, and then work for so long; it must not fail.
+
+        On a busy machine it may have to do with fewer: the next disturbance is not put off for ever.
+        """
+        wanted = self.publisher.published + snapshots
+        wait_until(lambda: self.publisher.failed or self.publisher.published >= wanted, PATIENCE_S, every_s=0.05)
         wait_until(lambda: bool(self.publisher.failed), seconds, every_s=0.05)
         assert not self.publisher.failed, self.publisher.failed
 
@@ -63,7 +68,11 @@ class Verdicts:
         """Verify while the changelog is still there; the versions that can be restored."""
         self.check_published()
         self._ask_the_stranger()
-        return {tag: each for tag, each in self.versions.items() if not each.from_history}
+        return {
+            tag: each
+            for tag, each in self.versions.items()
+            if not each.from_history and all(self.run.source in part.inputs for part in each.partitions)
+        }
 
     def check_published(self) -> None:
         """Compare the versions that are new with the fold of the source."""
