@@ -42,7 +42,7 @@ drills: setup ## break an installation, verify its repair; DRILLS="4 17"
 	@$(BIN)/python -m tests.drills $(DRILLS)
 
 endurance: setup ## snapshots beside kills and verbs; MINUTES=30 SEED=7
-	@$(BIN)/python -m tests.spark.endurance --seconds $$(($(or $(MINUTES),30) * 60)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.spark.endurance.endurance_run --seconds $$(($(or $(MINUTES),30) * 60)) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## ruff, mypy, import contracts
 	@$(BIN)/ruff check .

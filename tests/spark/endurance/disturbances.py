@@ -26,7 +26,7 @@ from holdfast.processors.snapshots.manifest import SnapshotManifest
 from tests.spark.endurance.definition import STORE
 from tests.spark.endurance.lives import CLEAR, REBUILD, RESEED, RESTORE, REWIND, Action, Lives, topic_ids
 from tests.spark.endurance.publisher import Publisher
-from tests.spark.endurance.world import KEYS, PATIENCE_S, Run
+from tests.spark.endurance.surroundings import KEYS, PATIENCE_S, Run
 
 #: How often each is drawn, beside the others.
 WEIGHTS = {

@@ -21,7 +21,7 @@ PATIENCE_S = 1500
 @pytest.mark.timeout(PATIENCE_S + 60)
 def test_every_version_is_right_whatever_happens_meanwhile(broker: str, tmp_path: Path) -> None:
     load = ["--seconds", str(SECONDS), "--versions", str(VERSIONS)]
-    command = [sys.executable, "-m", "tests.spark.endurance", *load, "--bootstrap", broker]
+    command = [sys.executable, "-m", "tests.spark.endurance.endurance_run", *load, "--bootstrap", broker]
     with (tmp_path / "endurance.log").open("wb") as log:
         code = subprocess.run(
             [*command, "--folder", str(tmp_path)],

@@ -13,7 +13,7 @@ from tests.spark.endurance.definition import STORE
 from tests.spark.endurance.lives import Lives, topic_ids
 from tests.spark.endurance.oracle import Oracle
 from tests.spark.endurance.publisher import Publisher
-from tests.spark.endurance.world import PATIENCE_S, Run
+from tests.spark.endurance.surroundings import PATIENCE_S, Run
 from tests.spark.verifying import verify
 
 

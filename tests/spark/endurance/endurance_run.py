@@ -1,4 +1,4 @@
-"""``python -m tests.spark.endurance``: snapshots on a real broker beside clears, rebuilds, restores and ``kill -9``.
+"""``make endurance``: snapshots on a real broker beside clears, rebuilds, restores and ``kill -9``.
 
 For so many seconds a processor counts a source topic, and snapshots of it are taken one after the other on a standalone
 Spark cluster. Meanwhile its keys are cleared, its store is rebuilt, its changelog is lost, its input is read again, an
@@ -26,8 +26,8 @@ import structlog
 
 from tests.brokers import started_broker
 from tests.spark.endurance.disturbances import WEIGHTS, Disturbances
+from tests.spark.endurance.surroundings import PATIENCE_S, Feed, Run, surroundings
 from tests.spark.endurance.verdicts import Verdicts
-from tests.spark.endurance.world import PATIENCE_S, Feed, Run, world
 
 #: Between two disturbances, at most so many snapshots are published; then so many seconds pass, at most, so that what
 #: strikes the next snapshot strikes it at any of its steps.
@@ -38,7 +38,7 @@ CHECK_EVERY_S = 60.0
 
 def main() -> int:
     """Run as the command line asks."""
-    parser = argparse.ArgumentParser(prog="python -m tests.spark.endurance", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.endurance.endurance_run", description=__doc__)
     parser.add_argument("--seconds", type=float, default=1800.0, help="of load; it starts and ends beside that")
     parser.add_argument("--versions", type=int, default=0, help="the load goes on until so many versions are verified")
     parser.add_argument("--seed", type=int, default=0, help="0 draws one, and prints it")
@@ -51,7 +51,7 @@ def main() -> int:
         folder = given.folder or Path(opened.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         bootstrap = given.bootstrap or opened.enter_context(started_broker(folder / "kafka")).address.bootstrap
         print(f"seed {seed}, {given.seconds:g} s; {conditions()}", flush=True)
-        run = opened.enter_context(world(bootstrap, folder, f"endures-{os.getpid()}-{seed}"))
+        run = opened.enter_context(surroundings(bootstrap, folder, f"endures-{os.getpid()}-{seed}"))
         return endure(run, seed, given.seconds, given.versions)
 
 

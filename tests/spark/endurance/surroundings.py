@@ -123,7 +123,7 @@ class Run:
 
 
 @contextmanager
-def world(bootstrap: str, folder: Path, group: str) -> Iterator[Run]:
+def surroundings(bootstrap: str, folder: Path, group: str) -> Iterator[Run]:
     """Everything started; nothing deployed yet. All of it is ended afterwards."""
     module = f"definition_{group.replace('-', '_')}"
     (folder / f"{module}.py").write_text(DEFINITION.format(group=group))
