@@ -15,6 +15,7 @@ import logging
 import os
 import platform
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,7 @@ def main() -> int:
     parser.add_argument("--bootstrap", default="", help="a broker; without it, one is started")
     parser.add_argument("--folder", type=Path, help="an empty folder for all files; without it, a temporary one")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what it started is ended first
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     seed = given.seed or random.SystemRandom().randrange(1, 1_000_000)
     with ExitStack() as opened:

@@ -59,9 +59,10 @@ class Publisher(threading.Thread):
             self.failed.append(repr(failure))
 
     def abandon(self) -> None:
-        """Leave no process behind, whatever state the run is in."""
+        """Leave no process behind, whatever state the run is in: a driver may just be starting."""
         self._ended.set()
-        for pid in self.pids():
+        drivers = [pid for pid, told in _children(os.getpid()) if PublishingDriver.module in told]
+        for pid in [*(jvm for driver in drivers for jvm, _ in _children(driver)), *drivers]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -70,10 +71,7 @@ class Publisher(threading.Thread):
         driver = self.driver
         if driver is None or driver.process.poll() is not None:
             return []
-        command = ["ps", "-o", "pid=,stat=,comm=", "--ppid", str(driver.pid)]
-        told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-        children = [line.split() for line in told]
-        return [driver.pid, *(int(pid) for pid, state, name, *_ in children if name == "java" and state[0] != "Z")]
+        return [driver.pid, *(pid for pid, told in _children(driver.pid) if "org.apache.spark.deploy" in told)]
 
     def settled(self) -> str:
         """Without any disturbance, a snapshot by a new driver succeeds; its id. Only once the thread has ended."""
@@ -131,3 +129,11 @@ class Publisher(threading.Thread):
             self.counts[f"{kind} refused: {said['error']['type']}"] += 1
         else:
             self.failed.append(f"{kind}: {said['error']}")
+
+
+def _children(parent: int) -> list[tuple[int, str]]:
+    """Id and command of the processes that a process has started, and that live."""
+    command = ["ps", "-ww", "-o", "pid=,stat=,args=", "--ppid", str(parent)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    listed = [line.split(maxsplit=2) for line in told]
+    return [(int(pid), told) for pid, state, told in listed if state[0] != "Z"]
