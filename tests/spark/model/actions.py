@@ -8,12 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from holdfast.assets.spark import past
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.snapshots.coverage import NotCovered
 from holdfast.processors.snapshots.plan import ChangelogMoved, SnapshotImpossible, Wanted
 from tests.spark.model import drawn
 from tests.spark.model.changelog import OffsetsLost
-from tests.spark.model.checks import check, require
+from tests.spark.model.checks import check, compare, content_of, require
 from tests.spark.model.life import STORE, Life
 from tests.spark.model.owner import DELETED, PARTITIONS
 from tests.spark.model.restores import Inputs, restore
@@ -110,7 +111,14 @@ class Actions:
             life.owner.mend(0, number, value, drawn.USUAL_MS)
             self.checkpoints(0.0, [])
             self.snapshot(Wanted.CHECKPOINT)
-        life.owner.rebuild()
+        at = life.clock.time()
+        life.clock.advance(0.002)
+        self.checkpoints(0.002, [(5, {"n": 1}, drawn.USUAL_MS)])
+        self.snapshot(Wanted.AUTO)
+        rows = past.state_at(life.spark, life.processor, STORE, at).select("store_partition", "key", "value").collect()
+        seen = content_of({**row.asDict(), "key": bytes(row["key"]), "value": bytes(row["value"])} for row in rows)
+        compare("past", seen, life.owner.held_at(at), f"the state at {at}")
+        life.owner.rebuild()  # the former changelog lacks what was mended
         self.published = False
 
     def meddled(self, changes: Any, event: str, pause: float) -> None:
@@ -149,6 +157,7 @@ class Actions:
             require("never stuck", not sure or wanted is not Wanted.AUTO, refused.message)
             return
         require("kept", "is unknown" not in plan.why, plan.why)
+        others = life.branches(but=plan.snapshot_id)
         if meanwhile is not None:
             meanwhile()
         one = alone(life.world.seams, Run(lambda: life.write(plan), dies_at))
@@ -162,6 +171,8 @@ class Actions:
         else:
             require("published", life.published() == plan.snapshot_id, f"{life.published()}, not {plan.snapshot_id}")
             self.published = sure
+            gone = others - life.branches()
+            require("kept", not gone, f"a publish dropped branches of other runs: {gone}")
         life.settle()
         check(life, every_tag=False)
 
@@ -177,7 +188,8 @@ class Actions:
             newer = life.plan(Wanted.AUTO)
         seen = life.tables.seen(STORE)
         kept = kept_names(life, seen, keep) if seen is not None else set()
-        at = life.clock.time() - 0.001
+        newest = life.taken[life.newest or plan.snapshot_id]  # whose moment the history reaches
+        at = round(min(point.taken_at for point in newest.points.values()) - 0.001, 4)
         second: Callable[[], object] = {
             "maintenance": lambda: life.maintain(keep, beside=True),
             "past": lambda: life.write_past(at, beside=True),

@@ -15,7 +15,7 @@ from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.snapshots.facts import SnapshotFacts, StorePoint
-from holdfast.processors.snapshots.names import table_name, time_tag
+from holdfast.processors.snapshots.names import branch_name, table_name, time_tag
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 from tests.spark.model.changelog import MemoryChangelog
 from tests.spark.model.clock import Clock
@@ -151,6 +151,12 @@ class Life:
         seen = self.tables.seen(STORE)
         found = seen.published() if seen is not None else None
         return None if found is None else found[1].snapshot_id
+
+    def branches(self, *, but: str = "") -> set[str]:
+        """The table's branches, without those of one snapshot's attempts."""
+        seen = self.tables.seen(STORE)
+        found = seen.branches if seen is not None else {}
+        return {name for name in found if not but or not name.startswith(branch_name(but))}
 
     def settle(self) -> None:
         """No run is under way: what main has now is the newest, and nothing else becomes it."""

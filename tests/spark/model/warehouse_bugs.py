@@ -239,7 +239,7 @@ BUGS = (
         _branch_by_version,
         ("work", "crash", "maintain"),
     ),
-    PlantedInWarehouse("10: a publish drops the branches of others", _publish_drops_all, ("race",)),
+    PlantedInWarehouse("10: a publish drops the branches of others", _publish_drops_all, ("work", "crash")),
     PlantedInWarehouse("10: snapshots are found by ancestry alone", _only_ancestors, ("work", "maintain")),
     PlantedInWarehouse(
         "10: what an unfinished restore reads expires", _needed_unasked, ("work", "restore", "maintain")
