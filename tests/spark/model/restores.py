@@ -21,7 +21,7 @@ from tests.spark.model.owner import INPUT, PARTITIONS, Content
 from tests.unit.processors.lifecycle.worlds import world_of
 
 #: What a restore does with the input positions.
-Inputs = Literal["snapshot", "stay"]
+Inputs = Literal["snapshot", "copied", "stay"]
 #: The input topics have this many records.
 _INPUT_END = 1_000_000
 
@@ -53,7 +53,7 @@ def restore(life: Life, at: str, inputs: Inputs) -> tuple[Content, dict[int, int
         manifest = seen.manifest(version)
     tables = WarehouseTables(lambda: StoredTables(lambda: life.world.catalog))
     plan = _plan(life, at, inputs, tables)
-    possible = manifest is not None and (inputs != "snapshot" or not manifest.from_history)
+    possible = manifest is not None and (inputs == "stay" or not manifest.from_history)
     require("restore", isinstance(plan.verdict, Ready) == possible, f"{at} with inputs {inputs}: {plan.verdict}")
     if not possible:
         return None
@@ -67,7 +67,7 @@ def restore(life: Life, at: str, inputs: Inputs) -> tuple[Content, dict[int, int
             found |= {(number, key): value for key, value in zip(keys, values, strict=True)}
     compare("restore", found, wanted, at)
     present = {number: life.owner.past[number][-1].input for number in range(PARTITIONS)}
-    if inputs == "snapshot":
+    if inputs != "stay":
         points = life.taken[manifest.snapshot_id].points
         present = {number: point.inputs[INPUT] for number, point in points.items()}
         require("restore", positions == {INPUT: present}, f"positions of {at}: {positions}, expected {present}")
