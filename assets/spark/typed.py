@@ -85,7 +85,7 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
     """
     shape, apart = _shape(value), _shape(value, apart=True)
     name = """if(json LIKE '{%', '{"v":', '{"w":')""" if _is_mixed(value) else """'{"v":'"""
-    parsed = f"from_json(concat({name}, json, '}}'), {literal(shape)}, {_OPTIONS})"
+    parsed = f"from_json(concat({name}, json, '}}'), {literal(f'struct<{shape}>')}, {_OPTIONS})"
     if apart != shape:
         parsed = f"CAST({parsed} AS struct<{apart}>)"
     if value.state_key is None:

@@ -47,9 +47,8 @@ def inferred_schema(described: str, known: Record | None = None, others: str = "
         known: The table's columns so far, with their names in JSON as sources; their types only widen.
         others: The description of the values that are no objects, if others are. They have a column of their own.
     """
-    found = _members(parse_variant(described))
-    if others != "VOID":
-        found = Record((*found.members, *_members(parse_variant(others)).members))
+    # Objects with too many names are texts, as other values are: both are in one column.
+    found = _records(_members(parse_variant(described)), _members(parse_variant(others)))
     names = _names_apart([each.sources[0] for each in found.members], known or Record(()))
     named = Record(tuple(Member(names[each.sources[0]], each.type, False, each.sources) for each in found.members))
     both = named if known is None else _records(known, named)
@@ -65,7 +64,7 @@ def inferred_schema(described: str, known: Record | None = None, others: str = "
 def _members(kind: ColumnType | None) -> Record:
     if kind is None or isinstance(kind, Record):
         return kind or Record(())
-    return Record((Member(WHOLE_VALUE, kind, False, ("",)),))
+    return Record((Member("", kind, False, ("",)),))
 
 
 def name_in_json(comment: str) -> str | None:
@@ -147,13 +146,13 @@ def _parse(tokens: list[str], *, whole: bool = False) -> tuple[ColumnType | None
     while rest[0] != ">":
         name = rest[0][1:-1].replace("``", "`") if rest[0].startswith("`") else rest[0]
         kind, rest = _parse(rest[2:])
-        if kind is not None:
+        if kind is not None and (name or not whole):  # a whole value has no name
             members.append(Member(name, kind, False, (name,)))
         if rest[0] == ",":
             rest = rest[1:]
     # The names of columns are told apart; those within an object are as they are, and Spark reads them without case.
     distinct = whole or len({each.name.lower() for each in members}) == len(members)
-    fits = 0 < len(members) <= MEMBERS_MAX and distinct
+    fits = (whole or members) and len(members) <= MEMBERS_MAX and distinct
     return Record(tuple(members)) if fits else TEXT, rest[1:]
 
 
