@@ -28,7 +28,7 @@ HOMES = {
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
-    "sqlalchemy": ("infra/database",),
+    "sqlalchemy": ("infra/database", "infra/warehouse/pointers.py"),  # the catalog is a database, too
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
     "dagster_postgres": ("orchestration",),
