@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -207,7 +208,7 @@ class Exercise:
         found = self._wait(red, f"{check} of {key.to_user_string()} to say {words}", key, check)
         self._red = (key, check, found)
         self._acted_at = found.at
-        words_shown = found.words.replace(str(self.home.settings.home), "HOME")
+        words_shown = found.words.replace(str(self.home.settings.home), "HOME").replace(sys.executable, "python")
         self.result.said(key.to_user_string(), check, words_shown, found.at - self._broke_at)
         return found.words
 
