@@ -6,8 +6,8 @@ Every moment is taken from Dagster's own events, never from when this looked.
 from __future__ import annotations
 
 import json
-import threading
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
