@@ -10,11 +10,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from holdfast.assets.spark.maintenance import maintain_store
+from holdfast.assets.spark.planning import planned_shape
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.settings import MaintenanceSettings
+from holdfast.processors.engine.schema.types import INFERRED
 from tests.spark.conftest import Changelog
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -126,6 +131,18 @@ def _do(changelog: Any, plans: dict[str, Any], request: dict[str, Any]) -> Any:
             result = changelog.snapshot(plans.setdefault(name, None) or changelog.plan())
             manifest = result.manifest
             return {"id": manifest.snapshot_id, "committed": result.committed, "rows": manifest.rows}
+        case {"do": "inferred"}:
+            shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
+            result = changelog.snapshot(changelog.plan(schema_version=shape), schema=INFERRED)
+            kinds = {
+                each.name: each.dataType.simpleString() for each in changelog.spark.table(changelog.table_name).schema
+            }
+            return {"rows": result.manifest.rows, "source": result.manifest.source, "kinds": kinds}
+        case {"do": "maintain"}:
+            done = maintain_store(
+                changelog.spark, changelog.processor, "s", MaintenanceSettings(), datetime.now(UTC) + timedelta(hours=1)
+            )
+            return len(done)
         case {"do": "table", "tag": tag}:
             return changelog.table(tag)
         case {"do": "shell", "command": command}:

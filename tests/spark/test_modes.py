@@ -43,6 +43,16 @@ def takes_snapshots(driver, settings, processor, drivers_jvms):
     assert "nothing" in missing["message"]
 
 
+def changes_columns(driver):
+    """A column that is made again is exchanged by an update of the session's catalog."""
+    for value, kind in ((1, "bigint"), ("text", "string")):
+        driver.do("write", partition=0, entries=[[str(value), {"n": value}]])
+        made = driver.do("inferred")["answer"]
+        assert made["kinds"]["n"] == kind, made
+    assert (made["rows"], made["source"]) == (2, "incremental")
+    assert driver.end() == 0
+
+
 def jvms_of(pid):
     """The JVMs that a process has started."""
     listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
@@ -87,6 +97,7 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     driver = Driver(broker, processor, environment, tmp_path / "driver.log")
     takes_snapshots(driver, settings, processor, drivers_jvms=0)
     assert driver.end() == 0
+    changes_columns(Driver(broker, unique("connect"), environment, tmp_path / "columns.log"))
     assert is_running(server.pid, server.mark)
 
     url = {**environment, "HOLDFAST_SPARK__MASTER": server.url, "HOLDFAST_SPARK__TOKEN": server.token}

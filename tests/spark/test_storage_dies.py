@@ -197,4 +197,6 @@ def test_a_session_of_a_jvm_that_was_killed_says_so_and_is_ended(local_settings,
     subprocess.run(["kill", "-9", str(jvm)], check=True)
     told = driver.do("snapshot", name="first")["error"]
     assert told["type"] == "SparkUnavailable", told
+    told = driver.do("maintain")["error"]
+    assert told["type"] == "SparkUnavailable", told
     assert driver.end() == 0
