@@ -136,7 +136,7 @@ def decode(text: str) -> Plan:
             f"The plan of an apply that was broken off can't be read: {failure}. Another version of Holdfast wrote it: "
             f"{text[:80]}...",
             action="With the version that began it, end the apply by `holdfast apply resume N` or `holdfast apply "
-            "abandon N`; `holdfast apply list` has its number. Then run this again; nothing was changed.",
+            "abandon N --reason WHY`; `holdfast apply list` has its number. Then run this again; nothing was changed.",
         ) from failure
 
 

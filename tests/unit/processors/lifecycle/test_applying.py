@@ -257,7 +257,7 @@ def test_an_apply_that_died_after_its_work_is_closed_when_it_is_asked_for_again(
 def test_a_plan_of_another_version_is_told_with_what_ends_its_apply() -> None:
     with pytest.raises(PlanUnreadable, match="Another version of Holdfast wrote it") as told:
         decode('{"request": {"type": "polish", "processor": "orders"}}')
-    assert "`holdfast apply abandon N`" in str(told.value)
+    assert "`holdfast apply abandon N --reason WHY`" in str(told.value)
 
 
 def test_nothing_to_do_leaves_no_record(journal: ApplyJournal) -> None:
