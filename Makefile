@@ -58,4 +58,5 @@ lock: ## write requirements.lock from requirements.in
 
 clean: ## stop everything; remove the home folder, keep .venv
 	@if [ -x $(BIN)/holdfast ]; then $(BIN)/holdfast down; fi
+	@if [ -d .holdfast/demo ]; then HOLDFAST_HOME=.holdfast/demo $(BIN)/holdfast down; fi
 	@rm -rf .holdfast

@@ -1,6 +1,7 @@
-"""The home folder of a demo: empty at the start, and marked as the demo's.
+"""The home folder of a demo: the folder ``demo`` of the home folder, empty at the start, and marked as the demo's.
 
 Invariants:
+    - The demo leaves the rest of the home folder alone, also while an installation runs from it.
     - A folder that a running broker or supervisor uses is never deleted.
     - Only a folder with the demo's marker is emptied; any other folder with files is refused.
 """
@@ -13,7 +14,10 @@ from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.paths import Paths
+from holdfast.infra.settings import WARM, Settings
 
+#: The demo's home folder, below the home folder of the settings.
+FOLDER = "demo"
 #: The file that marks a folder as made by the demo.
 MARKER = "made-by-demo"
 
@@ -22,6 +26,16 @@ class HomeNotFree(HoldfastError):
     """The demo cannot use the home folder: it is in use, or holds other files."""
 
     exit_code = EXIT_BAD_CONFIGURATION
+
+
+def demo_settings(settings: Settings) -> Settings:
+    """The settings of a demo: a home folder of its own, and one Spark for all of its steps.
+
+    A Spark that the settings name is used instead; a local one would start a JVM for each step.
+    """
+    local = settings.spark.master.startswith("local")
+    spark = settings.spark.model_copy(update={"master": WARM}) if local else settings.spark
+    return settings.model_copy(update={"home": settings.home / FOLDER, "spark": spark})
 
 
 def prepare_home(paths: Paths) -> bool:
@@ -38,14 +52,14 @@ def prepare_home(paths: Paths) -> bool:
     if runs:
         raise HomeNotFree(
             f"The home folder {home} is in use by {', '.join(runs)}.",
-            action="Stop it with `holdfast down`, or set `HOLDFAST_HOME` to another folder.",
+            action=f"Stop it with `HOLDFAST_HOME={home} holdfast down`, or set `HOLDFAST_HOME` to another folder.",
             home=str(home),
             running=", ".join(runs),
         )
     if held and MARKER not in held:
         raise HomeNotFree(
             f"The home folder {home} holds {', '.join(held[:6])}, and no demo made it.",
-            action="Delete it with `make clean` if you do not need it, or set `HOLDFAST_HOME` to another folder.",
+            action="Delete that folder if you do not need it, or set `HOLDFAST_HOME` to another folder.",
             home=str(home),
         )
     if held:

@@ -1,20 +1,24 @@
 """Runs the demo from start to end, through the Dagster definitions that the UI shows.
 
     home → broker → registry → supervisor → daemon → provision → deploy → feed ─┬─► caught up → snapshot → verify
-                                                     kill -9 at 40 % → recovery ─┘
+                                                     kill -9 at 40 % → recovery ─┤
+                                              Spark starts beside the feed ──────┘
 
 Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
     - A mismatch is an error: the exit code is 1.
+    - One Spark serves the snapshots and the recomputation.
 """
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,12 +41,14 @@ from holdfast.infra.log import configure_logging
 from holdfast.infra.process import end_process, start_mark
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
-from holdfast.infra.settings import Settings
+from holdfast.infra.settings import WARM, Settings
+from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
-from holdfast.orchestration.demo.home import prepare_home
+from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import ProcessorVerdict, compare_with_spark, figures_of, verify
+from holdfast.orchestration.world import environment_of
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: The processor to kill, and the share of the feed after which it is killed.
@@ -80,8 +86,11 @@ class Demo:
 def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
     """Run the demo; returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
 
-    The home folder of the settings must be empty, or an earlier demo's.
+    Its home folder is ``demo`` in the home folder of the settings; it must be empty, or an earlier demo's.
     """
+    settings = demo_settings(settings)
+    # Dagster's definitions and the processes that the demo starts read their settings from the environment
+    os.environ.update(environment_of(settings))
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
     began = time.monotonic()
@@ -97,7 +106,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
             _report(demo, verdicts, mismatches, time.monotonic() - began)
             if keep_running:
                 running.pop_all()
-                console.print("All services run in the background; stop them with [bold]holdfast down[/].")
+                console.print(f"All services run in the background; stop them with `{_command(settings, 'down')}`.")
             else:
                 with console.status("stopping all services …"):
                     running.close()
@@ -117,7 +126,11 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry = _start(demo, running)
     instance = running.enter_context(dg.DagsterInstance.get())
     _provision_and_deploy(demo, instance)
+    spark = _start_spark(demo.settings, running)
     _feed_and_kill(demo, registry)
+    if spark is not None:
+        with demo.terminal.step("spark", "wait until Spark answers") as say:
+            say(f"Spark, process {spark.result().pid}, started beside the feed")
     _snapshot(demo, instance)
     with demo.terminal.step("recompute", "recompute both results with Spark from the file of flights") as say:
         compared = compare_with_spark(demo.settings)
@@ -151,6 +164,16 @@ def _start(demo: Demo, running: ExitStack) -> Registry:
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
     return registry
+
+
+def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
+    """Start the warm Spark on a thread of its own; None where the settings name another Spark."""
+    if settings.spark.master != WARM:
+        return None
+    running.callback(stop_server, settings)
+    # the thread ends before the server is stopped: a start that is under way would leave a process
+    starter = running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start"))
+    return starter.submit(start_server, settings)
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
@@ -336,11 +359,17 @@ def _report(demo: Demo, verdicts: tuple[ProcessorVerdict, ...], mismatches: int,
     else:
         terminal.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")
     terminal.console.print(
-        f"\nWhere to look next\n"
-        f"  make ui      the graph with its checks and plots of this demo\n"
-        f"  make clean   stops all services and deletes {paths.home}\n"
-        f"  log of the killed processor: {paths.program_log(VICTIM, '0')}\n"
-        f"  warehouse tables: {paths.warehouse}",
+        f"\nWhat to do next\n"
+        f"  {_command(demo.settings, 'up')}\n      the graph of this demo in Dagster, with its checks and plots\n"
+        f"  {_command(demo.settings, 'incidents list')}\n      the kill and its recovery\n"
+        f"  {_command(demo.settings, 'down')}\n      stops all services; the next demo empties the folder\n"
+        f"Log of the killed processor: {paths.program_log(VICTIM, '0')}\n"
+        f"Warehouse tables: {paths.warehouse}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _command(settings: Settings, words: str) -> str:
+    """A command line for the demo's home folder."""
+    return f"HOLDFAST_HOME={shlex.quote(str(settings.home))} holdfast {words}"

@@ -10,7 +10,22 @@ import pytest
 
 from holdfast.infra.paths import Paths
 from holdfast.infra.process import start_mark
-from holdfast.orchestration.demo.home import MARKER, HomeNotFree, prepare_home
+from holdfast.infra.settings import WARM, SparkSettings, load_settings
+from holdfast.orchestration.demo.home import MARKER, HomeNotFree, demo_settings, prepare_home
+
+
+def test_the_demo_has_a_home_of_its_own_beside_an_installation(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "state").mkdir(parents=True)
+    settings = demo_settings(load_settings(home=home))
+    prepare_home(settings.paths)
+    assert settings.home == home / "demo"
+    assert sorted(path.name for path in home.iterdir()) == ["demo", "state"]
+
+
+@pytest.mark.parametrize(("named", "used"), [("local[*]", WARM), ("spark://one:7077", "spark://one:7077")])
+def test_one_spark_serves_all_steps(named: str, used: str) -> None:
+    assert demo_settings(load_settings(spark=SparkSettings(master=named))).spark.master == used
 
 
 def test_a_new_home_is_made_and_marked(tmp_path: Path) -> None:
