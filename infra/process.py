@@ -1,23 +1,33 @@
 """Processes that are known by their id only: whether the same process still runs, and how to end it.
 
 Invariants:
-    - A process is identified by its id *and* its start mark, because systems reuse ids.
+    - A process is identified by its id *and* its start mark, because systems reuse ids. Whatever outlives this process
+      also records the boot and the namespaces in which both count (``ProcessIdentity``).
     - A zombie (ended, not collected by its parent) counts as ended.
-    - The mark is the kernel's start tick. psutil's ``create_time`` is not used: it moves when the system clock is set,
-      and marks are compared across processes and hours.
+    - No judgement reads a clock. The mark is the kernel's start tick, counted from boot. psutil's ``create_time`` is
+      not used: it moves when the system clock is set, and marks are compared across processes and hours.
+    - Without ``/proc`` (macOS) the mark is ``ps -o lstart``: that kernel stores the moment at the start of the process,
+      and a later step of the clock does not change it. The boot is ``kern.bootsessionuuid``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
+from holdfast.infra.files import replace_text
 from holdfast.infra.waiting import wait_until
+
+#: What this process can see of another one. ``unseen``: it belongs to another boot, machine or container.
+Fate = Literal["running", "ended", "unseen"]
 
 #: Pause between two checks whether a process has ended, seconds.
 CHECK_EVERY_S = 0.02
@@ -40,20 +50,90 @@ def start_mark(pid: int) -> str | None:
     return None if fields[0] in {"Z", "X"} else fields[19]
 
 
-def started_at(pid: int) -> float | None:
-    """Start of the process, seconds since 1970; None when none runs."""
-    mark = start_mark(pid)
-    if mark is None:
-        return None
-    if not mark.isdigit():
-        return time.mktime(time.strptime(mark))  # the format of ps
-    booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-    return int(booted.split()[1]) + int(mark) / os.sysconf("SC_CLK_TCK")
-
-
 def is_running(pid: int, mark: str) -> bool:
     """Whether the process with this id and this start mark still runs."""
     return start_mark(pid) == mark
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process as no other one ever is; ``str`` gives its text, ``parse`` reads it."""
+
+    pid: int
+    #: Start mark (``start_mark``).
+    mark: str
+    #: The kernel's id of this boot; ``-`` where the system names none.
+    boot: str
+    #: Pid and time namespace, in which ``pid`` and ``mark`` count: containers of one machine have one boot and the same
+    #: small ids. ``-`` where the system has none.
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{self.boot}/{self.namespace}/{self.pid}/{self.mark}"
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessIdentity | None:
+        """The identity with this text; None for any other text."""
+        words = text.strip().split("/", 3)
+        if len(words) < 4 or not all(words) or not words[2].isdecimal():
+            return None
+        return cls(int(words[2]), words[3], words[0], words[1])
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """The identity of the process that has this id now; None when none runs."""
+    mark = start_mark(pid)
+    return None if mark is None else ProcessIdentity(pid, mark, _boot(), _namespace())
+
+
+def own_identity() -> ProcessIdentity:
+    """The identity of this process, also after a fork."""
+    identity = identity_of(os.getpid())
+    assert identity is not None, "this process runs"
+    return identity
+
+
+def fate_of(identity: ProcessIdentity) -> Fate:
+    """Whether this process still runs, as far as it can be seen from here."""
+    if (identity.boot, identity.namespace) != (_boot(), _namespace()):
+        return "unseen"
+    return "running" if is_running(identity.pid, identity.mark) else "ended"
+
+
+def write_identity(file: Path, identity: ProcessIdentity) -> None:
+    """Give a file the text of this identity; raises OSError when the file can't be written."""
+    replace_text(file, f"{identity}\n")
+
+
+def read_identity(file: Path) -> ProcessIdentity | None:
+    """The identity that a file holds; None without the file, and for another text."""
+    try:
+        return ProcessIdentity.parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def identity_beside(file: Path) -> Path:
+    """The file with the identity of the process that a JSON file names by ``pid`` and ``mark``.
+
+    It is a file of its own because former versions refuse a JSON file with fields that they do not know.
+    """
+    return file.with_suffix(".process")
+
+
+def record_identity(file: Path, pid: int) -> None:
+    """Write the identity of a process beside the JSON file that is going to name it; nothing for an ended process."""
+    identity = identity_of(pid)
+    if identity is not None:
+        write_identity(identity_beside(file), identity)
+
+
+def recorded_runs(file: Path, pid: int, mark: str) -> bool:
+    """Whether the process that a JSON file of this home names runs here; False for one of another boot or container."""
+    identity = read_identity(identity_beside(file))
+    if identity is None or (identity.pid, identity.mark) != (pid, mark):
+        return is_running(pid, mark)  # written by a former version
+    return fate_of(identity) == "running"
 
 
 def lock_holders(file: Path) -> tuple[str, ...]:
@@ -143,6 +223,23 @@ def _group_and_state(process: Path) -> tuple[str, ...]:
     except (FileNotFoundError, ProcessLookupError):
         return ()
     return process.name, fields[2], fields[0]
+
+
+@cache
+def _boot() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() or "-"
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return completed(["sysctl", "-n", "kern.bootsessionuuid"], PS_WITHIN_S).stdout.strip() or "-"
+    return "-"
+
+
+def _namespace() -> str:
+    numbers = []
+    for kind in ("pid", "time"):
+        with suppress(OSError):
+            numbers += re.findall(r"\d+", str(Path(f"/proc/self/ns/{kind}").readlink()))
+    return ".".join(numbers) or "-"
 
 
 def _command(pid: int) -> str:

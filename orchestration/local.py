@@ -7,6 +7,8 @@ Invariants:
     - Both are ended by process id and start time, never by name, together with all processes that they started: code
       servers, runs, and the ``tail`` of a run's output.
     - Starting a running process is no error, and neither is stopping one that does not run.
+    - One webserver and one daemon for each home: a lock is held from the look for a running one until the new one is
+      ready, so a second start waits and finds the first. A stop takes the same lock.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +28,16 @@ import httpx
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
-from holdfast.infra.process import end_group, end_process, group_members, is_running, start_mark
+from holdfast.infra.process import (
+    end_group,
+    end_process,
+    group_members,
+    identity_beside,
+    is_running,
+    record_identity,
+    recorded_runs,
+    start_mark,
+)
 from holdfast.infra.settings import PROJECT, Settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.dagster_config import check_dagster_config
@@ -53,7 +64,7 @@ class DefinitionsDoNotLoad(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A process of the local Dagster; ``mark`` is its start time, because process ids are used again."""
+    """A process of the local Dagster; ``mark`` is its start mark (``infra.process``): process ids are used again."""
 
     pid: int
     mark: str
@@ -74,7 +85,7 @@ def prepare(settings: Settings) -> Path:
 def running(settings: Settings, name: str) -> LocalProcess | None:
     """The webserver or the daemon of this home folder; None when it does not run."""
     found = _recorded(settings, name)
-    return found if found is not None and is_running(found.pid, found.mark) else None
+    return found if found is not None and _runs(settings, name, found) else None
 
 
 def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
@@ -83,14 +94,15 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
     Raises:
         DagsterDidNotStart: The daemon ended, or was not ready in time.
     """
-    present = running(settings, DAEMON)
-    if present is not None:
-        return f"Dagster's daemon, process {present.pid} (was already running)"
-    log = _log(settings, DAEMON)
-    before = log.stat().st_size if log.exists() else 0
-    process = _launch(settings, DAEMON, ["dagster-daemon", "run"])
-    _await_ready(settings, DAEMON, process, lambda: b"SensorDaemon" in log.read_bytes()[before:], timeout_s)
-    return f"Dagster's daemon, process {process.pid}"
+    with _alone(settings, DAEMON):
+        present = running(settings, DAEMON)
+        if present is not None:
+            return f"Dagster's daemon, process {present.pid} (was already running)"
+        log = _log(settings, DAEMON)
+        before = log.stat().st_size if log.exists() else 0
+        process = _launch(settings, DAEMON, ["dagster-daemon", "run"])
+        _await_ready(settings, DAEMON, process, lambda: b"SensorDaemon" in log.read_bytes()[before:], timeout_s)
+        return f"Dagster's daemon, process {process.pid}"
 
 
 def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: float = 90.0) -> str:
@@ -102,17 +114,18 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
         DagsterDidNotStart: The webserver ended, or did not answer in time.
         DefinitionsDoNotLoad: The webserver answers, but could not load the definitions.
     """
-    present = running(settings, WEBSERVER)
-    if present is not None:
-        return present.url
-    settings.cache.mkdir(parents=True, exist_ok=True)
-    # locked from the choice of a port until the webserver listens, so two installations never share a port
-    with locked(settings.cache / "webserver-port.lock"):
-        chosen = port or (PORT if can_bind(PORT) else free_port())
-        url = f"http://127.0.0.1:{chosen}"
-        process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
-        _await_ready(settings, WEBSERVER, process, lambda: _webserver_ready(url), timeout_s)
-    return url
+    with _alone(settings, WEBSERVER):
+        present = running(settings, WEBSERVER)
+        if present is not None:
+            return present.url
+        settings.cache.mkdir(parents=True, exist_ok=True)
+        # locked from the choice of a port until the webserver listens, so two installations never share a port
+        with locked(settings.cache / "webserver-port.lock"):
+            chosen = port or (PORT if can_bind(PORT) else free_port())
+            url = f"http://127.0.0.1:{chosen}"
+            process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
+            _await_ready(settings, WEBSERVER, process, lambda: _webserver_ready(url), timeout_s)
+        return url
 
 
 def stop(settings: Settings, name: str) -> bool:
@@ -121,14 +134,22 @@ def stop(settings: Settings, name: str) -> bool:
     Dagster leaves code servers behind: one whose process was killed, one with a run that did not end, and one whose
     database is away. The last two ignore SIGTERM.
     """
+    if not settings.paths.dagster.is_dir():
+        return False  # nothing ever ran here
+    with _alone(settings, name):
+        return _end(settings, name)
+
+
+def _end(settings: Settings, name: str) -> bool:
     found = _recorded(settings, name)
-    ran = found is not None and is_running(found.pid, found.mark)
+    ran = found is not None and _runs(settings, name, found)
     if found is not None:
         if ran:
             end_process(found.pid, found.mark, timeout_s=_STOP_S)
         if ran or _left_its_group(settings, found):
             end_group(found.pid, timeout_s=_STOP_CHILDREN_S)
     _file(settings, name).unlink(missing_ok=True)
+    identity_beside(_file(settings, name)).unlink(missing_ok=True)
     return ran
 
 
@@ -160,8 +181,20 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
     # the process is known by its file from here on; without a return code, Popen would warn that nobody waited for it
     process.returncode = 0
-    _file(settings, name).write_text(json.dumps(asdict(found)))
+    record_identity(_file(settings, name), process.pid)
+    replace_text(_file(settings, name), json.dumps(asdict(found)))
     return found
+
+
+@contextmanager
+def _alone(settings: Settings, name: str) -> Iterator[None]:
+    settings.paths.dagster.mkdir(parents=True, exist_ok=True)
+    with locked(settings.paths.dagster / f"{name}.lock"):
+        yield
+
+
+def _runs(settings: Settings, name: str, found: LocalProcess) -> bool:
+    return recorded_runs(_file(settings, name), found.pid, found.mark)
 
 
 def _left_its_group(settings: Settings, ended: LocalProcess) -> bool:
@@ -183,7 +216,7 @@ def _await_ready(
     outcome = wait_until(settled, timeout_s, every_s=_POLL_EVERY_S)
     if outcome == "ready":
         return
-    stop(settings, name)
+    _end(settings, name)
     log = _log(settings, name)
     tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
     raise DagsterDidNotStart(

@@ -170,15 +170,16 @@ class Supervisord:
             return None
 
     def _silent_pid(self) -> int | None:
-        """Process id of the pid file; None unless that process is a supervisord."""
+        """Process id of the pid file; None unless that process is this folder's supervisord."""
         try:
             pid = int((self._folder / "supervisord.pid").read_text())
         except (OSError, ValueError):
             return None
         if start_mark(pid) is None:
             return None
+        ours = os.fsencode(self._folder / "supervisord.conf")
         with contextlib.suppress(OSError):
-            return pid if b"supervisord" in Path(f"/proc/{pid}/cmdline").read_bytes() else None
+            return pid if ours in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") else None
         return pid
 
     # --- programs ------------------------------------------------------------------------------------------

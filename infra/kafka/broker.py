@@ -36,7 +36,15 @@ from holdfast.infra.java import BRIEF, Java, find_java
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.unclean_end import as_properties, ended_uncleanly, expire_registration
 from holdfast.infra.local_ports import can_bind, free_port, port_is_open
-from holdfast.infra.process import completed, end_process, is_running, start_detached, start_mark
+from holdfast.infra.process import (
+    completed,
+    end_process,
+    identity_beside,
+    record_identity,
+    recorded_runs,
+    start_detached,
+    start_mark,
+)
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import Deadline, wait_until
 
@@ -171,6 +179,7 @@ class EmbeddedBroker:
             except BaseException:
                 end_process(process.pid, mark, timeout_s=0.0)
                 raise
+            record_identity(_address_file(self._folder), process.pid)
             replace_text(_address_file(self._folder), json.dumps(asdict(address)))
             # From here on the address file identifies the broker. Popen must not wait for it or warn about it.
             process.returncode = 0
@@ -182,6 +191,7 @@ class EmbeddedBroker:
         if address is not None:
             end_process(address.pid, address.mark, timeout_s=timeout_s)
         _address_file(self._folder).unlink(missing_ok=True)
+        identity_beside(_address_file(self._folder)).unlink(missing_ok=True)
 
     def _choose_port(self) -> int:
         if self._port is not None:
@@ -259,7 +269,26 @@ def running_broker(folder: Path) -> BrokerAddress | None:
         address = BrokerAddress(**json.loads(_address_file(folder).read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return address if is_running(address.pid, address.mark) else None
+    return address if recorded_runs(_address_file(folder), address.pid, address.mark) else None
+
+
+def running_or_started(settings: Settings) -> BrokerAddress:
+    """The broker of this home, started unless it runs; also when another process starts it at the same moment.
+
+    Raises:
+        NoJava, JarUnavailable, PortTaken, BrokerDidNotStart: As ``embedded_broker`` and ``EmbeddedBroker.start``.
+    """
+    there = running_broker(settings.paths.kafka)
+    if there is not None:
+        return there
+    broker = embedded_broker(settings)
+    try:
+        return broker.start()
+    except BrokerAlreadyRunning:
+        there = broker.running()
+        if there is None:  # it ended since
+            raise
+        return there
 
 
 def embedded_broker(settings: Settings) -> EmbeddedBroker:

@@ -6,6 +6,7 @@ Invariants:
     - The server listens on loopback only, and demands the token of its file, which only the owner reads.
     - The server outlives the process that started it, and is ended by process id, never by name.
     - Its command line holds no secret.
+    - One server for each home: a lock serialises starts, and a second start finds the first.
 """
 
 from __future__ import annotations
@@ -20,10 +21,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from holdfast.infra.files import package_folder, write_private
+from holdfast.infra.files import locked, package_folder, write_private
 from holdfast.infra.java import find_java, spark_java_home
 from holdfast.infra.local_ports import free_port, port_is_open
-from holdfast.infra.process import end_process, is_running, start_detached, start_mark
+from holdfast.infra.process import (
+    end_process,
+    identity_beside,
+    record_identity,
+    recorded_runs,
+    start_detached,
+    start_mark,
+)
 from holdfast.infra.settings import Settings
 from holdfast.infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
 from holdfast.infra.spark.failures import SparkUnavailable
@@ -66,7 +74,7 @@ def find_server(settings: Settings) -> SparkServer | None:
         found = SparkServer(**json.loads(_file(settings).read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    return found if is_running(found.pid, found.mark) else None
+    return found if recorded_runs(_file(settings), found.pid, found.mark) else None
 
 
 def start_server(settings: Settings) -> SparkServer:
@@ -76,9 +84,12 @@ def start_server(settings: Settings) -> SparkServer:
         NoJava, JarUnavailable: Java or the jars are missing.
         SparkUnavailable: The server ended, or did not answer in time; holds its last log lines.
     """
-    there = find_server(settings)
-    if there is not None:
-        return there
+    settings.paths.spark.mkdir(parents=True, exist_ok=True)
+    with locked(settings.paths.spark / "warm.lock"):
+        return find_server(settings) or _start(settings)
+
+
+def _start(settings: Settings) -> SparkServer:
     port, token = free_port(), secrets.token_urlsafe(24)
     process, log = _launch(settings, port, token)
     server = SparkServer(process.pid, start_mark(process.pid) or "", f"sc://localhost:{port}", token)
@@ -95,6 +106,7 @@ def start_server(settings: Settings) -> SparkServer:
             log=str(log),
         )
     process.returncode = 0  # from here on the file identifies the server; Popen must not wait for it
+    record_identity(_file(settings), server.pid)
     write_private(_file(settings), json.dumps(asdict(server)))
     return server
 
@@ -106,6 +118,7 @@ def stop_server(settings: Settings) -> bool:
         with suppress(ProcessLookupError):  # its Python workers belong to its session
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
+    identity_beside(_file(settings)).unlink(missing_ok=True)
     return there is not None
 
 

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -17,10 +18,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.infra.files import locked
 from holdfast.infra.java import find_java, spark_java_home
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import WARM, Settings
@@ -44,8 +46,9 @@ __all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spar
 #: How long the JVM may take to end before it is killed, seconds.
 END_WITHIN_S = 20.0
 
-#: Folder for the spilled data of this process's JVM.
+#: Folder for the spilled data of this process's JVM, and its lock.
 _spill: Path | None = None
+_spill_lock: IO[str] | None = None
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
@@ -154,18 +157,39 @@ def _given(settings: Settings, *, late: bool) -> dict[str, str]:
 
 
 def _spill_folder(folder: Path) -> Path:
-    """A folder for the spilled data of this process's JVM; folders of ended processes are deleted."""
-    global _spill
+    """A folder for the spilled data of this process's JVM; folders of ended processes are deleted.
+
+    A live process holds the lock of the file ``lock`` in its folder: the kernel knows who lives, also in another
+    container, which has its own process ids.
+    """
+    global _spill, _spill_lock
     local = folder / "local"
     local.mkdir(parents=True, exist_ok=True)
-    for other in local.iterdir():
-        pid, _, mark = other.name.partition("-")
-        if not (pid.isdigit() and is_running(int(pid), mark)):
-            shutil.rmtree(other, ignore_errors=True)
     own = local / f"{os.getpid()}-{start_mark(os.getpid())}"
-    own.mkdir(exist_ok=True)
+    with locked(folder / "local.lock"):  # a folder without its lock is not being made, it is of a former version
+        for other in local.iterdir():
+            if other != own and not _spills(other):
+                shutil.rmtree(other, ignore_errors=True)
+        own.mkdir(exist_ok=True)
+        if _spill_lock is not None:
+            _spill_lock.close()
+        _spill_lock = (own / "lock").open("a")
+        fcntl.flock(_spill_lock, fcntl.LOCK_EX)
     _spill = own
     return own
+
+
+def _spills(folder: Path) -> bool:
+    """Whether the process that made this folder runs."""
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a former version made no lock
+        pid, _, mark = folder.name.partition("-")
+        return pid.isdigit() and is_running(int(pid), mark)
+    return False
 
 
 @contextmanager

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -16,10 +18,10 @@ import yaml
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 
-from holdfast.infra.process import group_members, started_at
+from holdfast.infra.process import group_members, identity_of, own_identity
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import local
-from holdfast.orchestration.run_launcher import LocalRunLauncher
+from holdfast.orchestration import local, run_launcher
+from holdfast.orchestration.run_launcher import PROCESS_TAG, LocalRunLauncher, identity_in
 from tests.dagster.queued_runs import eventually, launch, location_of
 
 JOBS = """
@@ -61,8 +63,24 @@ def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     local.stop(settings, local.DAEMON)
 
 
+def daemons_of(settings: Settings) -> list[int]:
+    """The ids of all daemons of this home that run, recorded or not."""
+    home = f"DAGSTER_HOME={settings.paths.dagster}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            ours = home in (process / "environ").read_bytes().split(b"\0")
+            if ours and b"dagster-daemon" in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+    return found
+
+
 def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path, jobs):
-    local.start_daemon(settings)
+    # two commands at once start one daemon, and both name it
+    with ThreadPoolExecutor() as pool:
+        said = set(pool.map(lambda _: local.start_daemon(settings).removesuffix(" (was already running)"), range(2)))
+    assert said == {f"Dagster's daemon, process {local.running(settings, local.DAEMON).pid}"}
+    assert daemons_of(settings) == [local.running(settings, local.DAEMON).pid]
     first = launch(settings, jobs, "holding", "fleet")
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
 
@@ -73,7 +91,9 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
             return instance.run_launcher._process_of(first)
 
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED and process(), "the first run did not start")
-        pid, _ = process()
+        pid = process()
+        # the daemon recorded the process when it launched the run, not at a look later on
+        assert identity_in(instance.get_run_by_id(first)) == identity_of(pid)
         daemon = local.running(settings, local.DAEMON).pid
         # the group has the code server, the run, and the `tail` of its output: killed alone, a run that has just
         # started a `tail` leaves it behind
@@ -93,29 +113,83 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         assert f"its process {pid} has ended" in said[0]
 
 
+class Launched:
+    """A run of a real instance that has named a process, as Dagster's own run worker does."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self.instance = instance
+        self.launcher = LocalRunLauncher()
+        self.launcher.register_instance(instance)
+        self.id = instance.create_run_for_job(holding, status=dg.DagsterRunStatus.STARTED).run_id
+
+    def named(self, pid: int) -> "Launched":
+        self.instance.report_engine_event("Started.", self.run, EngineEventData.in_process(pid))
+        return self
+
+    @property
+    def run(self) -> dg.DagsterRun:
+        return self.instance.get_run_by_id(self.id)
+
+    @property
+    def health(self) -> WorkerStatus:
+        return self.launcher.check_run_worker_health(self.run).status
+
+
+@dg.job
+def holding():
+    pass
+
+
 @pytest.fixture
-def of_process():
-    """What the launcher says of a run that named a process, at a moment."""
-
-    def ask(pid: int | None, at: float) -> WorkerStatus:
-        events = []
-        if pid is not None:
-            event = SimpleNamespace(engine_event_data=EngineEventData({"pid": dg.MetadataValue.text(str(pid))}))
-            events.append(SimpleNamespace(dagster_event=event, timestamp=at))
-        launcher = LocalRunLauncher()
-        launcher._engine_events = lambda run_id: events
-        return launcher.check_run_worker_health(SimpleNamespace(run_id="r")).status
-
-    return ask
+def launched():
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Launched(instance)
 
 
-def test_a_process_that_lives_is_told_from_a_later_one_with_its_id(of_process):
-    began = started_at(os.getpid())
-    assert began is not None
-    assert began <= time.time()
-    assert of_process(os.getpid(), time.time()) is WorkerStatus.RUNNING
-    assert of_process(os.getpid(), began - 60) is WorkerStatus.FAILED
-    assert of_process(None, 0.0) is WorkerStatus.RUNNING
-    gone = subprocess.Popen([sys.executable, "-c", "pass"])
-    gone.wait()
-    assert of_process(gone.pid, time.time()) is WorkerStatus.FAILED
+def test_a_run_is_judged_by_its_process_and_by_no_clock(launched, monkeypatch):
+    assert launched.health is WorkerStatus.RUNNING
+    # the run named its process while the clock was an hour behind: a clock that was set ends no run
+    behind = time.time() - 3600
+    with monkeypatch.context() as stepped:
+        stepped.setattr(time, "time", lambda: behind)
+        launched.named(os.getpid())
+    assert launched.instance.all_logs(launched.id)[0].timestamp == pytest.approx(behind, abs=1.0)
+    assert launched.health is WorkerStatus.RUNNING
+    assert identity_in(launched.run) == own_identity()
+    assert launched.health is WorkerStatus.RUNNING
+
+
+def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id(launched):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1)
+    assert launched.named(child.pid).health is WorkerStatus.RUNNING
+    child.communicate(b"\n")
+    assert launched.health is WorkerStatus.FAILED
+    # the id of the process is used again: here by this process
+    ours = own_identity()
+    earlier = replace(ours, mark=str(int(ours.mark) - 1))
+    launched.instance.add_run_tags(launched.id, {PROCESS_TAG: f"{launched.id} {earlier}"})
+    assert launched.health is WorkerStatus.FAILED
+    # the machine was restarted
+    other_boot = replace(ours, boot="another")
+    launched.instance.add_run_tags(launched.id, {PROCESS_TAG: f"{launched.id} {other_boot}"})
+    assert launched.health is WorkerStatus.FAILED
+
+
+def test_a_repeated_run_is_not_judged_by_the_process_of_the_first(launched):
+    ended = replace(own_identity(), mark="1")
+    launched.instance.add_run_tags(launched.id, {PROCESS_TAG: f"an-earlier-run {ended}"})
+    assert launched.named(os.getpid()).health is WorkerStatus.RUNNING
+
+
+def test_the_process_of_another_home_is_no_process_of_a_run(launched, monkeypatch):
+    look = run_launcher._dagster_home
+    monkeypatch.setattr(run_launcher, "_dagster_home", lambda of: "/ours" if of == "self" else look(of))
+    environment = {**os.environ, "DAGSTER_HOME": "/another"}
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1, env=environment
+    )
+    stranger.stdout.readline()
+    try:
+        assert launched.named(stranger.pid).health is WorkerStatus.FAILED
+    finally:
+        stranger.communicate(b"\n")

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
+from holdfast.infra.process import ProcessIdentity, fate_of
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     CommandFailed,
@@ -85,10 +86,16 @@ class ProcessorClient:
             return None
 
     def alive(self) -> bool:
-        """Whether the process of the endpoint file exists (it may be stuck)."""
+        """Whether the process of the endpoint file runs (it may be stuck); False for one of another boot or container.
+
+        The file of a former version names no identity: any process with its id counts.
+        """
         endpoint = self._endpoint()
         if endpoint is None:
             return False
+        identity = ProcessIdentity.parse(str(endpoint.get("process", "")))
+        if identity is not None:
+            return fate_of(identity) == "running"
         try:
             os.kill(int(endpoint["pid"]), 0)
         except (OSError, ValueError):

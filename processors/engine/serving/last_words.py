@@ -10,6 +10,8 @@ from typing import Any
 
 import structlog
 
+from holdfast.infra.process import own_identity
+
 _log = structlog.get_logger("serving.last_words")
 
 
@@ -19,11 +21,14 @@ def failure_file(endpoint: Path) -> Path:
 
 
 def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
-    """Write a worker's last status to its failure file; an error is logged, because the process ends anyway."""
+    """Write a worker's last status to its failure file; an error is logged, because the process ends anyway.
+
+    The identity of this process is added as ``process``.
+    """
     file = failure_file(endpoint)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(document))
+        file.write_text(json.dumps({**document, "process": str(own_identity())}))
     except OSError as why:
         _log.error("the failure file can't be written", path=str(file), error=str(why))
 
@@ -34,16 +39,16 @@ def leave_last_words(endpoint: Path, processor: str, slot: str, error: dict[str,
     ``error`` is as ``HoldfastError.as_dict`` returns it; ``started_at`` is in seconds since 1970.
     """
     file = failure_file(endpoint)
-    if _pid_of(file) == os.getpid() and file.stat().st_mtime >= started_at:
+    if _process_of(file) == str(own_identity()):
         return
     document = {"processor": processor, "slot": slot, "pid": os.getpid(), "phase": "failed", "error": error}
     unknown: dict[str, Any] = {"guarantee": "", "code_version": "", "records": {}, "commits": {}, "tasks": []}
     write_failure(endpoint, {**document, **unknown, "started_at": started_at, "heartbeat_at": started_at})
 
 
-def _pid_of(file: Path) -> int | None:
+def _process_of(file: Path) -> str:
+    """The identity of the process that wrote the file; empty when it names none."""
     try:
-        found = json.loads(file.read_text()).get("pid")
+        return str(json.loads(file.read_text()).get("process", ""))
     except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
+        return ""

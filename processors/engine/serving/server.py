@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.process import own_identity
 from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
@@ -136,7 +137,8 @@ class ControlServer:
         temporary = self._endpoint.with_suffix(f".{os.getpid()}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            json.dump({"pid": os.getpid(), "url": url, "token": self._guard.token}, file)
+            document = {"pid": os.getpid(), "process": str(own_identity()), "url": url, "token": self._guard.token}
+            json.dump(document, file)
         temporary.replace(self._endpoint)
         threading.Thread(target=self._write_heartbeats, name="heartbeat", daemon=True).start()
         return url

@@ -1,6 +1,7 @@
 """The state folder of one worker slot, with its lock and its identity.
 
     <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains its pid
+    <state_dir>/<group>/<slot>/.holder         the identity (``infra.process``) of the process that last held the lock
     <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
     <state_dir>/<group>/<slot>/id              the folder's own id, a part of its worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one database
@@ -23,10 +24,13 @@ import shutil
 import socket
 from pathlib import Path
 
+from holdfast.infra.process import fate_of, own_identity, read_identity, write_identity
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 
 IDENTITY_VERSION = 1
+#: A hidden file, which former versions ignore; they read the pid in ``lock``.
+HOLDER = ".holder"
 #: Slots of one machine for processes without a configured slot.
 SLOTS_MAX = 256
 #: The longest name of a task's folder; file systems take 255 bytes, and folders that are set aside have longer names.
@@ -87,6 +91,26 @@ class StateFolder:
         """The id of a slot's folder, without taking the slot; empty before its first use."""
         return _read(slot / "id").strip()
 
+    @staticmethod
+    def in_use(slot: Path) -> bool:
+        """Whether a live process uses a slot, without taking the slot.
+
+        The holder is judged by its identity. The kernel is asked for one that can't be seen from here, as the process
+        of another container: a lock ends with its process. Without an identity, any process with the pid counts.
+        """
+        lock = _read(slot / "lock").strip()
+        if not lock.isdecimal() or int(lock) <= 0:
+            return False
+        holder = read_identity(slot / HOLDER)
+        if holder is None or holder.pid != int(lock):  # written by a former version
+            try:
+                os.kill(int(lock), 0)
+            except OSError as gone:
+                return isinstance(gone, PermissionError)
+            return True
+        fate = fate_of(holder)
+        return _is_locked(slot / "lock") if fate == "unseen" else fate == "running"
+
     def check_held(self) -> None:
         """Raises StateDiskFailed if the folder was deleted or replaced since it was locked."""
         try:
@@ -133,6 +157,7 @@ class StateFolder:
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            write_identity(path / HOLDER, own_identity())
         except OSError as failure:
             os.close(descriptor)
             raise _not_writable(path, failure) from failure
@@ -186,6 +211,17 @@ def _task_folder(slot: Path, task: str) -> Path:
     if len(former) > NAME_MAX and (slot / former).is_dir():
         return slot / former
     return slot / file_name(task, NAME_MAX)
+
+
+def _is_locked(file: Path) -> bool:
+    try:
+        with file.open() as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _not_writable(path: Path, failure: OSError) -> StateDiskFailed:

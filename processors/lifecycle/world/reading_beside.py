@@ -7,13 +7,13 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.rocksdb import StateReader
 
 
@@ -21,15 +21,8 @@ class ReadOnly:
     """Reads RocksDB in read-only mode; the simulation has a class with the same methods for its disk."""
 
     def in_use(self, slot: Path) -> bool:
-        """Whether a live process uses this slot: the lock file holds the pid of the last holder of the lock."""
-        try:
-            holder = int((slot / "lock").read_text().strip() or "0")
-            if holder <= 0:
-                return False
-            os.kill(holder, 0)
-        except (OSError, ValueError) as gone:
-            return isinstance(gone, PermissionError)
-        return True
+        """Whether a live process uses this slot (``StateFolder.in_use``)."""
+        return StateFolder.in_use(slot)
 
     def exists(self, path: Path) -> bool:
         """Whether a task has state; a folder without the file CURRENT is still being created."""

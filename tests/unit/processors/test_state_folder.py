@@ -2,14 +2,18 @@
 
 import json
 import socket
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast import Application
+from holdfast.infra.process import own_identity, write_identity
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.checkpoints.manifest import Place
-from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.folder import HOLDER, StateFolder
 from holdfast.processors.testing import InMemoryCluster
 
 
@@ -32,6 +36,41 @@ def test_a_folder_of_a_former_version_keeps_the_transactional_id_of_its_host(tmp
     assert folder_id(tmp_path) == socket.gethostname()
     # A former version reads the identity only, and accepts it.
     assert json.loads((path / "identity.json").read_text()) == {"version": 1, "application": "p"}
+
+
+def test_a_slot_is_in_use_as_long_as_its_process_runs(tmp_path: Path) -> None:
+    slot = tmp_path / "p" / "0"
+    assert not StateFolder.in_use(slot)
+    program = "from holdfast.processors.engine.state.folder import StateFolder\nfrom pathlib import Path\n"
+    program += f"StateFolder(Path({str(tmp_path)!r}), 'p', '0'); print(flush=True); input()"
+    worker = subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1)
+    worker.stdout.readline()
+    try:
+        assert StateFolder.in_use(slot)
+    finally:
+        worker.communicate(b"\n")
+    assert not StateFolder.in_use(slot)
+
+
+def test_another_process_with_the_id_of_an_ended_holder_does_not_use_its_slot(tmp_path: Path) -> None:
+    slot, ours = tmp_path / "p" / "0", own_identity()
+    folder_id(tmp_path)
+    assert StateFolder.in_use(slot)  # this process held it, and runs
+    write_identity(slot / HOLDER, replace(ours, mark="1"))
+    assert not StateFolder.in_use(slot)
+    # a former version wrote no identity: the process with the id counts
+    (slot / HOLDER).unlink()
+    assert StateFolder.in_use(slot)
+
+
+@pytest.mark.parametrize("part", ["boot", "namespace"])
+def test_a_holder_that_cannot_be_seen_uses_its_slot_while_it_holds_the_lock(tmp_path: Path, part: str) -> None:
+    slot = tmp_path / "p" / "0"
+    folder = StateFolder(tmp_path, "p", "0")
+    write_identity(slot / HOLDER, replace(own_identity(), **{part: "another"}))
+    assert StateFolder.in_use(slot)
+    folder.release()
+    assert not StateFolder.in_use(slot)
 
 
 TOPICS = [f"{name}.{'x' * 120}" for name in "abc"]
