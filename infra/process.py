@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.infra.privacy import process_umask
 from holdfast.infra.waiting import wait_until
 
 #: Pause between two checks whether a process has ended, seconds.
@@ -89,7 +90,10 @@ def completed(
 def start_detached(
     command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``."""
+    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``.
+
+    The process has Holdfast's umask, whatever this one has.
+    """
     with output.open("wb") as out:
         return subprocess.Popen(
             command,
@@ -99,6 +103,7 @@ def start_detached(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=process_umask(),
         )
 
 

@@ -26,6 +26,7 @@ import httpx
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
+from holdfast.infra.privacy import process_umask
 from holdfast.infra.process import end_group, end_process, group_members, is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
 from holdfast.infra.waiting import wait_until
@@ -156,6 +157,7 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=process_umask(),
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
     # the process is known by its file from here on; without a return code, Popen would warn that nobody waited for it
