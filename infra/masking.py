@@ -1,7 +1,7 @@
 """Masks secrets in texts; logs, errors, answers, metadata and the ``repr`` of settings use it.
 
-``masked`` hides two kinds of text. It hides values that ``remember`` was given, wherever they stand. It hides what looks
-like a secret: users and passwords in URLs, and the value of a name such as ``password=``.
+``masked`` hides two kinds of text. It hides values that ``remember`` was given, wherever they stand. It hides what
+looks like a secret: users and passwords in URLs, and the value of a name such as ``password=``.
 
 Invariants:
     - Only the standard library is used: the base class of all errors imports this module, and so does set-up.
@@ -20,17 +20,19 @@ MASK = "***"
 #: Shorter values are not remembered: they also stand in texts that hold no secret.
 REMEMBERED_MIN = 6
 
-_SECRET_WORD = (
-    r"passw(?:or)?d|passphrase|secret|token|jaas|credential|access[._-]?key|private[._-]?key|key[._-]?id|account[._-]?key"
+_NAMES = (
+    r"passw(?:or)?d|passphrase|secret|token|jaas|credential|access[._-]?key|private[._-]?key|account[._-]?key"
     r"|api[._-]?key|key[._-]?pem|ssl[._-]key|signature"
 )
-_SECRET_NAME = re.compile(rf"{_SECRET_WORD}|^(?:key|sig|auth)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"{_NAMES}|^(?:key|sig|auth)$", re.IGNORECASE)
 #: Names of places and kinds, whose values are needed in errors.
-_PLACE = re.compile(r"(?:location|path|file|folder|type|provider|class|method|mechanism|endpoint(?:[._-]url)?)$", re.IGNORECASE)
+_PLACE = re.compile(
+    r"(?:location|path|file|folder|type|provider|class|method|mechanism|endpoint(?:[._-]url)?)$", re.IGNORECASE
+)
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)([^\s/?#'\"<>]+)@")
 #: ``name=value``, as in queries of URLs, connection strings, parameters of JAAS and command lines.
 _PAIR = re.compile(
-    rf"(?<![\w.])([\w.-]*(?:{_SECRET_WORD}|(?<![\w.])sig(?=\s*=))[\w.-]*\s*=\s*)"
+    rf"(?<![\w.])([\w.-]*(?:{_NAMES}|(?<![\w.])sig(?=\s*=))[\w.-]*\s*=\s*)"
     r"(\"[^\"]*\"|'[^']*'|[^\s,;&\"'`)\]}}]+)",
     re.IGNORECASE,
 )

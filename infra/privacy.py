@@ -75,8 +75,8 @@ def keep_private(settings: Settings) -> None:
             "other users can reach parts of the home folder that this user may not change",
             paths=[str(path) for path in mended.left[:5]],
             number=len(mended.left),
-            action="Have their owner run `chmod -R go= <path>`, or set `HOLDFAST_GROUP_ACCESS` to true for a home that a "
-            "group shares.",
+            action="Have their owner run `chmod -R go= <path>`, or set `HOLDFAST_GROUP_ACCESS` to true where a group "
+            "shares the home.",
         )
 
 

@@ -26,6 +26,7 @@ import httpx
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
+from holdfast.infra.masking import masked
 from holdfast.infra.privacy import process_umask
 from holdfast.infra.process import end_group, end_process, group_members, is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
@@ -187,7 +188,7 @@ def _await_ready(
         return
     stop(settings, name)
     log = _log(settings, name)
-    tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
+    tail = masked(" | ".join(log.read_text(errors="replace").splitlines()[-5:]))[-1000:]
     raise DagsterDidNotStart(
         f"Dagster's {name} {outcome or 'was not ready in time'}. Its log ends: {tail}",
         action=f"Read the last lines of {log}, mend what they name, and run `holdfast up`.",
@@ -207,7 +208,7 @@ def _webserver_ready(url: str) -> bool:
         loaded = entry["locationOrLoadError"]
         if loaded["__typename"] == "PythonError":
             raise DefinitionsDoNotLoad(
-                f"Dagster cannot load {entry['name']}: {loaded['message'].strip()[:1500]}",
+                f"Dagster cannot load {entry['name']}: {masked(loaded['message']).strip()[:1500]}",
                 action="Correct the code that the message names, then reload the definitions in Dagster's UI.",
                 url=url,
             )

@@ -55,7 +55,11 @@ class WarehouseSettings(Group):
     @classmethod
     def _known_storage(cls, value: str | None) -> str | None:
         named = re.match(r"([A-Za-z][A-Za-z0-9+]+):(/*)([^/]*)", value or "")
-        if named and named[1] != "file" and not (named[1] == "s3" and named[2] == "//" and re.fullmatch(_BUCKET, named[3])):
+        if (
+            named
+            and named[1] != "file"
+            and not (named[1] == "s3" and named[2] == "//" and re.fullmatch(_BUCKET, named[3]))
+        ):
             raise ValueError("expected a folder, or s3://bucket/prefix")
         return value
 
@@ -66,9 +70,13 @@ class WarehouseSettings(Group):
             return value
         if re.match(r"postgresql://[^/@]*@", value):
             raise ValueError(f"set user and password in {PREFIX}WAREHOUSE__CATALOG_USER and __CATALOG_PASSWORD instead")
-        if any(is_secret_name(name) or name in ("user", "sslpassword") for name, _ in parse_qsl(value.partition("?")[2])):
-            raise ValueError(f"the URL is shown; set user and password in {PREFIX}WAREHOUSE__CATALOG_USER and "
-                             f"__CATALOG_PASSWORD, and other secrets in {PREFIX}WAREHOUSE__OPTIONS")
+        if any(
+            is_secret_name(name) or name in ("user", "sslpassword") for name, _ in parse_qsl(value.partition("?")[2])
+        ):
+            raise ValueError(
+                f"the URL is shown; set user and password in {PREFIX}WAREHOUSE__CATALOG_USER and "
+                f"__CATALOG_PASSWORD, and other secrets in {PREFIX}WAREHOUSE__OPTIONS"
+            )
         if not re.match(r"postgresql://[^/@]+/[^/]+$|sqlite:///.+", value):
             raise ValueError("expected postgresql://host:port/database, or sqlite:///file")
         return value

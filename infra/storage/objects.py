@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from holdfast.infra.masking import shown_url
+from holdfast.infra.masking import masked, shown_url
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
 
 #: Size of one read or write, bytes.
@@ -208,4 +208,4 @@ class FsspecObjects:
 
 
 def _text_of(failure: Exception) -> str:
-    return f"{type(failure).__name__}: {str(failure)[:200]}".rstrip(".: ")
+    return f"{type(failure).__name__}: {masked(str(failure))[:200]}".rstrip(".: ")
