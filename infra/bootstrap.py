@@ -22,7 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables, without_passwords
+from holdfast.infra.masking import masked
+from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables
 
 OLDEST_PYTHON = (3, 11)
 PROJECT = Path(__file__).resolve().parent.parent
@@ -155,7 +156,7 @@ def _uv_install(*arguments: str) -> None:
     lines = []
     with subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.PIPE, text=True) as uv:
         for line in uv.stderr or ():
-            lines.append(without_passwords(line))
+            lines.append(masked(line))
             if is_progress(line):
                 _say("  " + lines[-1].strip()[:100])
     if uv.returncode != 0:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from holdfast.infra.masking import masked, masked_data
+
 #: Processing failed; the log holds the error.
 EXIT_PROCESSING_FAILED = 1
 #: A setting or a right must be corrected first; a restart does not help.
@@ -21,7 +23,7 @@ CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER
 
 
 class HoldfastError(Exception):
-    """A failure with its facts and the operator's next step.
+    """A failure with its facts and the operator's next step; secrets in its texts are masked (``infra.masking``).
 
     Args:
         message: What happened, with values, and what was expected; one or two sentences.
@@ -36,11 +38,12 @@ class HoldfastError(Exception):
     cause: str = ""
 
     def __init__(self, message: str, *, action: str, cause: str = "", **fields: Any) -> None:
+        message = masked(message)
         super().__init__(message)
         self.cause = cause or type(self).cause or CAUSE_OF_EXIT.get(self.exit_code, "")
         self.message = message
-        self.action = action
-        self.fields = fields
+        self.action = masked(action)
+        self.fields = {name: masked_data(value) for name, value in fields.items()}
 
     def __str__(self) -> str:
         """The message followed by the action."""

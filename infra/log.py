@@ -9,14 +9,17 @@ from typing import Any
 
 import structlog
 
+from holdfast.infra.masking import MASK, masked_data
+
 #: A field whose name contains one of these is logged as ``***``.
 _SECRET = ("password", "secret", "token", "sasl", "jaas")
 
 
 def _hide_secrets(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    for name in event:
-        if any(part in name.lower() for part in _SECRET):
-            event[name] = "***"
+    """Mask every text of a line, the traceback included, and each field with a secret name."""
+    for name, value in event.items():
+        hidden = value is not None and any(part in name.lower() for part in _SECRET)
+        event[name] = MASK if hidden else masked_data(value)
     return event
 
 
@@ -36,8 +39,8 @@ def configure_logging(level: str, form: str) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _hide_secrets,
             structlog.processors.format_exc_info,
+            _hide_secrets,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)),

@@ -7,8 +7,15 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+#: What stands directly in a home folder, SQLite's and the locks' companions of the registry included.
+_OWN = re.compile(
+    r"kafka|supervisor|state|logs|warehouse|spark|dagster|run|checkpoint-store|checkpoints|rehearsals|archive|exports"
+    r"|releases|made-by-demo|\.?registry\.db.*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +23,15 @@ class Paths:
     """Names below one home folder, which is an absolute path."""
 
     home: Path
+
+    def is_own(self, name: str) -> bool:
+        """Whether Holdfast writes a file or folder of this name directly into a home folder."""
+        return _OWN.fullmatch(name) is not None
+
+    @property
+    def proofs(self) -> tuple[Path, ...]:
+        """Files of which one shows that Holdfast has used the home folder."""
+        return self.registry, self.supervisor / "supervisord.conf", self.dagster / "dagster.yaml"
 
     @property
     def kafka(self) -> Path:

@@ -31,7 +31,6 @@ VARIABLES = {
 SECTIONS = ("global", "install", ":env:")
 
 _LINE = re.compile(r"^(:env:|[a-z]+)\.([a-z-]+)=(.+)$")
-_PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
 
 
 def pip_options(listing: str) -> dict[str, str]:
@@ -68,11 +67,6 @@ def uv_variables(
 def uv_flags(options: Mapping[str, str]) -> list[str]:
     """The arguments for uv; the one option of pip for which uv has no variable."""
     return ["--no-index"] if options.get("no-index", "").lower() in {"1", "true", "yes", "on", "y", "t"} else []
-
-
-def without_passwords(text: str) -> str:
-    """The text with ``****`` for the user and password of every address."""
-    return _PASSWORD.sub(r"\1****@", text)
 
 
 def _existing(places: list[str]) -> list[str]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.infra.files import replace_text
+from holdfast.infra.privacy import process_umask
 from holdfast.infra.waiting import wait_until
 
 #: What this process can see of another one. ``unseen``: it belongs to another boot, machine or container.
@@ -169,7 +170,10 @@ def completed(
 def start_detached(
     command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``."""
+    """Start a process that outlives this one, in a session of its own; its output replaces the file ``output``.
+
+    The process has Holdfast's umask, whatever this one has.
+    """
     with output.open("wb") as out:
         return subprocess.Popen(
             command,
@@ -179,6 +183,7 @@ def start_detached(
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=process_umask(),
         )
 
 

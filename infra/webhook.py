@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast.infra.masking import masked, remember, secrets_of_url
+
 #: Timeout of each step of a request (connect, send, wait for the answer), seconds.
 TIMEOUT_S = 5.0
 #: HTTP statuses that mean a fault of the message, not of the webhook.
@@ -83,8 +85,5 @@ def _pause(text: str | None) -> float:
 
 
 def _without_path(words: str, url: str) -> str:
-    parts = urlsplit(url)
-    for secret in (url, parts.query, *parts.path.split("/")):
-        if len(secret) > 3:
-            words = words.replace(secret, "***")
-    return words
+    remember(secrets_of_url(url, whole=True))
+    return masked(words)

@@ -20,7 +20,7 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.broker import embedded_broker, running_broker, running_or_started
 from holdfast.infra.kafka.client import client_config
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.settings import WARM, Settings, load_settings
+from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.orchestration import local
 from holdfast.orchestration.commands.audit import audit
@@ -60,7 +60,7 @@ def demo(
     """Process 336,776 real flights, kill a processor while it works, and verify every result."""
     from holdfast.orchestration.demo.run import run_demo
 
-    raise typer.Exit(run_demo(load_settings(), Console(), keep_running=keep, flights_per_second=flights_per_second))
+    raise typer.Exit(run_demo(command_settings(), Console(), keep_running=keep, flights_per_second=flights_per_second))
 
 
 @app.command()

@@ -4,6 +4,7 @@ Invariants:
     - Reads only. A file that Dagster would refuse later is refused here.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from dagster_postgres.utils import DagsterPostgresException
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.masking import is_secret_name, secrets_of_url
 
 
 class DagsterConfigInvalid(HoldfastError):
@@ -30,12 +32,12 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
     """Check ``dagster.yaml`` in the home (DAGSTER_HOME), and the file with the code locations.
 
     Raises:
-        DagsterConfigInvalid: A file is not YAML, or has an entry that Dagster refuses.
+        DagsterConfigInvalid: A file is not YAML, has an entry that Dagster refuses, or holds a secret.
         DagsterDatabaseAway: The database refuses the connection or does not answer.
     """
     instance = home / "dagster.yaml"
     for file in (instance, workspace):
-        _parse(file)
+        _refuse_secrets(file, _parse(file))
     try:
         with dg.DagsterInstance.from_config(str(home)) as opened:
             _ = opened.run_coordinator, opened.run_launcher, opened.scheduler  # created on first access
@@ -66,6 +68,36 @@ def _parse(file: Path) -> Any:
         raise _invalid(file, None, str(failure)) from failure
     except OSError as failure:
         raise _invalid(file, None, f"the file cannot be read: {failure.strerror}") from failure
+
+
+def _refuse_secrets(file: Path, content: Any) -> None:
+    """Refuse secrets in a file: Dagster passes the file's content to its code servers on their command line."""
+    for path in _secret_entries(content, ()):
+        raise DagsterConfigInvalid(
+            f"{file}, line {_line_of(file, [*path], '')}: {'.'.join(path)} holds a secret. Dagster "
+            "would show it in the command line of its code servers, which every user of the machine can read.",
+            action=f"Write `{{env: VARIABLE}}` as the value of `{path[-1]}`, and set that variable.",
+            file=str(file),
+            line=_line_of(file, [*path], ""),
+        )
+
+
+def _secret_entries(content: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The places of secrets that stand in the content itself, not in an environment variable."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _secret_entries(value, (*path, str(name)))
+    elif isinstance(content, list):
+        for one in content:
+            yield from _secret_entries(one, path)
+    elif path and isinstance(content, str) and _holds_secret(path[-1], content):
+        yield path
+
+
+def _holds_secret(name: str, value: str) -> bool:
+    if name in ("env", "key"):  # the name of a variable; the key of a tag
+        return False
+    return is_secret_name(name) or ("://" in value and any(secrets_of_url(value)))
 
 
 def _line_of(file: Path, path: list[str], message: str) -> int | None:

@@ -13,6 +13,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 from holdfast.assets.compaction_check import compaction_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
+from holdfast.infra.privacy import keep_private  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
 from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
@@ -70,4 +71,6 @@ def build_definitions(settings: Settings) -> dg.Definitions:
 
 _settings = load_settings()
 configure_logging(_settings.log_level, _settings.log_format)
+# Code servers and runs begin here, also those of services that `holdfast up` did not start.
+keep_private(_settings)
 defs = build_definitions(_settings)

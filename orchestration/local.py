@@ -28,6 +28,8 @@ import httpx
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
+from holdfast.infra.masking import masked
+from holdfast.infra.privacy import process_umask
 from holdfast.infra.process import (
     end_group,
     end_process,
@@ -177,6 +179,7 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=process_umask(),
         )
     found = LocalProcess(process.pid, start_mark(process.pid) or "", url)
     # the process is known by its file from here on; without a return code, Popen would warn that nobody waited for it
@@ -218,7 +221,7 @@ def _await_ready(
         return
     _end(settings, name)
     log = _log(settings, name)
-    tail = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
+    tail = masked(" | ".join(log.read_text(errors="replace").splitlines()[-5:]))[-1000:]
     raise DagsterDidNotStart(
         f"Dagster's {name} {outcome or 'was not ready in time'}. Its log ends: {tail}",
         action=f"Read the last lines of {log}, mend what they name, and run `holdfast up`.",
@@ -238,7 +241,7 @@ def _webserver_ready(url: str) -> bool:
         loaded = entry["locationOrLoadError"]
         if loaded["__typename"] == "PythonError":
             raise DefinitionsDoNotLoad(
-                f"Dagster cannot load {entry['name']}: {loaded['message'].strip()[:1500]}",
+                f"Dagster cannot load {entry['name']}: {masked(loaded['message']).strip()[:1500]}",
                 action="Correct the code that the message names, then reload the definitions in Dagster's UI.",
                 url=url,
             )

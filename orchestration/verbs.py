@@ -32,6 +32,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.privacy import private_files
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
 from holdfast.orchestration.world import build_world, environment_of, newest_logged, open_registry
@@ -378,7 +379,7 @@ def open_verbs(settings: Settings, *, who: str | None = None) -> Iterator[Verbs]
     Raises:
         HoldfastError: The registry cannot be opened.
     """
-    with closing(open_registry(settings)) as registry:
+    with private_files(settings), closing(open_registry(settings)) as registry:
         topics = Topics(bootstrap_servers(settings), client_config(settings))
         yield Verbs(settings, registry, topics, who or this_user())
 

@@ -15,6 +15,8 @@ import structlog
 from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
 from holdfast.infra.log import configure_logging
+from holdfast.infra.masking import masked
+from holdfast.infra.privacy import keep_private
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.serving.last_words import leave_last_words
@@ -66,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = load_settings()
         configure_logging(settings.log_level, settings.log_format)
+        keep_private(settings)
         definition = find_processor(settings, given.processor)
         application = definition.application if given.shadow is None else definition.application.shadow(given.shadow)
         mark = read_mark(settings.paths, given.processor)
@@ -91,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
         unexpected = {
             "type": type(error).__name__,
             "cause": "",
-            "message": str(error)[:2000],
+            "message": masked(str(error))[:2000],
             "action": f"Read the traceback in the worker's log, then `holdfast apply deploy {given.processor}`.",
             "fields": {},
         }

@@ -19,6 +19,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.log import configure_logging
+from holdfast.infra.privacy import private_files
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.arguments import (
     ApplicationInvalid,
@@ -259,8 +260,8 @@ class Application:
         Raises:
             HoldfastError: The error that stopped the worker; all messages before it are committed.
         """
-        settings = self._settings()
-        self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
+        with private_files(settings := self._settings()):
+            self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
 
     def cluster(self, settings: Settings) -> KafkaCluster:
         """The application's Kafka cluster, with the application's client settings."""
@@ -317,10 +318,9 @@ class Application:
         facts = required_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
         options = self._options()
         written, start = topology.written(), self._start or options.start
-        limits = record_limits(written, facts, cluster.record_bytes_max)
         options = replace(
             options,
-            record_bytes_max=limits,
+            record_bytes_max=(limits := record_limits(written, facts, cluster.record_bytes_max)),
             record_times=RecordTimes(time_limits(written, facts), cluster.clock, input_limits(topology.inputs, facts)),
             batch_bytes_max=min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in limits.values())]),
             standby_replicas=chosen,
@@ -367,8 +367,8 @@ class Application:
             StateFolderTaken: A live process holds a slot of this machine.
             HoldfastError: The error that stopped the worker which clears; the state is partly cleared.
         """
-        settings = self._settings()
-        self.clear_state_on(self.cluster(settings), settings, rewind=rewind)
+        with private_files(settings := self._settings()):
+            self.clear_state_on(self.cluster(settings), settings, rewind=rewind)
 
     def clear_state_on(
         self, cluster: Cluster, settings: Settings, *, rewind: Literal["stay", "earliest"] = "stay"

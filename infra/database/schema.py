@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
 from holdfast.infra.files import locked
+from holdfast.infra.masking import shown_url
 from holdfast.infra.waiting import wait_until
 
 #: Execution option of connections that write.
@@ -66,8 +67,8 @@ def open_engine(url: str) -> Engine:
 
 
 def shown(url: URL) -> str:
-    """The URL without its password."""
-    return url.render_as_string(hide_password=True)
+    """The URL without its password, and without the values of its query."""
+    return shown_url(url.render_as_string(hide_password=True))
 
 
 def migrate(engine: Engine) -> str:

@@ -47,6 +47,7 @@ from holdfast.infra.deploy.programs import (
 )
 from holdfast.infra.files import locked, write_private
 from holdfast.infra.paths import Paths
+from holdfast.infra.privacy import process_umask
 from holdfast.infra.process import completed, start_mark
 from holdfast.infra.waiting import wait_until
 
@@ -75,6 +76,7 @@ logfile={folder}/supervisord.log
 logfile_maxbytes=10MB
 logfile_backups=3
 loglevel=info
+umask={umask:03o}
 pidfile={folder}/supervisord.pid
 childlogdir={folder}
 identifier=holdfast
@@ -316,8 +318,9 @@ class Supervisord:
 
     def _write_config(self) -> Path:
         folder = config_value(str(self._folder))
-        path = self._folder / "supervisord.conf"
-        write_private(path, _CONFIG.format(folder=folder, socket=config_value(str(self._make_socket_folder()))))
+        path, socket = self._folder / "supervisord.conf", config_value(str(self._make_socket_folder()))
+        # supervisord sets its umask itself, and its programs inherit it
+        write_private(path, _CONFIG.format(folder=folder, socket=socket, umask=process_umask()))
         return path
 
     # --- the socket's place --------------------------------------------------------------------------------

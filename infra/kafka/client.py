@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
 from holdfast.infra.kafka.records import ClientConfig
+from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("kafka.client")
@@ -58,7 +59,7 @@ class _RateLimited(logging.Handler):
         self._last[kind] = now
         held = self._held.pop(kind, 0)
         log = _log.warning if record.levelno >= logging.WARNING else _log.debug
-        log("client library", kind=kind, line=text[:300], held_back=held)
+        log("client library", kind=kind, line=masked(text)[:300], held_back=held)
 
 
 _SILENT = logging.getLogger("holdfast.librdkafka.check")

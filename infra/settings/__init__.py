@@ -18,9 +18,10 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from holdfast.infra.log import configure_logging
+from holdfast.infra.masking import masked, remember
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings.checkpoints import CheckpointSettings
-from holdfast.infra.settings.group import PREFIX, Properties, SettingsInvalid
+from holdfast.infra.settings.group import PREFIX, Concealing, Properties, SettingsInvalid
 from holdfast.infra.settings.kafka import KafkaSettings
 from holdfast.infra.settings.orphans import OrphanSettings
 from holdfast.infra.settings.serving import ServingSettings, is_loopback
@@ -72,14 +73,11 @@ PROJECT = Path(__file__).resolve().parents[2]
 IMPORT_ROOT = Path(__file__).absolute().parents[3]
 #: Prefixes of the test suite's variables, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
-#: The value of a setting whose name contains one of these is never shown.
-_SECRET = (
-    *("TOKEN", "PASSWORD", "SECRET", "JAAS", "SASL", "CLIENT_CONFIG", "REGISTRY_URL", "CATALOG_URL"),
-    *("ACCESS_KEY", "CHECKPOINTS__OPTIONS", "WAREHOUSE__OPTIONS", "SPARK__CONF", "SPARK__MASTER", "WEBHOOK__URL"),
-)
+#: Secrets in variables of Dagster and of AWS's SDK, which have no settings.
+_FOREIGN_SECRETS = ("DAGSTER_POSTGRES_PASSWORD", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
-class Settings(OrphanSettings, BaseSettings):
+class Settings(OrphanSettings, Concealing, BaseSettings):
     """All settings; read once with ``load_settings``, and passed on as values."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)
@@ -91,6 +89,10 @@ class Settings(OrphanSettings, BaseSettings):
     )
     ivy_settings: Path | None = Field(
         default=None, description="Ivy settings file that names the team's own mirror of jars. Unset: the public one."
+    )
+    group_access: bool = Field(
+        default=False,
+        description="Whether the group of the home folder may read and write it. False: only the user of the process.",
     )
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
@@ -113,7 +115,7 @@ class Settings(OrphanSettings, BaseSettings):
         description="Standby replicas: how many other workers follow each task's changelogs for a quick takeover.",
     )
     registry_url: str | None = Field(
-        default=None, description="SQLAlchemy URL of the registry. Unset: SQLite in the home."
+        default=None, repr=False, description="SQLAlchemy URL of the registry. Unset: SQLite in the home."
     )
     memory_max_mb: int = Field(default=1024, gt=0, description="Memory bound of a worker, MiB, for all its buffers.")
     restore_target_s: float = Field(
@@ -177,7 +179,9 @@ class Settings(OrphanSettings, BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of the environment; logs a warning for each unknown ``HOLDFAST_`` variable, once.
+    """The settings of the environment, whose secrets are masked from now on (``infra.masking``).
+
+    Logs a warning for each unknown ``HOLDFAST_`` variable, once.
 
     Raises:
         SettingsInvalid: A value can't be used; names the variable, the value and the rule.
@@ -195,6 +199,8 @@ def load_settings(**overrides: Any) -> Settings:
         ) from unreadable
     except ValidationError as invalid:
         raise _invalid(invalid) from None  # the cause would show every value
+    remember(settings.secrets())
+    remember(value for name in _FOREIGN_SECRETS if (value := os.environ.get(name)))
     check_memory_bound(settings.memory_max_mb << 20)
     _warn_of_unknown(settings)
     return settings
@@ -254,8 +260,8 @@ def _invalid(invalid: ValidationError) -> SettingsInvalid:
             variable=variable,
         )
     given, rule = first.get("input"), first["msg"].removeprefix("Value error, ")
-    hidden = isinstance(given, dict) or any(part in variable for part in _SECRET)
-    value = "can't be used" if hidden else f"has the value {given!r}"
+    hidden = isinstance(given, dict) or _is_secret(first["loc"])
+    value = "can't be used" if hidden else f"has the value {masked(repr(given))}"
     of_several = isinstance(given, dict) and first["type"] == "value_error"
     return SettingsInvalid(
         f"Setting {variable} {value}: {rule}.",
@@ -264,3 +270,16 @@ def _invalid(invalid: ValidationError) -> SettingsInvalid:
         else f"Set `{variable}` to a value that fits, or unset it to take the default.",
         variable=variable,
     )
+
+
+def _is_secret(place: tuple[int | str, ...]) -> bool:
+    """Whether the setting at this place of the model is secret, or lies in a secret one."""
+    model: Any = Settings
+    for part in place:
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return False
+        if not field.repr:
+            return True
+        model = field.annotation
+    return False

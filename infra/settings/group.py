@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.masking import masked_data, secrets_of, secrets_of_url
 
 PREFIX = "HOLDFAST_"
 
@@ -28,7 +30,26 @@ def _as_text(value: Any) -> Any:
 Properties = dict[str, Annotated[str, BeforeValidator(_as_text)]]
 
 
-class Group(BaseModel):
+class Concealing(BaseModel):
+    """A model whose fields with ``repr=False`` are secret. Others may hold a secret in a URL, which is masked."""
+
+    def secrets(self) -> Iterator[str]:
+        """Every secret in the values, also in those of nested models."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if isinstance(value, Concealing):
+                yield from value.secrets()
+            elif not field.repr:
+                yield from secrets_of(value)
+            elif isinstance(value, str) and "://" in value:
+                yield from secrets_of_url(value)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """The fields that ``repr`` shows, without secrets."""
+        return ((name, masked_data(value)) for name, value in super().__repr_args__())
+
+
+class Group(Concealing):
     """Settings with a common prefix. Secrets are plain strings, because settings become the environment of programs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

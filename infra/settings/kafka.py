@@ -14,7 +14,9 @@ class KafkaSettings(Group):
         default=None, description="Addresses of the Kafka cluster. Unset: the embedded broker is started and used."
     )
     client_config: Properties = Field(
-        default_factory=dict, description="librdkafka settings for every client (security.protocol, sasl.*, ssl.*)."
+        default_factory=dict,
+        repr=False,
+        description="librdkafka settings for every client (security.protocol, sasl.*, ssl.*).",
     )
     embedded_port: int | None = Field(
         default=None, ge=1024, le=65535, description="Port of the embedded broker. Unset: a free port."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field
 
+from holdfast.infra.masking import secrets_of_url
 from holdfast.infra.settings.group import Group
 
 
@@ -23,6 +25,10 @@ class WebhookSettings(Group):
     )
     dagster_url: str | None = Field(
         default=None,
-        pattern=r"^https?://[!-~]+$",
+        pattern=r"^https?://[^@?\s]+$",
         description="URL of Dagster's UI for readers of messages. Unset: the UI of this machine, while it runs.",
     )
+
+    def secrets(self) -> Iterator[str]:
+        """The URL with each part of its path and query: chats put their token there."""
+        return secrets_of_url(self.url or "", whole=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast.infra.files import replace_text
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java
+from holdfast.infra.privacy import process_umask
 from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
@@ -71,6 +72,8 @@ def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> 
         "spark.executorEnv.PYTHONPATH": python_path(),
         "spark.sql.warehouse.dir": str(folder / "tables"),
         "spark.sql.extensions": EXTENSIONS,
+        # Hadoop sets modes itself, whatever the process's umask is
+        "spark.hadoop.fs.permissions.umask-mode": f"{process_umask():03o}",
         **session_configuration(settings),
     }
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.masking import masked
 from holdfast.infra.settings import load_settings
 
 #: An error of Holdfast in the traceback of a Python worker.
@@ -47,7 +48,7 @@ def short_errors(doing: str) -> Iterator[None]:
 
 def spark_failure(doing: str, failure: BaseException) -> SparkFailed:
     """The error for what Spark raised while it was asked to ``doing``."""
-    texts = _texts(failure)
+    texts = [masked(text) for text in _texts(failure)]  # before a text is cut: half a secret is not recognised
     ours = _OURS.findall("\n".join(texts))
     if ours:
         return SparkFailed(f"Spark failed to {doing}: {ours[-1].rstrip('.')}.", action=_MEND, doing=doing)

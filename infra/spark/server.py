@@ -16,14 +16,15 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from holdfast.infra.files import locked, package_folder, write_private
-from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.java import Java, find_java, spark_java_home
 from holdfast.infra.local_ports import free_port, port_is_open
+from holdfast.infra.masking import masked, remember
 from holdfast.infra.process import (
     end_process,
     identity_beside,
@@ -35,6 +36,7 @@ from holdfast.infra.process import (
 from holdfast.infra.settings import Settings
 from holdfast.infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
 from holdfast.infra.spark.failures import SparkUnavailable
+from holdfast.infra.spark.private_files import private_properties
 from holdfast.infra.waiting import wait_until
 
 #: How long the server may take from its start to its first answer, seconds.
@@ -91,14 +93,17 @@ def start_server(settings: Settings) -> SparkServer:
 
 def _start(settings: Settings) -> SparkServer:
     port, token = free_port(), secrets.token_urlsafe(24)
-    process, log = _launch(settings, port, token)
-    server = SparkServer(process.pid, start_mark(process.pid) or "", f"sc://localhost:{port}", token)
-    wait_until(lambda: port_is_open(port) or process.poll() is not None, START_WITHIN_S)
+    remember((token,))
+    java = find_java()
+    configuration = _configuration(settings, spark_jars(settings, java), port, token)
+    with private_properties(settings.paths.spark, "warm", configuration) as properties:
+        process, log = _launch(settings, java, properties)
+        server = SparkServer(process.pid, start_mark(process.pid) or "", f"sc://localhost:{port}", token)
+        wait_until(lambda: port_is_open(port) or process.poll() is not None, START_WITHIN_S)
     ended, answers = process.poll() is not None, port_is_open(port)
-    _properties(settings).unlink(missing_ok=True)
     if ended or not answers:
         end_process(server.pid, server.mark, timeout_s=STOP_WITHIN_S)
-        words = " | ".join(log.read_text(errors="replace").splitlines()[-5:])[-1000:]
+        words = masked(" | ".join(log.read_text(errors="replace").splitlines()[-5:]))[-1000:]
         fault = "ended" if ended else f"did not answer within {START_WITHIN_S:.0f} s"
         raise SparkUnavailable(
             f"The warm Spark {fault}. Its log ends: {words}",
@@ -122,16 +127,14 @@ def stop_server(settings: Settings) -> bool:
     return there is not None
 
 
-def _launch(settings: Settings, port: int, token: str) -> tuple[subprocess.Popen[bytes], Path]:
-    java = find_java()
-    folder = settings.paths.spark
-    local = folder / "warm"
-    for one in (local, settings.paths.logs):
-        one.mkdir(parents=True, exist_ok=True)
+def _configuration(settings: Settings, jars: Sequence[Path], port: int, token: str) -> dict[str, str]:
+    """The properties of the server's JVM."""
+    local = settings.paths.spark / "warm"
+    local.mkdir(parents=True, exist_ok=True)
     # Each client sets the catalog of its own session; a catalog of the server would be shared by all sessions.
-    configuration = {
+    return {
         name: value
-        for name, value in jvm_configuration(settings, spark_jars(settings, java), local).items()
+        for name, value in jvm_configuration(settings, jars, local).items()
         if not name.startswith("spark.sql.catalog.")
     } | {
         "spark.master": "local[*]",
@@ -141,17 +144,17 @@ def _launch(settings: Settings, port: int, token: str) -> tuple[subprocess.Popen
         "spark.connect.authenticate.token": token,
         **settings.spark.conf,
     }
-    properties = _properties(settings)
-    write_private(properties, "".join(f"{name} {_escaped(value)}\n" for name, value in configuration.items()))
+
+
+def _launch(settings: Settings, java: Java, properties: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    settings.paths.logs.mkdir(parents=True, exist_ok=True)
     pyspark = package_folder("pyspark")
     assert pyspark is not None, "fetched jars show that pyspark is installed"
     command = [str(pyspark / "bin" / "spark-submit"), "--properties-file", str(properties)]
-    command += ["--driver-java-options", configuration["spark.driver.extraJavaOptions"]]
-    command += ["--driver-memory", configuration["spark.driver.memory"]]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     log = settings.paths.logs / "spark-warm.log"
     environment = _environment(settings, str(spark_java_home(java, settings.cache)))
-    return start_detached(command, folder, log, environment), log
+    return start_detached(command, settings.paths.spark, log, environment), log
 
 
 def _environment(settings: Settings, java_home: str) -> Mapping[str, str]:
@@ -166,15 +169,5 @@ def _environment(settings: Settings, java_home: str) -> Mapping[str, str]:
     }
 
 
-def _escaped(value: str) -> str:
-    """A value in the syntax of Java's properties files."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
-
-
 def _file(settings: Settings) -> Path:
     return settings.paths.spark / "warm.json"
-
-
-def _properties(settings: Settings) -> Path:
-    """The properties file of the start; deleted once the server answers."""
-    return settings.paths.spark / "warm.properties"

@@ -13,10 +13,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.infra.files import locked
 from holdfast.infra.java import find_java, spark_java_home
+from holdfast.infra.privacy import private_files
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.configuration import (
@@ -36,6 +38,7 @@ from holdfast.infra.spark.configuration import (
     worker_python,
 )
 from holdfast.infra.spark.failures import SparkFailed, SparkUnavailable, short_errors
+from holdfast.infra.spark.private_files import private_properties
 from holdfast.infra.spark.progress import is_remote
 from holdfast.infra.spark.server import running_server
 from holdfast.infra.warehouse.catalog import prepare_catalog
@@ -60,6 +63,11 @@ def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
         CatalogUnavailable, CatalogUnusable, CatalogLost, StorageUnavailable: The warehouse can't be used.
         SparkUnavailable: The Connect server or the cluster can't be reached.
     """
+    with private_files(settings):
+        return _open(settings, app_name)
+
+
+def _open(settings: Settings, app_name: str) -> SparkSession:
     prepare_catalog(settings)
     # this logger prints a page of JSON for each failed query, beside the exception with the same content
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
@@ -102,17 +110,30 @@ def stop_spark(session: Any) -> None:
 def _own(settings: Settings, app_name: str) -> SparkSession:
     """A session in a JVM of this process, which runs queries itself or drives a cluster."""
     java = find_java()
-    configuration = jvm_configuration(settings, spark_jars(settings, java), _spill_folder(settings.paths.spark))
+    spill = _spill_folder(settings.paths.spark)
+    configuration = jvm_configuration(settings, spark_jars(settings, java), spill) | _given(settings, late=False)
     with _environment(
         JAVA_HOME=str(spark_java_home(java, settings.cache)),
         SPARK_LOCAL_IP=settings.spark.driver_host,
         PYTHONPATH=python_path(),
         PYSPARK_PYTHON=worker_python(settings),
     ):
+        _start_jvm(spill, {**configuration, "spark.master": settings.spark.master})
         builder = SparkSession.builder.appName(app_name).master(settings.spark.master)
-        for name, value in {**configuration, **_given(settings, late=False)}.items():
+        for name, value in configuration.items():
             builder = builder.config(name, value)
         return builder.getOrCreate()
+
+
+def _start_jvm(spill: Path, configuration: dict[str, str]) -> None:
+    """Start the JVM of this process unless it runs, with everything by file: no property is on its command line."""
+    from pyspark import SparkContext
+
+    with ExitStack() as started:
+        properties = started.enter_context(private_properties(spill, "driver", configuration))
+        words = shlex.join(["--properties-file", str(properties), "pyspark-shell"])
+        started.enter_context(_environment(PYSPARK_SUBMIT_ARGS=words))
+        SparkContext._ensure_initialized()
 
 
 def _connected(settings: Settings) -> SparkSession:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from holdfast.infra.masking import masked, shown_url
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
 
 #: Size of one read or write, bytes.
@@ -53,7 +54,7 @@ class FsspecObjects:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self.shown = re.sub(r"//[^/@]*@", "//", url)
+        self.shown = shown_url(url)
         _check_url(url, self.shown)
         given = {"use_listings_cache": False, "skip_instance_cache": True, **(options or {})}
         if url.startswith(("s3://", "s3a://")):
@@ -207,4 +208,4 @@ class FsspecObjects:
 
 
 def _text_of(failure: Exception) -> str:
-    return f"{type(failure).__name__}: {str(failure)[:200]}".rstrip(".: ")
+    return f"{type(failure).__name__}: {masked(str(failure))[:200]}".rstrip(".: ")

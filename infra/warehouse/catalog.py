@@ -22,6 +22,7 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from holdfast.infra.masking import masked
 from holdfast.infra.paths import Paths
 from holdfast.infra.process import lock_holders
 from holdfast.infra.settings import Settings, load_settings
@@ -217,7 +218,7 @@ def short_errors(catalog: str) -> Iterator[None]:
     except Exception as failure:
         if not type(failure).__module__.startswith(("sqlalchemy", "sqlite3", "psycopg")):
             raise
-        answer = " ".join(str(getattr(failure, "orig", None) or failure).split())[:ANSWER_MAX]
+        answer = masked(" ".join(str(getattr(failure, "orig", None) or failure).split()))[:ANSWER_MAX]
         kind, action = _verdict(answer)
         locked = f" {locked_by(catalog)}" if "locked" in answer else ""
         raise kind(

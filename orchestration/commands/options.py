@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.infra.log import configure_logging
+from holdfast.infra.privacy import keep_private
 from holdfast.infra.settings import Settings, load_settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -21,9 +22,10 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 
 
 def command_settings(log_level: str = "WARNING") -> Settings:
-    """The settings of this process; log events below ``log_level`` are not printed."""
+    """The settings of this process, whose files are private; log events below ``log_level`` are not printed."""
     settings = load_settings()
     configure_logging(log_level, settings.log_format)
+    keep_private(settings)
     return settings
 
 

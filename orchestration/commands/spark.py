@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
-from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.server import find_server, start_server, stop_server
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 
@@ -27,14 +26,14 @@ def start(as_json: Json = False) -> None:
 @spark.command()
 def stop(as_json: Json = False) -> None:
     """Stop the warm Spark."""
-    stopped = stop_server(load_settings())
+    stopped = stop_server(command_settings())
     print_answer({"stopped": stopped}, "Stopped." if stopped else "No warm Spark was running.", as_json=as_json)
 
 
 @spark.command()
 def status(as_json: Json = False) -> None:
     """Show whether a warm Spark runs. Exit code 1: none runs."""
-    server = find_server(load_settings())
+    server = find_server(command_settings())
     if server is None:
         print_answer(None, "No warm Spark runs.", as_json=as_json)
         raise typer.Exit(1)

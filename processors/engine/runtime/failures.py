@@ -9,6 +9,7 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.infra.masking import masked
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
@@ -117,7 +118,7 @@ def _reason(error: Exception) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        return masked(str(error))  # it goes into logs and into the dead-letter topic
     except Exception as failure:
         return f"(its text can't be made: {type(failure).__name__})"
 

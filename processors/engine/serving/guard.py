@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from urllib.parse import urlsplit
 
+from holdfast.infra.masking import remember
 from holdfast.infra.settings import ServingSettings
 
 _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -26,6 +27,7 @@ class Guard:
 
     def __init__(self, serving: ServingSettings) -> None:
         self.token = serving.token or secrets.token_urlsafe(24)
+        remember((self.token,))
         self._expected = f"Bearer {self.token}".encode("latin-1")
         self._on_loopback = serving.on_loopback
         self._names = _LOOPBACK_NAMES | {serving.host.lower()}

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.masking import masked
 from holdfast.infra.process import own_identity
 from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.runtime.commands import (
@@ -265,7 +266,7 @@ class ControlServer:
             return _refusal(400 if isinstance(failure, CommandWrong) else 409, failure)
         except Exception as failure:
             _log.error("control", verb=verb, error=str(failure))
-            return Answer(500, {"error": str(failure)})
+            return Answer(500, {"error": masked(str(failure))})
         if answer is None:
             asked.cancel()
             _log.error("control", verb=verb, error="the loop did not answer", waited_s=CONTROL_WAIT_S)

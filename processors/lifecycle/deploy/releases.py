@@ -143,7 +143,7 @@ class ReleaseFolders:
             for path in code.files:
                 to = part / path.relative_to(code.root)
                 to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, to)
+                shutil.copyfile(path, to)  # without its mode: the copy is private
             if _digest(part, tuple(part / path.relative_to(code.root) for path in code.files)) != code.digest:
                 raise ReleaseFailed(
                     f"The files of {code.target} changed while they were copied.",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables, without_passwords
+from holdfast.infra.masking import masked
+from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables
 
 
 def variables(environment: dict[str, str] | None = None, *, system: bool = False, **options: str) -> dict[str, str]:
@@ -92,4 +93,4 @@ def test_no_index_is_an_argument(value: str, flags: list[str]) -> None:
 
 def test_no_password_is_printed() -> None:
     line = "failed to fetch https://user:secret@one.example/simple/uv/ and http://two.example/a@b"
-    assert without_passwords(line) == "failed to fetch https://****@one.example/simple/uv/ and http://two.example/a@b"
+    assert masked(line) == "failed to fetch https://***@one.example/simple/uv/ and http://two.example/a@b"
