@@ -3,7 +3,7 @@
 Invariants:
     - Files are deleted by a list that was made before the table left the catalog: a new table of the same name loses
       no file.
-    - Only files below ``<warehouse>/<namespace>/<table>`` are listed.
+    - Only files below ``<warehouse>/<namespace>/<table>`` are listed, and only such files are deleted.
 """
 
 from __future__ import annotations
@@ -99,12 +99,24 @@ def delete_files(settings: Settings, name: str, urls: Sequence[str]) -> None:
     """Delete these files of a table, and folders that are then empty. Ignores files that are gone.
 
     Raises:
+        TableElsewhere: A file is not below the folder of the table; no file was deleted.
         StorageUnavailable: A file can't be deleted.
     """
     from pyiceberg.io.pyarrow import PyArrowFileIO  # slow to import
 
     files, folders = PyArrowFileIO(pyiceberg_properties(settings)), set()
-    _, _, place = files.parse_location(_place_of(settings, name), files.properties)
+    home_scheme, home_host, place = files.parse_location(_place_of(settings, name), files.properties)
+    for url in urls:
+        scheme, host, path = files.parse_location(url, files.properties)
+        below = PurePath(path).is_relative_to(place) and ".." not in PurePath(path).parts
+        if not below or PurePath(path) == PurePath(place) or (scheme, host) != (home_scheme, home_host):
+            raise TableElsewhere(
+                f"The file {url} is listed for deletion with table {name}, expected files below "
+                f"{_place_of(settings, name)}.",
+                action="Nothing was deleted. Find out who changed the record of that deletion in the archive.",
+                table=name,
+                seen=url,
+            )
     for url in urls:
         scheme, host, path = files.parse_location(url, files.properties)
         if scheme == "file":

@@ -76,3 +76,16 @@ def test_files_elsewhere_are_not_listed(settings: Settings, tmp_path: Path) -> N
     made(settings, location=f"file://{tmp_path}/warehouse/data/gone")
     with pytest.raises(TableElsewhere, match="Another table may use them"):
         table_files(settings, "gone.counts")
+
+
+@pytest.mark.parametrize("elsewhere", ["{neighbour}", "{place}/../counts_history/x", "{place}", "/etc/hostname"])
+def test_only_files_of_the_table_are_deleted_whatever_is_listed(settings: Settings, elsewhere: str) -> None:
+    made(settings)
+    made(settings, "gone.counts_history")
+    files, neighbours = table_files(settings, "gone.counts"), table_files(settings, "gone.counts_history")
+    place = files[0].partition("/gone/counts/")[0] + "/gone/counts"
+    listed = elsewhere.format(neighbour=neighbours[0], place=place)
+    before = files_below(settings)
+    with pytest.raises(TableElsewhere, match="expected files below"):
+        delete_files(settings, "gone.counts", [*files, listed])
+    assert files_below(settings) == before
