@@ -1,7 +1,7 @@
 """The files that a JVM of Spark is started with: its properties and its options, which may hold secrets.
 
-Every user of a machine can read command lines. So a JVM gets everything by files of mode 0600, which are deleted once it
-has read them. Its command line has only their paths.
+Every user of a machine can read command lines. So a JVM gets everything by files of mode 0600, which are deleted once
+it has read them. Its command line has only their paths.
 """
 
 from __future__ import annotations
