@@ -30,6 +30,7 @@ from tests.kafka.object_store import BUCKET, S3Server
 from tests.kafka.secured import SecuredBroker
 from tests.operating import DEFINITION, PARTITIONS
 from tests.postgres import PostgresServer
+from tests.spark.tuning import INTERPRETED
 from tests.webhook import SECRET, Webhook
 
 pytestmark = pytest.mark.thorough
@@ -37,6 +38,9 @@ pytestmark = pytest.mark.thorough
 NAME, STORE = "guarded", "counts"
 #: One secret for each place that may hold one; all digits and letters, so each form is the same.
 PLACES = ("kafka", "registry", "query", "catalog", "dagster", "access", "s3", "token", "spark", "option", "wrong")
+#: A run with a JVM takes minutes on a machine that is busy with other tests.
+JVM_WITHIN_S = 900.0
+ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 _PAGES = ("/health", "/ready", "/status", "/metrics", "/nowhere")
 _RUNS = "{ runsOrError { ... on Runs { results { runConfigYaml tags { key value } } } } }"
 _EVENTS = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
@@ -78,7 +82,11 @@ class Guarded:
     def materialise(self, key: dg.AssetKey) -> str:
         """How a run of an asset ended; what its events say is kept for the search."""
         run = self.home.dagster.launch("__ASSET_JOB", {}, [key])
-        status = self.home.dagster.ended(run)
+        dagster = self.home.dagster
+        wait_for(
+            lambda: dagster.run_status(run) in ENDED, f"run {run} of {key.path[-1]} to end", patience_s=JVM_WITHIN_S
+        )
+        status = dagster.run_status(run)
         self.told.append(json.dumps(self.home.dagster.ask(_EVENTS, id=run)))
         return status
 
@@ -160,6 +168,7 @@ def variables(
     registry = f"postgresql+psycopg://registry:{values['registry']}@{at}/{databases['registry']}"
     dagster = ("127.0.0.1", str(postgres.port), databases["dagster"], "dagster", values["dagster"])
     conf = {
+        **INTERPRETED,
         "spark.hadoop.fs.s3a.secret.key": values["spark"],
         "spark.driver.extraJavaOptions": f"-Dsome.password={values['option']} {BRIEF}",
     }

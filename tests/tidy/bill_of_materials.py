@@ -68,10 +68,7 @@ def bill(packages: list[Locked], version: str) -> str:
         url = PackageURL(one.kind, one.group or None, one.name, one.version)
         # A package has a file for each platform, so a hash belongs to a distribution; a jar is one file.
         hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in one.hashes]
-        files = [
-            ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(url)), hashes=[digest])
-            for digest in hashes
-        ]
+        files = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(url)), hashes=hashes)
         made.components.add(
             Component(
                 name=one.name,
@@ -81,7 +78,7 @@ def bill(packages: list[Locked], version: str) -> str:
                 bom_ref=str(url),
                 purl=url,
                 hashes=hashes if one.kind == "maven" else (),
-                external_references=files,
+                external_references=[files],
             )
         )
     text: str = JsonV1Dot6(made).output_as_string(indent=1)
