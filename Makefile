@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Each file goes to one test process. Tests of real parts wait for about half of their time: three processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo ui ui-stop quick test test-thorough test-simulation fuzz drills endurance lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick test test-thorough bill advisories test-simulation fuzz drills endurance lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -30,7 +30,14 @@ test: ## each suite on real parts, 15 minutes, before each merge
 
 test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
+	@$(BIN)/python -m tests.tidy.advisories
 	@$(PYTEST) 3 --tier thorough $(if $(PART),--part $(PART))
+
+bill: setup ## write build/bill.json: packages and jars, CycloneDX
+	@$(BIN)/python -m tests.tidy.bill_of_materials build/bill.json
+
+advisories: setup ## known holes of the packages; needs a network
+	@$(BIN)/python -m tests.tidy.advisories
 
 test-simulation: setup ## 10,000 simulated schedules of crashes and faults
 	@$(BIN)/python -m tests.simulation.run --seeds 10000

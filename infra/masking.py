@@ -52,7 +52,7 @@ def remember(secrets: Iterable[str]) -> None:
         return
     forms = {form for one in known for form in _forms(one)}
     # the longest first: one secret may begin with another
-    pattern = re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+    pattern = re.compile("|".join(map(_as_pattern, sorted(forms, key=len, reverse=True))))
     _remembered, _pattern = known, pattern
 
 
@@ -102,7 +102,8 @@ def secrets_of_url(url: str, *, whole: bool = False) -> Iterator[str]:
     """The password and the secret values of a URL's query; with ``whole``, also what may be a token in the rest."""
     _, user, place, query = _parts(url)
     name, colon, password = user.partition(":")
-    yield from (password, unquote(password)) if colon else (name,)
+    if user:
+        yield from dict.fromkeys((password, unquote(password)) if colon else (name,))
     given = parse_qsl(query, keep_blank_values=True)
     yield from (value for name, value in given if is_secret_name(name))
     if whole:
@@ -124,6 +125,12 @@ def secrets_of(value: Any) -> Iterator[str]:
                 yield from secrets_of(one)
     elif isinstance(value, str):
         yield from secrets_of_url(value) if "://" in value else (value,)
+
+
+def _as_pattern(form: str) -> str:
+    """A pattern for one form; a password such as ``postgres`` is not hidden within longer words."""
+    exact = re.escape(form)
+    return rf"(?<![A-Za-z]){exact}(?![A-Za-z])" if re.fullmatch(r"[a-z]+", form) else exact
 
 
 def _parts(url: str) -> tuple[str, str, str, str]:

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadFileScheduling
 
+from holdfast.infra import masking, privacy
 from holdfast.infra.java import Java, find_java
 from tests import brokers
 from tests.brokers import TrackedBroker, stop_all
@@ -130,6 +131,18 @@ def logging_is_everybodys() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def secrets_and_umask_are_everybodys() -> Iterator[None]:
+    """A test's secrets are no secrets of the next one, and neither is the umask of a command that ran here."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((masking, "_remembered"), (masking, "_pattern"), (privacy, "_taken")):
+            patch.setattr(module, name, getattr(module, name))
+        yield
+    os.umask(umask)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.java_settings import java_settings
 from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, KEY_VERSION, VALUE_VERSION
 from holdfast.processors.snapshots.facts import ChangelogNow
 
@@ -71,7 +72,7 @@ def read_changelog(
         "kafka.max.partition.fetch.bytes": "8388608",
         "kafka.fetch.max.bytes": "52428800",
         "kafka.max.poll.records": "5000",
-        **{f"kafka.{name}": str(value) for name, value in source.client_config.items()},
+        **{f"kafka.{name}": value for name, value in java_settings(source.client_config).items()},
     }
     for name, value in options.items():
         reader = reader.option(name, value)

@@ -29,7 +29,7 @@ def main(launch_path: str) -> None:
         if os.getppid() != supervisor:
             sys.exit("the supervisor ended while the program was starting")
     command: list[str] = document["command"]
-    os.execvpe(command[0], command, {**os.environ, **document["environment"]})  # noqa: S606
+    os.execvpe(command[0], command, {**os.environ, **document["environment"]})  # noqa: S606 # nosec B606
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import socket
 import stat
 import sys
 import tempfile
-import xmlrpc.client
+import xmlrpc.client  # nosec B411: it reads answers of our own supervisord, over a private socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime

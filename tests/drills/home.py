@@ -67,7 +67,7 @@ class Home:
         return Told(process.returncode, text)
 
     def started(self, *words: str) -> subprocess.Popen[str]:
-        """``holdfast`` as a process that is under way."""
+        """``holdfast`` as a process that is under way, with the umask that most shells have."""
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast.orchestration.cli", *words],
             cwd=PROJECT,
@@ -76,6 +76,7 @@ class Home:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if "--json" in words else subprocess.STDOUT,
             text=True,
+            umask=0o022,
         )
 
     @contextmanager

@@ -16,6 +16,7 @@ from tests.drills.all_drills import DRILLS, Drill
 from tests.drills.drill_results import Result
 from tests.drills.exercise import Exercise
 from tests.drills.home import Home, start_home
+from tests.drills.openness import open_to_others
 
 #: The file that results are added to, one JSON line each. Read here: tests run without HOLDFAST_ settings.
 RESULTS = os.environ.get("HOLDFAST_DRILLS_RESULTS")
@@ -49,6 +50,18 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
             home.stop()
     finally:
         subprocess.run(["umount", "--lazy", str(state)], check=True)  # without mounts of its own, it would stay
+
+
+def test_nothing_of_the_installation_is_open_to_others(home: Home) -> None:
+    """Every process was started by a shell with umask 022; a home that an older version left open is closed."""
+    folder = home.settings.home
+    assert open_to_others(folder) == []
+    for path, mode in ((folder, 0o755), (home.settings.paths.registry, 0o644), (home.settings.paths.logs, 0o755)):
+        path.chmod(mode)
+    told = home.cli("up").text
+    assert "other users could reach the home folder" in told
+    assert "0755" in told
+    assert open_to_others(folder) == []
 
 
 def run(drill: Drill, home: Home) -> None:

@@ -19,8 +19,9 @@ PATIENCE_S = 90.0
 class S3Server:
     """Starts with one bucket and two identities: one may do everything, one may only read."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, writer: tuple[str, str] = WRITER) -> None:
         self._folder = folder
+        self._writer = writer
         self._process: subprocess.Popen[bytes] | None = None
         ports = _free_ports(8)
         self.port = ports[6]
@@ -45,7 +46,8 @@ class S3Server:
     def url(self) -> str:
         return f"s3://{BUCKET}/state"
 
-    def options(self, identity: tuple[str, str] = WRITER) -> dict[str, Any]:
+    def options(self, identity: tuple[str, str] | None = None) -> dict[str, Any]:
+        identity = identity or self._writer
         return {
             "key": identity[0],
             "secret": identity[1],
@@ -59,7 +61,7 @@ class S3Server:
             json.dumps(
                 {
                     "identities": [
-                        _identity("writer", WRITER, ["Admin", "Read", "Write", "List", "Tagging"]),
+                        _identity("writer", self._writer, ["Admin", "Read", "Write", "List", "Tagging"]),
                         _identity("reader", READER, ["Read", "List"]),
                     ]
                 }

@@ -142,7 +142,7 @@ class _Writer:
         text = self.write(source)
         file = f"<steps {id(source):x}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
-        exec(compile(text, file, "exec"), self.names)  # noqa: S102 - our own text; topic names are literals in it
+        exec(compile(text, file, "exec"), self.names)  # noqa: S102 # nosec B102: our own text, with literals
         function: RunFunction = self.names["run"]
         return function
 

@@ -133,7 +133,7 @@ class RequestServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The URL for programs on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_address[1]}"
 
     def server_bind(self) -> None:

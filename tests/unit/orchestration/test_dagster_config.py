@@ -41,6 +41,23 @@ def test_the_line_is_said(tmp_path: Path, text: str, line: int, words: str) -> N
     assert f"line {line}: " in seen.value.message
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "password: hunter2",
+        'postgres_url: "postgresql://me:hunter2@db/dagster"',
+        'postgres_url: "postgresql://db/dagster?password=hunter2"',
+    ],
+)
+def test_a_secret_in_the_file_is_refused(tmp_path: Path, entry: str) -> None:
+    """Dagster gives the file's content to its code servers on their command line."""
+    text = OURS + f"storage:\n  postgres:\n    postgres_db:\n      {entry}\n"
+    with pytest.raises(DagsterConfigInvalid, match="command line") as seen:
+        check_dagster_config(write(tmp_path, text), WORKSPACE)
+    assert seen.value.fields["line"] == text.count("\n")
+    assert "hunter2" not in f"{seen.value} {seen.value.as_dict()}"
+
+
 def test_a_class_that_is_not_there_is_said(tmp_path: Path) -> None:
     text = OURS.replace("class: QueuedRunCoordinator", "class: NoSuchCoordinator")
     with pytest.raises(DagsterConfigInvalid, match="NoSuchCoordinator"):
