@@ -3,6 +3,7 @@
 Invariants:
     - A JVM of this process listens on loopback only, unless ``HOLDFAST_SPARK__DRIVER_HOST`` says otherwise. It works in
       UTC, and writes below the home folder.
+    - The JVM's ports obey only programs that know a secret (``guarded_ports``); its command line does not hold it.
     - The JVM ends with :func:`stop_spark` and with this process, also when the process is killed.
     - Spark downloads nothing while it runs: its jars are the locked ones.
     - Over Spark Connect, this process starts no JVM.
@@ -14,7 +15,7 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from pyspark.sql import SparkSession
 from holdfast.infra.java import find_java, spark_java_home
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import WARM, Settings
+from holdfast.infra.settings.spark import AUTHENTICATE_SECRET
 from holdfast.infra.spark.configuration import (
     EXTENSIONS,
+    connection_secret,
     jvm_configuration,
     python_path,
     secret_configuration,
@@ -106,10 +109,22 @@ def _own(settings: Settings, app_name: str) -> SparkSession:
         PYTHONPATH=python_path(),
         PYSPARK_PYTHON=worker_python(settings),
     ):
-        builder = SparkSession.builder.appName(app_name).master(settings.spark.master)
-        for name, value in {**configuration, **_given(settings, late=False)}.items():
+        started_with = {**configuration, **_given(settings, late=False), "spark.master": settings.spark.master}
+        _start_jvm(started_with)
+        builder = SparkSession.builder.appName(app_name)
+        for name, value in {**started_with, **connection_secret(settings)}.items():
             builder = builder.config(name, value)
         return builder.getOrCreate()
+
+
+def _start_jvm(configuration: Mapping[str, str]) -> None:
+    """Start the JVM of this process with these properties on its command line; later ones go over its own socket."""
+    from pyspark import SparkConf, SparkContext
+
+    given = SparkConf(loadDefaults=False)
+    for name, value in configuration.items():
+        given.set(name, value)
+    SparkContext._ensure_initialized(conf=given)
 
 
 def _connected(settings: Settings) -> SparkSession:
@@ -148,9 +163,12 @@ def _connected(settings: Settings) -> SparkSession:
 
 
 def _given(settings: Settings, *, late: bool) -> dict[str, str]:
-    """Properties of ``HOLDFAST_SPARK__CONF``; those of the catalog may be secret, so they are set late."""
-    given = settings.spark.conf.items()
-    return {name: value for name, value in given if name.startswith("spark.sql.catalog.") == late}
+    """Properties of ``HOLDFAST_SPARK__CONF``; those of the catalog may be secret, so they are set late.
+
+    ``connection_secret`` gives the secret of Spark's connections.
+    """
+    given = {name: value for name, value in settings.spark.conf.items() if name != AUTHENTICATE_SECRET}
+    return {name: value for name, value in given.items() if name.startswith("spark.sql.catalog.") == late}
 
 
 def _spill_folder(folder: Path) -> Path:
