@@ -100,12 +100,15 @@ class Front:
             await socket.close(1008)
 
     def _log(self, asked: Asked, refused: Refused) -> None:
-        now = self._clock()
-        if now - self._logged.get(refused.seen, float("-inf")) >= LOG_EVERY_S:
-            if len(self._logged) > 100:
-                self._logged.clear()
-            self._logged[refused.seen] = now
+        if self._is_news(refused.action):  # what was seen holds words of the request, and a page could vary them
             log.warning("webserver.refused", status=refused.status, seen=refused.seen, peer=asked.peer, path=asked.path)
+
+    def _is_news(self, kind: str) -> bool:
+        now = self._clock()
+        news = now - self._logged.get(kind, float("-inf")) >= LOG_EVERY_S
+        if news:
+            self._logged[kind] = now
+        return news
 
     def _answer(self, asked: Asked, refused: Refused) -> Response:
         wants_page = asked.method == "GET" and "text/html" in asked.first("accept")
@@ -138,7 +141,8 @@ class Front:
         goal = _local_path(form.get("next", [""])[0], self._rules.prefix)
         person = holder_of(form.get("token", [""])[0].strip(), self._rules)
         if person is None:
-            log.warning("webserver.sign_in_failed", peer=asked.peer)
+            if self._is_news("sign in"):
+                log.warning("webserver.sign_in_failed", peer=asked.peer)
             return self._form(goal, "This token is not known.")
         log.info("webserver.signed_in", who=person, peer=asked.peer)
         answer = RedirectResponse(goal, 303, _ADDED)

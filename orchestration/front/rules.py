@@ -126,7 +126,9 @@ def trusted(peer: str, rules: Rules) -> bool:
         address = ipaddress.ip_address(peer)
     except ValueError:
         return False
-    return any(address in network for network in rules.proxies)
+    # a server that listens on IPv6 sees IPv4 addresses in this form
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((mapped or address) in network for network in rules.proxies)
 
 
 def holder_of(token: str, rules: Rules) -> str | None:

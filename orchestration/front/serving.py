@@ -26,7 +26,7 @@ from dagster_webserver.version import __version__ as dagsters_version
 from starlette.types import ASGIApp
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import PROJECT, Settings, WebserverSettings
 from holdfast.orchestration.front.acting import ActingProcessContext, ActingWebserver
 from holdfast.orchestration.front.layer import Front
 from holdfast.orchestration.front.rules import rules_of, unguarded
@@ -57,17 +57,19 @@ def webserver_command(settings: Settings) -> click.Command:
     )
 
 
-def guarded_app(context: ActingProcessContext, settings: Settings, prefix: str, poll_ms: int | None = None) -> ASGIApp:
+def guarded_app(
+    context: ActingProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
+) -> ASGIApp:
     """Dagster's application behind the rules of the settings.
 
     Args:
         context: Dagster's workspace.
-        settings: The settings.
+        settings: The settings, with the address on which it really listens.
         prefix: The path below which it is served; empty, or with a slash in front and none behind.
         poll_ms: Pause between two looks of the UI at data of assets, milliseconds.
     """
     app = ActingWebserver(context, prefix, poll_ms).create_asgi_app()
-    return Front(app, rules_of(settings.webserver, prefix=prefix))
+    return Front(app, rules_of(settings, prefix=prefix))
 
 
 def _serving(settings: Settings) -> Callable[..., None]:
@@ -83,7 +85,8 @@ def _serving(settings: Settings) -> Callable[..., None]:
         setup_interrupt_handlers()
         with ExitStack() as stack:
             context = _workspace(stack, workspace, options)
-            app = guarded_app(context, settings, prefix, options["live_data_poll_rate"])
+            listening = settings.webserver.model_copy(update={"host": host})
+            app = guarded_app(context, listening, prefix, options["live_data_poll_rate"])
             port = options["port"] or _port(host)
             log.info("webserver.serving", url=f"http://{host}:{port}{prefix}", process=os.getpid())
             logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)

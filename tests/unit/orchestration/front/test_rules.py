@@ -230,6 +230,7 @@ def test_only_a_configured_proxy_names_a_person() -> None:
 
     assert said("10.0.0.7") == Admitted("Anna B")
     assert said("::1") == Admitted("Anna B")
+    assert said("::ffff:10.0.0.7") == Admitted("Anna B")
     for refused in (
         *(said(peer) for peer in ("10.0.0.16", "127.0.0.1", "", "a name")),
         *(said("10.0.0.7", name) for name in ("", "   ", "a\tb", "x" * 101, ["Anna", "Root"], [])),
@@ -261,6 +262,13 @@ def test_settings_that_would_open_it_are_refused(
     with pytest.raises(SettingsInvalid, match=said) as refused:
         load_settings()
     assert "0123456789abcdef" not in str(refused.value)
+
+
+def test_the_address_that_it_listens_on_is_a_name_of_it() -> None:
+    listening = rules_of(WebserverSettings(host="192.0.2.1", proxies=("10.0.0.7",)))
+    refused = refusal(asked(host="192.0.2.1:3000"), listening)
+    assert refused.status == 401
+    assert refusal(asked(host="0.0.0.0:3000"), BEHIND).status == 403
 
 
 def test_beyond_loopback_somebody_is_asked() -> None:
