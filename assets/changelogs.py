@@ -13,6 +13,7 @@ import dagster as dg
 
 from holdfast.assets import keys, watched
 from holdfast.assets.check_result import CheckResult
+from holdfast.assets.launched_by import actor_of
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.kafka.records import TopicFacts
@@ -70,7 +71,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         context: dg.AssetExecutionContext, cluster: dg.ResourceParam[Cluster], lifecycle: dg.ResourceParam[Lifecycle]
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:  # type: ignore[type-arg]
         topics = cluster.topics()
-        verbs = lifecycle.verbs(f"dagster run {context.run.run_id}")
+        verbs = lifecycle.verbs(actor_of(context.run))
         plan = provisioned(verbs, definition.name, context.log.info)
         if isinstance(plan.verdict, Refused):
             yield from _judge(definition, changelog, topics, topics.describe([spec.name for spec in topology.topics()]))

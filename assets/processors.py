@@ -13,6 +13,7 @@ from pydantic import Field
 
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
+from holdfast.assets.launched_by import actor_of
 from holdfast.assets.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import rollout_of
@@ -68,7 +69,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         cluster: dg.ResourceParam[Cluster],
         lifecycle: dg.ResourceParam[Lifecycle],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
-        verbs = lifecycle.verbs(f"dagster run {context.run.run_id}")
+        verbs = lifecycle.verbs(actor_of(context.run))
         plan = verbs.plan(Deploy(definition.name, config.timeout_s, tuple(config.dropped)))
         explanation: dict[str, Any] = {"explanation": dg.MetadataValue.md(explain_markdown(plan)), "plan": plan.hash}
         context.log.info(explain(plan))

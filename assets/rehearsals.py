@@ -11,6 +11,7 @@ import dagster as dg
 
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult, check_of_each
+from holdfast.assets.launched_by import actor_of
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.registration import ProcessorDefinition
@@ -52,7 +53,7 @@ def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition
             for key in wanted:
                 yield CheckResult(key, RESTORE_REHEARSED, False, sentence, action=action)
             return
-        done = opened.rehearse(chosen, f"dagster run {context.run.run_id}")
+        done = opened.rehearse(chosen, actor_of(context.run))
         yield from (found for found in results_of(done, opened, lifecycle) if found.key in wanted)
 
     return check_of_each(

@@ -33,6 +33,7 @@ from holdfast.orchestration.commands.spark import spark, warehouse
 from holdfast.orchestration.commands.status import print_services, status
 from holdfast.orchestration.commands.top import top
 from holdfast.orchestration.commands.verbs import add_verbs
+from holdfast.orchestration.commands.webserver import add_webserver
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import BrokenDefinition, load_processors
 
@@ -47,6 +48,7 @@ for command in (audit, logs, status, top, rehearse):
     app.command()(command)
 app.add_typer(incidents, name="incidents")
 add_orphans(app)
+add_webserver(app)
 app.add_typer(spark, name="spark")
 app.add_typer(warehouse, name="warehouse")
 

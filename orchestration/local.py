@@ -3,7 +3,8 @@
 Each is a process of its own with a file below the home folder that names it.
 
 Invariants:
-    - Both processes outlive the process that starts them, and listen on loopback only.
+    - Both processes outlive the process that starts them. The webserver is `holdfast webserver`, behind its front; it
+      listens on loopback unless ``HOLDFAST_WEBSERVER__HOST`` says otherwise. The daemon does not listen.
     - Both are ended by process id and start time, never by name, together with all processes that they started: code
       servers, runs, and the ``tail`` of a run's output.
     - Starting a running process is no error, and neither is stopping one that does not run.
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -102,7 +104,7 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
             return f"Dagster's daemon, process {present.pid} (was already running)"
         log = _log(settings, DAEMON)
         before = log.stat().st_size if log.exists() else 0
-        process = _launch(settings, DAEMON, ["dagster-daemon", "run"])
+        process = _launch(settings, DAEMON, [str(Path(sys.executable).parent / "dagster-daemon"), "run"])
         _await_ready(settings, DAEMON, process, lambda: b"SensorDaemon" in log.read_bytes()[before:], timeout_s)
         return f"Dagster's daemon, process {process.pid}"
 
@@ -124,9 +126,12 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
         # locked from the choice of a port until the webserver listens, so two installations never share a port
         with locked(settings.cache / "webserver-port.lock"):
             chosen = port or (PORT if can_bind(PORT) else free_port())
-            url = f"http://127.0.0.1:{chosen}"
-            process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
-            _await_ready(settings, WEBSERVER, process, lambda: _webserver_ready(url), timeout_s)
+            host = settings.webserver.host
+            url = f"http://{_reached(host)}:{chosen}"
+            command = [sys.executable, "-m", "holdfast.orchestration.cli", WEBSERVER, "-h", host, "-p", str(chosen)]
+            headers, environment = _own_token(settings)
+            process = _launch(settings, WEBSERVER, command, url, environment)
+            _await_ready(settings, WEBSERVER, process, lambda: _webserver_ready(url, headers), timeout_s)
         return url
 
 
@@ -167,14 +172,37 @@ def check_configuration(settings: Settings) -> Path:
     return home
 
 
-def _launch(settings: Settings, name: str, command: list[str], url: str = "") -> LocalProcess:
+def _reached(host: str) -> str:
+    """The address at which this machine reaches a server that listens on ``host``."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _own_token(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
+    """Headers and environment by which a webserver that asks for tokens answers the process that starts it."""
+    if not settings.webserver.asks:
+        return {}, {}
+    token = secrets.token_urlsafe(24)
+    tokens = {**settings.webserver.tokens, "holdfast-up": token}
+    return {"Authorization": f"Bearer {token}"}, {"HOLDFAST_WEBSERVER__TOKENS": json.dumps(tokens)}
+
+
+def _launch(
+    settings: Settings, name: str, command: list[str], url: str = "", environment: Mapping[str, str] | None = None
+) -> LocalProcess:
     home = check_configuration(settings)
-    executable = Path(sys.executable).parent / command[0]
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
-            [str(executable), *command[1:], "-w", str(PROJECT / "workspace.yaml")],
+            [*command, "-w", str(PROJECT / "workspace.yaml")],
             cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
-            env={**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home), "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                **environment_of(settings),
+                **(environment or {}),
+                "DAGSTER_HOME": str(home),
+                "PYTHONUNBUFFERED": "1",
+            },
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -229,9 +257,9 @@ def _await_ready(
     )
 
 
-def _webserver_ready(url: str) -> bool:
+def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
     try:
-        answer = httpx.post(f"{url}/graphql", json={"query": _QUERY}, timeout=10.0, trust_env=False)
+        answer = httpx.post(f"{url}/graphql", json={"query": _QUERY}, headers=headers, timeout=10.0, trust_env=False)
         entries = answer.json()["data"]["workspaceOrError"]["locationEntries"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False

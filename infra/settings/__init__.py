@@ -30,6 +30,7 @@ from holdfast.infra.settings.spark import WARM, SparkSettings
 from holdfast.infra.settings.warehouse import WarehouseSettings
 from holdfast.infra.settings.warehouse_retention import MaintenanceSettings
 from holdfast.infra.settings.webhook import WebhookSettings
+from holdfast.infra.settings.webserver import WebserverSettings
 from holdfast.infra.settings.worker_memory import (
     BASE_BYTES,
     MEMORY_BYTES_MIN,
@@ -59,6 +60,7 @@ __all__ = [
     "SparkSettings",
     "WarehouseSettings",
     "WebhookSettings",
+    "WebserverSettings",
     "check_memory_bound",
     "is_loopback",
     "load_settings",
@@ -102,6 +104,7 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
     checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
+    webserver: WebserverSettings = Field(default_factory=WebserverSettings)
     processors: tuple[str, ...] = Field(
         default=(
             "holdfast.processors.definitions.fleet:application",

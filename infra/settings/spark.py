@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from holdfast.infra.settings.group import PREFIX, Group, Properties
 
 #: Value of ``HOLDFAST_SPARK__MASTER`` for the Spark that `holdfast spark start` keeps running.
 WARM = "warm"
+#: Property of Spark that switches the authentication of its own connections on or off.
+AUTHENTICATE = "spark.authenticate"
+#: Property of Spark with the secret of these connections.
+AUTHENTICATE_SECRET = f"{AUTHENTICATE}.secret"
 
 
 class SparkSettings(Group):
@@ -26,6 +30,12 @@ class SparkSettings(Group):
         description="The driver's address for executors; executors on other machines need one that is not loopback.",
     )
     token: str | None = Field(default=None, repr=False, min_length=16, description="Token of the Spark Connect server.")
+    secret: str | None = Field(
+        default=None,
+        repr=False,
+        min_length=16,
+        description=f"Secret of a standalone cluster, its {AUTHENTICATE_SECRET}.",
+    )
     # may hold passwords, such as those of object stores
     conf: Properties = Field(
         default_factory=dict,
@@ -37,6 +47,22 @@ class SparkSettings(Group):
     def over_connect(self) -> bool:
         """Whether a Spark Connect server runs Spark, so that this process starts no JVM."""
         return self.master == WARM or self.master.startswith("sc://")
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether Spark's own connections need a secret; only an explicit ``false`` in ``conf`` switches it off."""
+        return self.conf.get(AUTHENTICATE, "true").lower() != "false"
+
+    @model_validator(mode="after")
+    def _guarded(self) -> SparkSettings:
+        known = self.secret is not None or AUTHENTICATE_SECRET in self.conf
+        if self.master.startswith("spark://") and self.authenticates and not known:
+            raise ValueError(
+                f"a driver of {self.master} without a secret would obey every program that reaches its port; set "
+                f"{PREFIX}SPARK__SECRET to the {AUTHENTICATE_SECRET} of the cluster, or switch it off with "
+                f'{{"{AUTHENTICATE}": "false"}} in {PREFIX}SPARK__CONF'
+            )
+        return self
 
     @field_validator("master")
     @classmethod

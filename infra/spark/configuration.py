@@ -8,6 +8,8 @@ Invariants:
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,8 @@ from holdfast.infra.files import replace_text
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java
 from holdfast.infra.privacy import process_umask
-from holdfast.infra.settings import IMPORT_ROOT, Settings
+from holdfast.infra.settings import IMPORT_ROOT, Settings, is_loopback
+from holdfast.infra.settings.spark import AUTHENTICATE, AUTHENTICATE_SECRET
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
 #: Spark extension for MERGE, branches and tags; a Spark Connect server needs it, too.
@@ -74,8 +77,29 @@ def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> 
         "spark.sql.extensions": EXTENSIONS,
         # Hadoop sets modes itself, whatever the process's umask is
         "spark.hadoop.fs.permissions.umask-mode": f"{process_umask():03o}",
+        **guarded_ports(settings),
         **session_configuration(settings),
     }
+
+
+def guarded_ports(settings: Settings) -> dict[str, str]:
+    """The properties that make the driver's and executors' ports refuse programs without the secret.
+
+    On one machine, on YARN and on Kubernetes, Spark draws the secret itself. Beyond loopback, connections are also
+    encrypted.
+    """
+    beyond = {} if is_loopback(settings.spark.driver_host) else {"spark.network.crypto.enabled": "true"}
+    return {AUTHENTICATE: "true", **beyond} if settings.spark.authenticates else {}
+
+
+def connection_secret(settings: Settings) -> dict[str, str]:
+    """The secret of Spark's own connections where Spark draws none; it must never be on a command line."""
+    if not settings.spark.authenticates:
+        return {}
+    given = settings.spark.secret or settings.spark.conf.get(AUTHENTICATE_SECRET)
+    if given is None and re.match(r"local-cluster\b", settings.spark.master):
+        given = secrets.token_urlsafe(32)
+    return {} if given is None else {AUTHENTICATE_SECRET: given}
 
 
 def session_configuration(settings: Settings) -> dict[str, str]:

@@ -165,9 +165,10 @@ _KNOWN: tuple[_Known, ...] = (
     (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Socket closed|Connection reset|"
         r"Connection refused|Answer from Java side is empty|Error while sending or receiving|JAVA_GATEWAY_EXITED|"
-        r"All masters are unresponsive|INVALID_HANDLE|Broken pipe",
+        r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext",
         SparkUnavailable,
-        f"Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, {_AGAIN}",
+        "Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, and that `HOLDFAST_SPARK__SECRET` is "
+        f"the secret of a standalone cluster, {_AGAIN}",
     ),
 )
 

@@ -3,6 +3,7 @@
 Invariants:
     - A JVM of this process listens on loopback only, unless ``HOLDFAST_SPARK__DRIVER_HOST`` says otherwise. It works in
       UTC, and writes below the home folder.
+    - The JVM's ports obey only programs that know a secret (``guarded_ports``); its command line does not hold it.
     - The JVM ends with :func:`stop_spark` and with this process, also when the process is killed.
     - Spark downloads nothing while it runs: its jars are the locked ones.
     - Over Spark Connect, this process starts no JVM.
@@ -28,8 +29,10 @@ from holdfast.infra.java import find_java, spark_java_home
 from holdfast.infra.privacy import private_files
 from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import WARM, Settings
+from holdfast.infra.settings.spark import AUTHENTICATE_SECRET
 from holdfast.infra.spark.configuration import (
     EXTENSIONS,
+    connection_secret,
     jvm_configuration,
     python_path,
     secret_configuration,
@@ -111,7 +114,11 @@ def _own(settings: Settings, app_name: str) -> SparkSession:
     """A session in a JVM of this process, which runs queries itself or drives a cluster."""
     java = find_java()
     spill = _spill_folder(settings.paths.spark)
-    configuration = jvm_configuration(settings, spark_jars(settings, java), spill) | _given(settings, late=False)
+    configuration = {
+        **jvm_configuration(settings, spark_jars(settings, java), spill),
+        **_given(settings, late=False),
+        **connection_secret(settings),
+    }
     with _environment(
         JAVA_HOME=str(spark_java_home(java, settings.cache)),
         SPARK_LOCAL_IP=settings.spark.driver_host,
@@ -172,9 +179,12 @@ def _connected(settings: Settings) -> SparkSession:
 
 
 def _given(settings: Settings, *, late: bool) -> dict[str, str]:
-    """Properties of ``HOLDFAST_SPARK__CONF``; those of the catalog may be secret, so they are set late."""
-    given = settings.spark.conf.items()
-    return {name: value for name, value in given if name.startswith("spark.sql.catalog.") == late}
+    """Properties of ``HOLDFAST_SPARK__CONF``; those of the catalog may be secret, so they are set late.
+
+    ``connection_secret`` gives the secret of Spark's connections.
+    """
+    given = {name: value for name, value in settings.spark.conf.items() if name != AUTHENTICATE_SECRET}
+    return {name: value for name, value in given.items() if name.startswith("spark.sql.catalog.") == late}
 
 
 def _spill_folder(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from holdfast.assets import keys
 from holdfast.assets.compaction_check import compaction_results
+from holdfast.assets.launched_by import actor_of
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
@@ -147,7 +148,7 @@ class RestoreConfig(VerbConfig):
 
 def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
     """Plan the request and show its explanation; apply the plan unless this is a dry run."""
-    with open_verbs(load_settings(), who=f"dagster run {context.run.run_id}") as verbs:
+    with open_verbs(load_settings(), who=actor_of(context.run)) as verbs:
         tell = teller(context.log.info)
         begun = None if config.dry_run else verbs.begun(request)
         if begun is not None:

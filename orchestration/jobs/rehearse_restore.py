@@ -7,6 +7,7 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
+from holdfast.assets.launched_by import actor_of
 from holdfast.assets.rehearsals import open_rehearsals, publish
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
@@ -35,7 +36,7 @@ def rehearse_one(
         context.log.warning("No worker with a changelog runs, so nothing was rehearsed.")
         context.add_output_metadata({"rehearsed": "nothing"})
         return
-    done = rehearsals.rehearse(chosen, f"dagster run {context.run.run_id}")
+    done = rehearsals.rehearse(chosen, actor_of(context.run))
     publish(context.instance, done, rehearsals, lifecycle)
     context.log.info(done.sentence)
     context.add_output_metadata({"rehearsed": dg.MetadataValue.json(as_document(done))})

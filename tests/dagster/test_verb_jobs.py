@@ -20,17 +20,18 @@ def definitions(operated: Operated) -> dg.Definitions:
     return build_definitions(load_settings())
 
 
-def launch(definitions: dg.Definitions, job: str, op: str, **config: Any) -> dg.ExecuteInProcessResult:
+def launch(definitions: dg.Definitions, job: str, op: str, user: str = "", **config: Any) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
-        return launch_on(instance, definitions, job, op, **config)
+        return launch_on(instance, definitions, job, op, user, **config)
 
 
 def launch_on(
-    instance: dg.DagsterInstance, definitions: dg.Definitions, job: str, op: str, **config: Any
+    instance: dg.DagsterInstance, definitions: dg.Definitions, job: str, op: str, user: str = "", **config: Any
 ) -> dg.ExecuteInProcessResult:
+    """``user`` is the person that the webserver's front knew."""
     run_config = {"ops": {op: {"config": config}}}
     return definitions.resolve_job_def(job).execute_in_process(
-        run_config=run_config, instance=instance, raise_on_error=False
+        run_config=run_config, instance=instance, raise_on_error=False, tags={"user": user} if user else None
     )
 
 
@@ -60,13 +61,13 @@ def test_a_clear_is_shown_first_and_done_when_its_hash_is_confirmed(
     assert not unconfirmed.success
     assert operated.logged()["key-1"] == 2
 
-    done = launch(definitions, "clear_state", "clear_one", **config, dry_run=False, confirm=facts["plan"])
+    done = launch(definitions, "clear_state", "clear_one", "anna", **config, dry_run=False, confirm=facts["plan"])
     assert done.success
     assert operated.logged() == {f"key-{number}": 2 for number in (0, 2, 3, 4)}
     (observation,) = (e for e in done.all_events if e.event_type_value == "ASSET_OBSERVATION")
     assert "1 key deleted" in str(observation.event_specific_data)
     (record,) = (each for each in operated.verbs.applies(operated.group) if each.verb == "clear")
-    assert record.who == f"dagster run {done.run_id}"
+    assert record.who == f"anna, dagster run {done.run_id}"
 
 
 def test_a_refused_plan_fails_the_run_with_its_words(operated: Operated, definitions: dg.Definitions) -> None:

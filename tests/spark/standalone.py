@@ -1,9 +1,10 @@
-"""A standalone Spark cluster of one worker, from the installation that runs everything else."""
+"""A standalone Spark cluster of one worker with a secret, from the installation that runs everything else."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import time
 import urllib.request
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from holdfast.infra.files import write_private
 from holdfast.infra.java import BRIEF, find_java, spark_java_home
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
@@ -26,6 +28,10 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port, self._page = free_port(), free_port()
+        #: Needed by everything that talks with master, worker and executors.
+        self.secret = secrets.token_urlsafe(24)
+        properties = folder / "spark-defaults.conf"
+        write_private(properties, f"spark.authenticate true\nspark.authenticate.secret {self.secret}\n")
         java = find_java()
         self._environment = {
             **os.environ,
@@ -33,6 +39,7 @@ class Cluster:
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": BRIEF,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_CONF_DIR": str(folder),
         }
         self._processes: list[subprocess.Popen[bytes]] = []
 

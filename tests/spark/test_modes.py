@@ -11,7 +11,9 @@ from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.server import find_server, running_server, start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
+from tests.listening import listening
 from tests.spark.driver import Driver
+from tests.spark.ports import transports
 from tests.spark.standalone import Cluster
 from tests.spark.tuning import COMPILED_ONCE
 
@@ -59,20 +61,36 @@ def jvms_of(pid):
     return [line for line in listed.stdout.splitlines() if line.split()[1] == "java"]
 
 
-def home_of(tmp_path, master, **conf):
-    spark = {"master": master, "conf": COMPILED_ONCE | conf}
+def home_of(tmp_path, master, secret=None, **conf):
+    spark = {"master": master, "conf": COMPILED_ONCE | conf, "secret": secret}
     settings = load_settings(home=tmp_path / "home", spark=spark)
     variables = {"HOLDFAST_SPARK__MASTER": master, "HOLDFAST_SPARK__CONF": json.dumps(spark["conf"])}
+    if secret is not None:
+        variables["HOLDFAST_SPARK__SECRET"] = secret
     return settings, {**variables, "HOLDFAST_HOME": str(settings.home)}
 
 
 @pytest.mark.thorough
 def test_on_a_standalone_cluster(cluster, broker, unique, tmp_path):
-    settings, environment = home_of(tmp_path, cluster.url, **{"spark.executor.memory": "512m"})
+    settings, environment = home_of(tmp_path, cluster.url, cluster.secret, **{"spark.executor.memory": "512m"})
     processor = unique("cluster")
     driver = Driver(broker, processor, environment, tmp_path / "driver.log")
     takes_snapshots(driver, settings, processor, drivers_jvms=1)
+    (jvm,) = (int(line.split()[0]) for line in jvms_of(driver.pid))
+    for pid in (jvm, *cluster.executors()):
+        said = transports(pid)
+        assert said, "a driver and an executor listen"
+        assert all("Expected SaslMessage" in answer for answer in said.values()), said
+        assert cluster.secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert driver.end() == 0
+
+
+@pytest.mark.thorough
+def test_a_cluster_refuses_a_driver_with_another_secret(cluster, broker, unique, tmp_path):
+    _, environment = home_of(tmp_path, cluster.url, "another secret of nobody")
+    with pytest.raises(EOFError, match="HOLDFAST_SPARK__SECRET"):
+        Driver(broker, unique("stranger"), environment, tmp_path / "driver.log")
+    assert cluster.executors() == []
 
 
 @pytest.fixture
@@ -93,6 +111,10 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     assert (settings.paths.spark / "warm.json").stat().st_mode & 0o777 == 0o600
     assert server.token not in Path(f"/proc/{server.pid}/cmdline").read_text()
     assert not list(settings.paths.spark.glob("warm*.properties"))
+    said = transports(server.pid)
+    assert len(said) == 2, f"its driver's port and its blocks': {said}"
+    assert all("Expected SaslMessage" in answer for answer in said.values()), said
+    assert set(listening([server.pid]).values()) == {"127.0.0.1"}
     processor = unique("connect")
     driver = Driver(broker, processor, environment, tmp_path / "driver.log")
     takes_snapshots(driver, settings, processor, drivers_jvms=0)
@@ -116,8 +138,9 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
 
 
 @pytest.mark.thorough
-def test_a_wrong_token_is_told(tmp_path, broker, unique, warm):
+def test_a_wrong_token_and_none_are_told(tmp_path, broker, unique, warm):
     settings, environment = warm
     wrong = {**environment, "HOLDFAST_SPARK__MASTER": start_server(settings).url}
-    with pytest.raises(EOFError, match="HOLDFAST_SPARK__TOKEN"):
-        Driver(broker, unique("token"), {**wrong, "HOLDFAST_SPARK__TOKEN": "none of its tokens"}, tmp_path / "log")
+    for token in ({"HOLDFAST_SPARK__TOKEN": "none of its tokens"}, {}):
+        with pytest.raises(EOFError, match="HOLDFAST_SPARK__TOKEN"):
+            Driver(broker, unique("token"), {**wrong, **token}, tmp_path / "log")

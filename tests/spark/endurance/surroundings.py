@@ -140,6 +140,7 @@ def surroundings(bootstrap: str, folder: Path, group: str) -> Iterator[Run]:
             "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS": bootstrap,
             "HOLDFAST_PROCESSORS": json.dumps([f"{module}:application"]),
             "HOLDFAST_SPARK__MASTER": cluster.url,
+            "HOLDFAST_SPARK__SECRET": cluster.secret,
             "HOLDFAST_SPARK__CONF": json.dumps(spark),
             **{f"HOLDFAST_MAINTENANCE__{name}": value for name, value in KEPT.items()},
         }

@@ -77,6 +77,7 @@ def test_a_java_failure_without_causes_is_its_own_message():
         ("Cannot fast-forward: main is not an ancestor of audit_x", WarehouseFailed, "Run it again"),
         ("java.lang.OutOfMemoryError: Java heap space", SparkFailed, "DRIVER_MEMORY_MB"),
         ("<_InactiveRpcError: StatusCode.UNAVAILABLE failed to connect", SparkUnavailable, "HOLDFAST_SPARK__MASTER"),
+        ("IllegalStateException: Cannot call methods on a stopped SparkContext", SparkUnavailable, "SPARK__SECRET"),
         ("Caused by: x.S3Exception: The request signature (SignatureDoesNotMatch)", WarehouseFailed, "S3_ACCESS_KEY"),
     ],
 )

@@ -85,7 +85,8 @@ MASTERS = ["local", "local[*]", "local[4,2]", "local-cluster[2, 1, 512]", "spark
 
 @pytest.mark.parametrize("master", MASTERS)
 def test_masters_are_taken(master):
-    assert load_settings(spark={"master": master}).spark.over_connect == (master in ("sc://a:1", "warm"))
+    spark = load_settings(spark={"master": master, "secret": "the cluster's secret"}).spark
+    assert spark.over_connect == (master in ("sc://a:1", "warm"))
 
 
 @pytest.mark.parametrize(

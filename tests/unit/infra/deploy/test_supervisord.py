@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from holdfast.infra.deploy.programs import (
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.paths import Paths
 from holdfast.infra.process import start_mark
+from tests.listening import listening
 
 pytestmark = pytest.mark.slow
 
@@ -266,3 +269,34 @@ def test_without_a_supervisor_the_error_says_what_to_do(paths: Paths) -> None:
     assert not supervisor.running()
     with pytest.raises(SupervisorUnavailable, match=r"What to do: Start it with `holdfast up`"):
         supervisor.programs()
+
+
+def test_strangers_find_no_door_and_broken_requests_stop_nothing(supervisor: Supervisord, paths: Paths) -> None:
+    """Only its user reaches the socket; what this user sends by mistake must not end what runs."""
+    pid = supervisor.pid()
+    assert pid is not None
+    assert listening([pid]) == {}
+    path = paths.supervisor / "supervisor.sock"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(paths.supervisor.stat().st_mode) == 0o700
+    broken = [
+        b"POST /RPC2 HTTP/1.1\r\nContent-Type: text/xml\r\nContent-Length: 5\r\n\r\n<xml>",
+        b"POST /RPC2 HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /RPC2 HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\nx",
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /logtail/..%2f..%2fetc HTTP/1.1\r\n\r\n",
+        b"\x00\xff" * 1000,
+    ]
+    lines = []
+    for request in broken * 5:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line.settimeout(WAIT_S)
+        line.connect(str(path))
+        with suppress(BrokenPipeError, ConnectionResetError):  # it hangs up on some of them
+            line.sendall(request)
+        lines.append(line)
+        assert supervisor.pid() == pid
+    for line in lines:
+        line.close()
+    assert supervisor.pid() == pid
+    assert supervisor.programs() == {}

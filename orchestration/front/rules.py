@@ -1,0 +1,267 @@
+"""Decides whether a request may reach Dagster's webserver, and who it is from. Pure: facts in, verdict out.
+
+    checked of every request          because
+    method                            Dagster needs GET, HEAD and POST only
+    Host                              a web page can resolve its own name to this machine, and read what it gets
+    Origin, Sec-Fetch-Site            a browser sends requests of any page, and says of which
+    content type of a POST            only JSON makes a browser ask before it sends a foreign page's request
+    no query in the URL of GET        Dagster would run a change from it, as an image of a foreign page
+    token, session or proxy's header  asked where the settings have tokens or proxies
+
+Each check holds for pages, files, GraphQL and WebSocket alike.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal
+
+from holdfast.infra.settings import WebserverSettings, is_loopback
+from holdfast.infra.settings.webserver import LOOPBACK_NAMES
+
+#: Where the sign-in form is sent to, below the path prefix.
+SIGN_IN = "/holdfast/sign-in"
+#: Cookie of a session that the sign-in form has begun.
+COOKIE = "holdfast_session"
+#: How long a session lasts, seconds.
+SESSION_S = 12 * 3600
+#: Longest name that a proxy may give, characters.
+NAME_MAX = 100
+
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?", re.I)
+_ORIGIN = re.compile(r"https?://([^\s/@?#]+)", re.I)
+_SHOWN_MAX = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says: every value of each header, by its name in small letters; ``peer`` is who connected."""
+
+    kind: Literal["http", "websocket"]
+    method: str
+    path: str
+    peer: str
+    headers: Mapping[str, Sequence[str]]
+
+    def all(self, name: str) -> Sequence[str]:
+        """Every value of a header."""
+        return self.headers.get(name, ())
+
+    def first(self, name: str) -> str:
+        """The first value of a header; empty without one."""
+        values = self.all(name)
+        return values[0] if values else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request may pass; ``who`` is None where nobody is asked."""
+
+    who: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request may not pass: an HTTP status, what was seen, and what would allow it."""
+
+    status: int
+    seen: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The settings, as the checks need them."""
+
+    #: Names that a ``Host`` header may have, and authorities that an ``Origin`` may have whatever ``Host`` says.
+    names: frozenset[str]
+    origins: frozenset[str]
+    tokens: Mapping[str, str] = field(repr=False)
+    proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+    identity_header: str
+    prefix: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether each request has to say who it is from."""
+        return bool(self.tokens or self.proxies)
+
+
+def rules_of(settings: WebserverSettings, *, prefix: str = "") -> Rules:
+    """The rules of these settings; ``prefix`` is the path below which Dagster serves."""
+    own = {settings.host.lower()} if settings.host not in ("0.0.0.0", "::") else set()  # noqa: S104
+    return Rules(
+        names=LOOPBACK_NAMES | own | {_name(each) for each in settings.hosts},
+        origins=frozenset(settings.hosts),
+        tokens=dict(settings.tokens),
+        proxies=tuple(ipaddress.ip_network(each) for each in settings.proxies),
+        identity_header=settings.identity_header.lower(),
+        prefix=prefix,
+    )
+
+
+def decide(asked: Asked, rules: Rules, now: float) -> Admitted | Refused:
+    """Whether a request may pass; ``now`` is the time, seconds since 1970."""
+    refused = _method(asked) or _host(asked, rules) or _origin(asked, rules) or _site(asked) or _content(asked, rules)
+    if refused is not None:
+        return refused
+    if not rules.asks or signs_in(asked, rules):
+        return Admitted(None)
+    return _identified(asked, rules, now)
+
+
+def signs_in(asked: Asked, rules: Rules) -> bool:
+    """Whether this is the sign-in form."""
+    return bool(rules.tokens) and asked.method == "POST" and asked.path == rules.prefix + SIGN_IN
+
+
+def trusted(peer: str, rules: Rules) -> bool:
+    """Whether a connection comes from a proxy that signs people in."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    # a server that listens on IPv6 sees IPv4 addresses in this form
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return any((mapped or address) in network for network in rules.proxies)
+
+
+def holder_of(token: str, rules: Rules) -> str | None:
+    """Whose token this is. Every token is compared, in the same time whatever fits."""
+    given, holder = sha256(token.encode("utf-8", "replace")).digest(), None
+    for person, expected in rules.tokens.items():
+        if hmac.compare_digest(given, sha256(expected.encode()).digest()):
+            holder = person
+    return holder
+
+
+def session_for(person: str, rules: Rules, now: float) -> str:
+    """The cookie's value for a person who has a token; it ends with that token, and after ``SESSION_S``."""
+    ends = int(now) + SESSION_S
+    return f"{person}.{ends}.{_mark(person, ends, rules.tokens[person])}"
+
+
+def _mark(person: str, ends: int, token: str) -> str:
+    return hmac.new(token.encode(), f"holdfast session of {person} until {ends}".encode(), sha256).hexdigest()
+
+
+def _method(asked: Asked) -> Refused | None:
+    if asked.kind == "websocket" or asked.method in ("GET", "HEAD", "POST"):
+        return None
+    return Refused(405, f"Method {_shown(asked.method)} is not served.", "Use GET, HEAD or POST.")
+
+
+def _host(asked: Asked, rules: Rules) -> Refused | None:
+    hosts = asked.all("host")
+    if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]) and _name(hosts[0]) in rules.names:
+        return None
+    seen = f"The request is for host {_shown(hosts[0])}" if len(hosts) == 1 else f"The request names {len(hosts)} hosts"
+    return Refused(
+        403,
+        f"{seen}, which is no name of this server. A foreign web page may be behind it.",
+        f"Open the UI under {', '.join(sorted(rules.names))}, or add the name to `HOLDFAST_WEBSERVER__HOSTS`.",
+    )
+
+
+def _origin(asked: Asked, rules: Rules) -> Refused | None:
+    origins = asked.all("origin")
+    if not origins:
+        return None
+    match = _ORIGIN.fullmatch(origins[0]) if len(origins) == 1 else None
+    if match is not None:
+        authority = match[1].lower()
+        if authority == asked.first("host").lower() or authority in rules.origins:
+            return None
+    return Refused(
+        403,
+        f"The request comes from a page of {_shown(', '.join(origins))}, not of this server.",
+        "Where that is this server behind a proxy, add its name, with a port that the browser shows, to "
+        "`HOLDFAST_WEBSERVER__HOSTS`.",
+    )
+
+
+def _site(asked: Asked) -> Refused | None:
+    """Browsers say how a request relates to the page it comes from; a link that a person opens may be foreign."""
+    sites = asked.all("sec-fetch-site")
+    if all(site in ("same-origin", "none") for site in sites):
+        return None
+    opens_a_page = (asked.first("sec-fetch-mode"), asked.first("sec-fetch-dest")) == ("navigate", "document")
+    if asked.kind == "http" and asked.method in ("GET", "HEAD") and opens_a_page:
+        return None
+    return Refused(
+        403,
+        f"The browser says that another site's page makes this request (Sec-Fetch-Site: {_shown(', '.join(sites))}).",
+        "Open the address in a tab of its own.",
+    )
+
+
+def _content(asked: Asked, rules: Rules) -> Refused | None:
+    if asked.kind == "websocket":
+        return None
+    if asked.method in ("GET", "HEAD"):
+        if asked.path == f"{rules.prefix}/graphql" and "text/html" not in asked.first("accept"):
+            return Refused(405, "A GraphQL query in a URL is not served: it could be a change.", "POST it as JSON.")
+        return None
+    wanted = "application/x-www-form-urlencoded" if signs_in(asked, rules) else "application/json"
+    given = asked.all("content-type")
+    if len(given) == 1 and given[0].partition(";")[0].strip().lower() == wanted:
+        return None
+    seen = _shown(", ".join(given)) if given else "none"
+    return Refused(415, f"The content type of the request is {seen}.", f"Send `Content-Type: {wanted}`.")
+
+
+def _identified(asked: Asked, rules: Rules, now: float) -> Admitted | Refused:
+    from_proxy = trusted(asked.peer, rules)
+    if from_proxy:
+        named = asked.all(rules.identity_header)
+        if len(named) == 1 and 0 < len(named[0].strip()) <= NAME_MAX and named[0].isprintable():
+            return Admitted(named[0].strip())
+    scheme, _, token = asked.first("authorization").partition(" ")
+    if scheme.lower() == "bearer":
+        holder = holder_of(token.strip(), rules)
+        if holder is not None:
+            return Admitted(holder)
+        return Refused(401, "The token of the request is not known.", "Use a token of `HOLDFAST_WEBSERVER__TOKENS`.")
+    person = _of_session(asked, rules, now)
+    if person is not None:
+        return Admitted(person)
+    ways = ["Send `Authorization: Bearer <token>`, or sign in with a browser."] if rules.tokens else []
+    if rules.proxies:
+        ways.append(f"Connect through a proxy of `HOLDFAST_WEBSERVER__PROXIES` that sends {rules.identity_header}.")
+    missing = f"The proxy {asked.peer} names no person." if from_proxy else "The request does not say who it is from."
+    return Refused(401, missing, " ".join(ways))
+
+
+def _of_session(asked: Asked, rules: Rules, now: float) -> str | None:
+    for header in asked.all("cookie"):
+        for pair in header.split(";"):
+            name, _, value = pair.strip().partition("=")
+            person, _, rest = value.rpartition(".")[0].rpartition(".")
+            token = rules.tokens.get(person)
+            if name != COOKIE or token is None or not re.fullmatch(r"[0-9]{1,12}", rest):
+                continue
+            fits = hmac.compare_digest(value.rpartition(".")[2].encode(), _mark(person, int(rest), token).encode())
+            if fits and int(rest) > now:
+                return person
+    return None
+
+
+def _name(authority: str) -> str:
+    """The name or address of ``name:port``, in small letters and without brackets."""
+    match = _AUTHORITY.fullmatch(authority)
+    return "" if match is None else match[1].lower().strip("[]")
+
+
+def _shown(text: str) -> str:
+    """A text of the request, safe and short enough for an answer and a log."""
+    return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")
+
+
+def unguarded(host: str, settings: WebserverSettings) -> bool:
+    """Whether other machines could use the UI without saying who they are."""
+    return not is_loopback(host) and not settings.asks

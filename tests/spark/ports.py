@@ -1,0 +1,32 @@
+"""What a stranger gets from the ports of Spark's processes, in Spark's own protocol."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from tests.listening import listening
+
+#: Types of Spark's frames: a request, and its answers.
+_REQUEST, _ANSWERS = 3, (4, 5)
+
+
+def stranger_gets(port: int, command: bytes = b"a command of nobody") -> str:
+    """What a port of Spark's transport answers to a command without the secret; empty from another protocol's port."""
+    body = struct.pack(">qi", 7, len(command)) + command
+    with socket.create_connection(("127.0.0.1", port), timeout=3) as line:
+        line.sendall(struct.pack(">qb", 9 + len(body), _REQUEST) + body)
+        answer = b""
+        try:
+            while len(answer) < 400 and (more := line.recv(4096)):
+                answer += more
+        except TimeoutError:
+            return ""
+    if len(answer) < 9 or answer[8] not in _ANSWERS:
+        return ""
+    return answer[21:].split(b"\n", 1)[0].decode("utf-8", "replace")
+
+
+def transports(pid: int) -> dict[int, str]:
+    """What each port of a process that speaks Spark's transport answers to a stranger."""
+    return {port: said for port in listening([pid]) if (said := stranger_gets(port))}
