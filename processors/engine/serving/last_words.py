@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
+
+from holdfast.infra.json_file import read_json
 
 _log = structlog.get_logger("serving.last_words")
 
@@ -41,9 +44,12 @@ def leave_last_words(endpoint: Path, processor: str, slot: str, error: dict[str,
     write_failure(endpoint, {**document, **unknown, "started_at": started_at, "heartbeat_at": started_at})
 
 
+class _Pid(msgspec.Struct):
+    """The part of a failure file that says whose it is."""
+
+    pid: int
+
+
 def _pid_of(file: Path) -> int | None:
-    try:
-        found = json.loads(file.read_text()).get("pid")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
+    found = read_json(file, _Pid)
+    return None if found is None else found.pid
