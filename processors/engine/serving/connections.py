@@ -11,6 +11,8 @@ Invariants:
     - Only requests that are complete and admitted get a thread, and their number is bounded.
     - ``/health`` and ``/ready`` need no thread, so they answer while all threads wait for the worker's loop.
     - Memory is bounded: places, bytes of a request, and unsent bytes of all answers.
+    - Time is bounded: accepts in a second, and reads of a slow request. The worker's loop shares the interpreter with
+      this thread, so a flood must not keep it busy.
 """
 
 from __future__ import annotations
@@ -57,6 +59,11 @@ READERS_MAX, CONTROLLERS_MAX = 4, 16
 UNSENT_BYTES_MAX = 32 << 20
 #: Connections that the kernel keeps until they are accepted, and how many are accepted before others are read.
 _BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
+#: Accepts in a second while more connections wait; so many are accepted at once after a rest. An accept with all that
+#: follows takes up to 0.13 ms, and the thousandth waits a second: less than a client waits for a status.
+_ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
+#: A request that is incomplete after so many reads is read again after so many seconds.
+_READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
 #: Pause after an accept that failed because the process has no file descriptor left, seconds.
 _ACCEPT_AGAIN_S = 0.1
 #: Seconds that requests under way have for their answers when the server stops.
@@ -107,7 +114,8 @@ class RequestServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Open connections, oldest first; one that takes some of its answer counts as new.
         self._open: dict[_Connection, None] = {}
-        self._accepting = self._closing = False
+        self._accepting = self._closing = self._rests = False
+        self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
 
     @property
     def url(self) -> str:
@@ -163,7 +171,7 @@ class RequestServer:
     # -- places ----------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
-        if not self._accepting and not self._closing:
+        if not (self._accepting or self._closing or self._rests):
             assert self._loop is not None
             self._accepting = True
             self._loop.add_reader(self._listener, self._accept)
@@ -174,9 +182,23 @@ class RequestServer:
             self._accepting = False
             self._loop.remove_reader(self._listener)
 
+    def _rest(self, seconds: float) -> None:
+        """Accept nothing for some seconds."""
+        assert self._loop is not None
+        self._pause()
+        self._rests = True
+        self._loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._resume()
+
     def _accept(self) -> None:
         assert self._loop is not None
         for _ in range(_ACCEPTS_PER_TURN):
+            if not self._allowance.takes_one(self._loop.time()):
+                self._rest(1 / _ACCEPTS_PER_S * _ACCEPTS_PER_TURN)
+                return
             full = len(self._open) >= AT_ONCE_MAX
             oldest = self._replaceable() if full else None
             if full and oldest is None:
@@ -191,8 +213,7 @@ class RequestServer:
                 oldest = self._replaceable()
                 if oldest is not None:
                     oldest.close()  # it has a file descriptor, which the process lacks
-                self._pause()
-                self._loop.call_later(_ACCEPT_AGAIN_S, self._resume)
+                self._rest(_ACCEPT_AGAIN_S)
                 return
             if oldest is not None:
                 oldest.close()
@@ -270,6 +291,23 @@ class RequestServer:
             _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
 
 
+class Allowance:
+    """How often something may be done: ``per_s`` times in a second on average, ``most`` times at once."""
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s, self._most = per_s, most
+        self._left, self._at = most, 0.0
+
+    def takes_one(self, now: float) -> bool:
+        """Use the allowance once; False when it is used up. ``now`` is in seconds and never falls."""
+        self._left = min(self._most, self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class _Phase(Enum):
     READING = "reading"
     SERVED = "served"
@@ -290,7 +328,8 @@ class _Connection:
         self._received = bytearray()
         self._head: Head | None = None
         self._unsent = memoryview(b"")
-        self._drained = 0
+        self._drained = self._reads = 0
+        self._again: asyncio.TimerHandle | None = None
         self._deadline = loop.call_later(REQUEST_S, self.close)
         loop.add_reader(self._descriptor, self.read)
 
@@ -315,7 +354,7 @@ class _Connection:
             return
         self._phase = _Phase.CLOSED
         self._deadline.cancel()
-        self._loop.remove_reader(self._descriptor)
+        self._read_no_more()
         self._loop.remove_writer(self._descriptor)
         self._socket.close()
         self._received, self._unsent = bytearray(), memoryview(b"")
@@ -337,6 +376,19 @@ class _Connection:
             looked_at = len(self._received)
             self._received += got
             self._advance(looked_at)
+        self._reads += 1
+        if self._reads > _READS_AT_ONCE and self.is_idle:
+            self._read_no_more()
+            self._again = self._loop.call_later(_READ_AGAIN_S, self._read_on)
+
+    def _read_on(self) -> None:
+        self._loop.add_reader(self._descriptor, self.read)
+
+    def _read_no_more(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
 
     def _advance(self, looked_at: int) -> None:
         """Serve or refuse the request as soon as enough of it is here."""
@@ -358,12 +410,12 @@ class _Connection:
         self._received = bytearray()
         self._phase = _Phase.SERVED
         self._deadline.cancel()
-        self._loop.remove_reader(self._descriptor)
+        self._read_no_more()
         self._server.serve(self, self._head, body)
 
     def _refuse(self, refused: Refused) -> None:
         self._server.refused(self._client, refused)
-        self._loop.remove_reader(self._descriptor)
+        self._read_no_more()
         self.answer(written(Answer(refused.code, {"error": refused.why})))
 
     def answer(self, answer: bytes) -> None:
@@ -393,7 +445,7 @@ class _Connection:
         self._deadline.cancel()
         self._deadline = self._loop.call_later(DRAIN_S, self.close)
         self._loop.remove_writer(self._descriptor)
-        self._loop.add_reader(self._descriptor, self.read)
+        self._read_on()
 
 
 class _Crew:

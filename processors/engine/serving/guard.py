@@ -7,7 +7,9 @@
 
 The token of control is one worker's, from its start to its end. It is derived from the secret in the settings, and
 the secret itself opens no control. So whoever sees what one worker receives can control no other worker, and no later
-process of the same slot. On loopback, a request whose ``Host`` header has a foreign name is refused: a web page could otherwise resolve its own
+process of the same slot.
+
+On loopback, a request whose ``Host`` header has a foreign name is refused: a web page could otherwise resolve its own
 name to 127.0.0.1 and read through a browser on this machine.
 """
 
@@ -80,7 +82,7 @@ class Guard:
         scheme, _, token = (authorization or "").partition(" ")
         given = f"{'Bearer' if scheme.lower() == 'bearer' else scheme} {token}".encode("latin-1", "replace")
         expected = self._reads if reads else self._controls
-        return any([hmac.compare_digest(given, each) for each in expected])
+        return any(hmac.compare_digest(given, each) for each in expected)
 
 
 def _header(token: str) -> bytes:

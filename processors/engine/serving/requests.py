@@ -1,4 +1,4 @@
-"""What a worker's HTTP requests and answers are, as data: the head of a request is parsed and judged, an answer written.
+"""A worker's HTTP requests and answers as data: the head of a request is parsed and judged, an answer written.
 
 ``connections`` has the sockets and ``server`` the routes.
 

@@ -55,6 +55,9 @@ _log = structlog.get_logger("serving")
 #: Seconds that a request waits for the loop.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
+#: Seconds for which an answer of the loop, and a page of metrics, is given to further requests, unless a request of
+#: control is done in between: a flood of requests must not fill the loop's time.
+FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
 
@@ -90,10 +93,17 @@ class _Question:
     def answer(self) -> dict[str, Any] | None:
         """The answer; None when the loop is silent for ``STATUS_WAIT_S`` since it was asked."""
         with self._lock:
-            if self._asked is None or self._asked.done():
-                self._asked, self._asked_at = self._ask(), time.monotonic()
+            now = time.monotonic()
+            if self._asked is None or (self._asked.done() and now - self._asked_at > FRESH_S):
+                self._asked, self._asked_at = self._ask(), now
             asked, until = self._asked, self._asked_at + STATUS_WAIT_S
-        return _result(asked, max(0.0, until - time.monotonic()))
+        return _result(asked, max(0.0, until - now))
+
+    def forget(self) -> None:
+        """Ask again for the next request, because the answer changed."""
+        with self._lock:
+            if self._asked is not None and self._asked.done():
+                self._asked = None
 
 
 class ControlServer:
@@ -128,6 +138,9 @@ class ControlServer:
         self._beat = (worker.heartbeat_at, time.monotonic())
         self._closed = threading.Event()
         self._metrics: WorkerMetrics | None = None
+        self._page, self._page_at = b"", 0.0
+        self._page_of: Mapping[str, Any] = {}
+        self._page_lock = threading.Lock()
         self._last: dict[str, Any] = describe_worker(worker, processor, slot, None)
         self._status = _Question(
             lambda: self._ask(lambda: describe_worker(worker, processor, slot, self._error), only_reads=True)
@@ -246,9 +259,14 @@ class ControlServer:
             WorkerMetrics,
         )
 
-        with self._lock:
+        status = self.status()
+        with self._page_lock:
+            now = time.monotonic()
             metrics = self._metrics = self._metrics or WorkerMetrics()
-        return Answer(200, metrics.page(self.status(), self.silent_s()), CONTENT_TYPE)
+            if self._page_of is not self._last or now - self._page_at > PAGE_FRESH_S:
+                self._page_of, self._page_at = self._last, now
+                self._page = metrics.page(status, self.silent_s())
+            return Answer(200, self._page, CONTENT_TYPE)
 
     def _maintenance(self) -> Answer:
         answer = self._commands.answer()
@@ -273,6 +291,8 @@ class ControlServer:
         asked = self._ask(work, only_reads=False)
         try:
             answer = _result(asked, CONTROL_WAIT_S)
+            self._status.forget()
+            self._commands.forget()
         except (CommandWrong, CommandRefused) as failure:
             _log.warning("control", verb=verb, error=failure.message)
             return _refusal(400 if isinstance(failure, CommandWrong) else 409, failure)

@@ -49,7 +49,12 @@ def test_a_token_of_reads_opens_reads_only_and_replaces_the_secret() -> None:
 
 
 def test_each_process_of_each_worker_has_a_token_of_its_own() -> None:
-    workers = [("fleet", "0", 7, "mark"), ("fleet", "0", 7, "later"), ("fleet", "0", 8, "mark"), ("fleet", "1", 7, "mark")]
+    workers = [
+        ("fleet", "0", 7, "mark"),
+        ("fleet", "0", 7, "later"),
+        ("fleet", "0", 8, "mark"),
+        ("fleet", "1", 7, "mark"),
+    ]
     workers += [("fleet-0", "", 7, "mark"), ("other", "0", 7, "mark")]
     tokens = {control_token(SECRET, *worker) for worker in workers}
     assert len(tokens) == len(workers)

@@ -109,9 +109,7 @@ def test_who_says_nothing_is_hung_up_on(server: RequestServer, monkeypatch: pyte
 
 
 def test_connections_that_ask_for_nothing_never_keep_others_out(server: RequestServer) -> None:
-    waiting = [
-        socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(connections.AT_ONCE_MAX)
-    ]
+    waiting = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(connections.AT_ONCE_MAX)]
     waiting[0].sendall(b"GET /a HTTP/1.0\r\nHost: loc")
     assert httpx.get(f"{server.url}/a", trust_env=False).status_code == 200
     assert waiting[0].recv(100) == b"", "the oldest has made room"
