@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.files import replace_text
+from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
 
 
@@ -31,10 +32,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 def read_mark(paths: Paths, processor: str) -> Mark | None:
     """The mark of a processor; None without one, and for one that is damaged."""
-    try:
-        return msgspec.json.decode(paths.deployment_mark(processor).read_bytes(), type=Mark)
-    except (OSError, msgspec.MsgspecError):
-        return None
+    return read_json(paths.deployment_mark(processor), Mark)
 
 
 def write_mark(paths: Paths, processor: str, mark: Mark) -> None:

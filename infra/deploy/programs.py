@@ -115,7 +115,7 @@ def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]
             document = json.loads(path.read_text())
             command = tuple(str(word) for word in document["command"])
             found[path.stem] = (command, {str(name): str(value) for name, value in document["environment"].items()})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
     return found
 

@@ -88,7 +88,7 @@ def bootstrap_servers(settings: Settings) -> str:
     address = settings.paths.broker_address
     try:
         return str(json.loads(address.read_text())["bootstrap"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise BrokerUnreachable(
             f"No Kafka is configured, and there is no address of an embedded broker in {address}.",
             action="Start the embedded broker with `holdfast up`, or set `HOLDFAST_KAFKA__BOOTSTRAP_SERVERS`.",

@@ -23,7 +23,14 @@ class ServingSettings(Group):
         default=None,
         repr=False,
         pattern=r"^[!-~]{16,}$",
-        description="Token of requests: 16 visible ASCII characters or more. Unset: a random token for each start.",
+        description="Secret from which each worker derives its token of control: 16 visible ASCII characters or more. "
+        "Unset: a random token for each start.",
+    )
+    read_token: str | None = Field(
+        default=None,
+        repr=False,
+        pattern=r"^[!-~]{16,}$",
+        description="Token that only reads the status and the metrics from other machines. Unset: `token` reads them.",
     )
 
     @property
@@ -33,10 +40,10 @@ class ServingSettings(Group):
 
     @model_validator(mode="after")
     def _guarded(self) -> ServingSettings:
-        if not self.on_loopback and self.token is None:
+        if not self.on_loopback and self.token is None and self.read_token is None:
             raise ValueError(
-                f"other machines can reach {self.host}, and no token is set; set {PREFIX}SERVING__TOKEN, or "
-                f"unset {PREFIX}SERVING__HOST to listen on loopback"
+                f"other machines can reach {self.host}, and no token is set; set {PREFIX}SERVING__TOKEN or "
+                f"{PREFIX}SERVING__READ_TOKEN, or unset {PREFIX}SERVING__HOST to listen on loopback"
             )
         return self
 

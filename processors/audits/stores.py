@@ -15,12 +15,14 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from holdfast.infra.json_file import read_json
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies
@@ -135,13 +137,30 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
     """The readable manifests of the checkpoints below a folder, newest first."""
-    found = []
+    found: list[dict[str, Any]] = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
-        try:
-            found.append(json.loads((path / "manifest.json").read_text()))
-        except (OSError, ValueError):
-            continue
+        manifest = read_json(path / "manifest.json", _Kept)
+        if manifest is not None:
+            found.append(msgspec.to_builtins(manifest))
     return found
+
+
+class _KeptStore(msgspec.Struct):
+    changelog: str
+    topic_id: str
+    offset: int
+
+
+class _KeptTask(msgspec.Struct):
+    partition: int
+    path: str
+    stores: dict[str, _KeptStore]
+
+
+class _Kept(msgspec.Struct):
+    """The part of a local checkpoint's manifest that an audit reads."""
+
+    tasks: list[_KeptTask]
 
 
 def audit_stores(

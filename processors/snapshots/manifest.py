@@ -157,7 +157,7 @@ class SnapshotManifest:
         try:
             document = msgspec.json.decode(text)
             version = int(document["version"])
-        except (ValueError, KeyError, TypeError) as failure:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as failure:
             raise _damaged(f"it is {text[:60]!r}") from failure
         if version != MANIFEST_VERSION:
             raise FormatUnknown(
@@ -173,7 +173,7 @@ class SnapshotManifest:
             manifest = msgspec.convert(document, SnapshotManifest, from_attributes=True)
             if manifest.source not in SOURCES:
                 raise ValueError(f"source {manifest.source!r}")
-        except (ValueError, KeyError, TypeError, AttributeError) as failure:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as failure:
             raise _damaged(f"a field is missing or of another kind: {failure!r}") from failure
         return manifest
 

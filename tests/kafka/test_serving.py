@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +15,8 @@ from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.processors.engine.serving.client import ProcessorSilent
+from holdfast.processors.engine.serving.guard import control_token
+from tests.hostile import KINDS, attacked
 
 TOKEN = "a-token-that-only-this-test-has"
 
@@ -245,6 +250,35 @@ def test_verbs_need_the_token_and_pages_do_not(stream: Any, worker: Any) -> None
     assert one.terminate() == 0
 
 
+def test_a_worker_below_a_thousand_hostile_connections_answers_and_works_on(
+    stream: Any, worker: Any, waiting: Any
+) -> None:
+    one = worker().start().wait_running()
+    status = Path(f"/proc/{one.process.pid}/status")
+    before = usage(status)
+    with attacked(int(endpoint(one)["url"].rsplit(":", 1)[1]), tuple(KINDS)):
+        stream.feed_numbers(2000)
+        for _ in range(3):
+            for page in ("/health", "/metrics"):
+                answer = ask(one, "GET", page)
+                assert answer.status_code == 200
+                assert answer.elapsed.total_seconds() < 10
+        waiting(processed(one, 2000), "all records")
+        one.client.pause()
+        one.client.resume()
+        after = usage(status)
+    assert after["Threads"] - before["Threads"] <= 20
+    assert after["VmRSS"] - before["VmRSS"] < 100_000, "kilobytes"
+    assert one.terminate() == 0
+    stream.outputs_are_exact({b"k%d" % number: 200 for number in range(10)})
+
+
+def usage(status: Path) -> dict[str, int]:
+    """The threads of a process, and its resident memory in kilobytes."""
+    rows = (line.split() for line in status.read_text().splitlines())
+    return {row[0].rstrip(":"): int(row[1]) for row in rows if row[0] in ("Threads:", "VmRSS:")}
+
+
 def test_on_loopback_another_name_is_refused(worker: Any) -> None:
     one = worker().start().wait_running()
     port = endpoint(one)["url"].rsplit(":", 1)[1]
@@ -274,7 +308,12 @@ def test_an_address_that_others_reach_is_guarded_and_the_token_stays_secret(stre
         "HOLDFAST_LOG_LEVEL": "DEBUG",
     }
     one.start().wait_running()
-    assert endpoint(one)["token"] == TOKEN
+    token = endpoint(one)["token"]
+    status = ask(one, "GET", "/status", headers=bearer(TOKEN)).json()
+    identity = (status["processor"], status["slot"], status["pid"], status["start_mark"])
+    assert token == control_token(TOKEN, *identity), "who has the secret and the status can derive the token"
+    assert ask(one, "POST", "/pause", headers=bearer(TOKEN)).status_code == 401, "the secret itself controls nothing"
+    assert ask(one, "POST", "/pause", headers=bearer(token)).status_code == 200
     for page, open_to_all in (("/health", True), ("/ready", True), ("/status", False), ("/metrics", False)):
         assert ask(one, "GET", page).status_code == (200 if open_to_all else 401)
         assert ask(one, "GET", page, headers=bearer("wrong")).status_code == (200 if open_to_all else 401)
@@ -287,7 +326,7 @@ def test_an_address_that_others_reach_is_guarded_and_the_token_stays_secret(stre
     one.client.checkpoint()
     assert one.terminate() == 0
     assert "request refused" in one.tail()
-    assert TOKEN not in one.log.read_text()
+    assert not {secret for secret in (TOKEN, token) if secret in one.log.read_text()}
 
 
 @pytest.mark.thorough
@@ -308,3 +347,23 @@ def test_a_verb_without_a_worker_says_so(worker: Any) -> None:
     assert (one.client.metrics(), one.client.healthy(), one.client.last_heartbeat(1)) == (None, False, None)
     with pytest.raises(ProcessorSilent, match="no endpoint file"):
         one.client.pause()
+
+
+def test_a_stranger_at_the_port_of_a_dead_worker_gets_nothing(worker: Any) -> None:
+    one = worker()
+    one.environment["HOLDFAST_SERVING__TOKEN"] = TOKEN
+    one.start().wait_running()
+    file = one.paths.endpoint(one.stream.group, one.slot)
+    port = int(endpoint(one)["url"].rsplit(":", 1)[1])
+    assert TOKEN not in file.read_text()
+    one.kill()
+    with socket.create_server(("127.0.0.1", port)) as stranger:
+        stranger.setblocking(False)
+        for left in (endpoint(one), {**endpoint(one), "pid": os.getpid()}, {**endpoint(one), "mark": ""}):
+            file.write_text(json.dumps(left))
+            assert one.client.status() is None
+            for verb in (one.client.pause, one.client.stop):
+                with pytest.raises(ProcessorSilent, match=r"has ended|listens at"):
+                    verb()
+        with pytest.raises(BlockingIOError):
+            stranger.accept()

@@ -15,12 +15,14 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.json_values import ALWAYS_BACK, comes_back, state_fault
 
 KEY_VERSION = 1
@@ -35,6 +37,7 @@ META_KEY = b"\x00meta"
 UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
+_LENGTH_BYTES = _LENGTH.size
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
 pack_head = _JSON_HEAD.pack
@@ -42,9 +45,14 @@ pack_head = _JSON_HEAD.pack
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
 
+#: Values nested up to this depth are read also where the reader itself is deep in calls.
+_NESTING_READ = 300
+_key_head, _value_head = itemgetter(slice(0, _LENGTH_BYTES)), itemgetter(slice(0, 2))
+_VALUE_HEADS = frozenset({bytes([VALUE_VERSION, CODEC_JSON]), bytes([VALUE_VERSION, CODEC_BYTES])})
+
 
 class FormatUnknown(BadConfiguration):
-    """Bytes on disk or in a changelog have a format version that this code can't read."""
+    """Bytes on disk or in a changelog are in no format that this code reads: of another version, or damaged."""
 
 
 class ValueNotStorable(HoldfastError):
@@ -63,12 +71,16 @@ def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes =
 
 
 def split_key(key: bytes) -> tuple[bytes, str]:
-    """The message key and the state key of a changelog key; raises FormatUnknown for another version."""
+    """The message key and the state key of a changelog key; raises FormatUnknown for any other bytes."""
     if key[:1] != bytes([KEY_VERSION]):
         raise _unknown(f"A changelog key begins with version {key[:1].hex() or 'nothing'}", f"{KEY_VERSION:02x}")
-    _, length = _LENGTH.unpack_from(key)
-    start = _LENGTH.size
-    return key[start : start + length], key[start + length :].decode()
+    end = _bytes_needed(key)
+    if len(key) < end:
+        raise _unknown(f"A changelog key has {len(key)} bytes", f"{end} or more")
+    try:
+        return key[_LENGTH_BYTES:end], key[end:].decode()
+    except UnicodeDecodeError as failure:
+        raise _unknown(f"A changelog key has a state key of other bytes than UTF-8 ({failure})", "text") from failure
 
 
 def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
@@ -82,7 +94,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
             fault = state_fault(value)
             if fault is not None:
                 raise TypeError(fault)
-    except (TypeError, ValueError, OverflowError, msgspec.EncodeError) as failure:
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
         raise ValueNotStorable(
             f"A state value of type {type(value).__name__}{where} can't be written as JSON: {failure}.",
             action="Set values made of dict with text keys, list, str, int, float, bool and None, or use "
@@ -98,15 +110,87 @@ def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
 
 
 def decode_value(stored: bytes) -> Any:
-    """The JSON value or the bytes of a stored value; raises FormatUnknown for another version or codec."""
-    if stored[0] != VALUE_VERSION:
-        raise _unknown(f"A stored value has format version {stored[0]}", VALUE_VERSION, version=stored[0])
-    if stored[1] == CODEC_JSON:
-        return decode_json(stored[HEAD_SIZE:])
+    """The JSON value or the bytes of a stored value; raises FormatUnknown for any other bytes."""
+    _check_head(stored)
     if stored[1] == CODEC_BYTES:
         return stored[HEAD_SIZE:]
-    known = f"{CODEC_JSON} (JSON) or {CODEC_BYTES} (bytes)"
-    raise _unknown(f"A stored value has codec {stored[1]}", known, codec=stored[1])
+    try:
+        return decode_json(stored[HEAD_SIZE:])
+    except JSON_FAILURES as failure:
+        raise _unknown(f"A stored value is no JSON that can be read ({failure})", "JSON") from failure
+
+
+def is_too_deep(stored: bytes) -> bool:
+    """Whether a stored value may be nested too deeply to be read, whoever reads it."""
+    return stored.count(b"[") + stored.count(b"{") > _NESTING_READ
+
+
+def _check_head(stored: bytes) -> None:
+    """Raises FormatUnknown unless bytes begin as a stored value."""
+    if len(stored) < HEAD_SIZE:
+        raise _unknown(f"A stored value has {len(stored)} bytes", f"{HEAD_SIZE} or more")
+    if stored[0] != VALUE_VERSION:
+        raise _unknown(f"A stored value has format version {stored[0]}", VALUE_VERSION, version=stored[0])
+    if stored[1] not in (CODEC_JSON, CODEC_BYTES):
+        known = f"{CODEC_JSON} (JSON) or {CODEC_BYTES} (bytes)"
+        raise _unknown(f"A stored value has codec {stored[1]}", known, codec=stored[1])
+
+
+def are_records(keys: Sequence[bytes], values: Sequence[bytes | None]) -> bool:
+    """Whether all records have keys and values of these formats; a value's JSON is not read.
+
+    It is called for each batch of a restore: the checks run over whole lists, without a step of Python for each record.
+    """
+    present = cast(Sequence[bytes], values if None not in values else [each for each in values if each is not None])
+    if not set(map(_value_head, present)) <= _VALUE_HEADS or min(map(len, present), default=HEAD_SIZE) < HEAD_SIZE:
+        return False
+    heads = set(map(_key_head, keys))
+    if any(len(head) < _LENGTH_BYTES or head[0] != KEY_VERSION for head in heads):
+        return False
+    needed = max((_bytes_needed(head) for head in heads), default=0)
+    return min(map(len, keys), default=0) >= needed or all(len(key) >= _bytes_needed(key) for key in keys)
+
+
+def _bytes_needed(key: bytes) -> int:
+    """The bytes that a changelog key has at least, by the length of its message key."""
+    return _LENGTH_BYTES + int.from_bytes(key[1:_LENGTH_BYTES], "big")
+
+
+def check_records(
+    topic: str, partition: int, keys: Sequence[bytes], values: Sequence[bytes | None], offsets: Sequence[int]
+) -> None:
+    """Check records of a changelog that are no meta records.
+
+    Raises:
+        FormatUnknown: A record has another format; the error names its place.
+    """
+    if are_records(keys, values):
+        return
+    for key, value, offset in zip(keys, values, offsets, strict=True):
+        if not are_records([key], [value]):
+            seen = f"its key begins with {key[:_LENGTH_BYTES]!r}, its value with {(value or b'')[:2]!r}"
+            raise _foreign(topic, partition, offset, seen)
+
+
+def decode_meta(topic: str, partition: int, offset: int, raw: bytes) -> ChangelogMeta:
+    """The meta record at a place of a changelog.
+
+    Raises:
+        FormatUnknown: It is of another version, or damaged; the error names its place.
+    """
+    try:
+        return ChangelogMeta.decode(raw)
+    except FormatUnknown as failure:
+        raise _foreign(topic, partition, offset, failure.message.rstrip("."), **failure.fields) from failure
+
+
+def _foreign(topic: str, partition: int, offset: int, seen: str, **fields: Any) -> FormatUnknown:
+    return FormatUnknown(
+        f"Changelog {topic}[{partition}] has a record at offset {offset} in a format that this version does not know: "
+        f"{seen}.",
+        action="Run the Holdfast version that wrote it, or a newer one; nothing was changed.",
+        **{**fields, "topic": topic, "partition": partition, "offset": offset},
+    )
 
 
 def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
@@ -116,7 +200,8 @@ def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
 
 
 def event_time_ms(stored: bytes) -> int:
-    """The event time of the message that wrote a value, in milliseconds."""
+    """The event time of the message that wrote a value, in milliseconds; raises FormatUnknown for any other bytes."""
+    _check_head(stored)
     return int(_JSON_HEAD.unpack_from(stored)[2])
 
 
@@ -146,9 +231,18 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
 
     @staticmethod
     def decode(raw: bytes) -> ChangelogMeta:
-        """The record of these JSON bytes; raises FormatUnknown for another version."""
-        fields = decode_json(raw)
-        version = fields.get("version")
-        if version != META_VERSION:
-            raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
-        return msgspec.convert(fields, ChangelogMeta)
+        """The record of these JSON bytes; raises FormatUnknown for any other bytes."""
+        try:
+            version = _VERSIONED.decode(raw).version
+            if version == META_VERSION:
+                return _META.decode(raw)
+        except JSON_FAILURES as failure:
+            raise _unknown(f"A changelog's meta record can't be read ({failure})", "its JSON") from failure
+        raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
+
+
+class _Versioned(msgspec.Struct):
+    version: Any = None
+
+
+_VERSIONED, _META = msgspec.json.Decoder(_Versioned), msgspec.json.Decoder(ChangelogMeta)

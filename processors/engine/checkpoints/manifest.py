@@ -90,7 +90,7 @@ class Manifest:
         """
         try:
             version = msgspec.json.decode(raw, type=_Version).version
-        except ValueError as failure:
+        except (ValueError, RecursionError) as failure:
             raise ManifestDamaged(f"it is no manifest ({len(raw)} bytes)") from failure
         if version != MANIFEST_VERSION:
             raise FormatUnknown(
@@ -100,7 +100,7 @@ class Manifest:
             )
         try:
             read = msgspec.json.decode(raw, type=_Document)
-        except ValueError as failure:
+        except (ValueError, RecursionError) as failure:
             raise ManifestDamaged(f"a field is missing or of another kind: {failure}") from failure
         _check_names(read.files)
         meta = TaskMeta(

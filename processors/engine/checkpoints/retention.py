@@ -65,7 +65,7 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
             since = float(json.loads(objects.read(mark))["since"])
         except ObjectMissing:
             continue
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             since = time()  # an unreadable mark is a mark of an upload too
         if time() - since < MARK_ABANDONED_S:
             alive.append(mark)

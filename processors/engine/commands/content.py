@@ -11,13 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.changelog.format import (
-    KEY_VERSION,
-    META_KEY,
-    VALUE_VERSION,
-    ChangelogMeta,
-    FormatUnknown,
-)
+from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, check_records, decode_meta
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandWrong
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
@@ -145,24 +139,22 @@ class Replay:
     def _load(self, batch: Batch) -> None:
         keys: list[bytes] = []
         values: list[bytes | None] = []
+        offsets: list[int] = []
+        topic, number = self._place
         for key, value, offset in zip(batch.keys, batch.values, batch.offsets, strict=True):
             if offset >= self._end or key is None:
                 continue
             self.last = offset + 1
             if key == META_KEY:
-                self.inputs = self.inputs if value is None else ChangelogMeta.decode(value).inputs
+                self.inputs = self.inputs if value is None else decode_meta(topic, number, offset, value).inputs
                 continue
-            if key[:1] != bytes([KEY_VERSION]) or (value is not None and value[:1] != bytes([VALUE_VERSION])):
-                raise FormatUnknown(
-                    f"{self._place.topic}[{self._place.number}] has a record at offset {offset} in no changelog format "
-                    f"of this version: its key begins with {key[:1]!r}.",
-                    action="Name a changelog, or run the Holdfast version that wrote it; nothing was changed.",
-                )
-            keys.append(self._prefix + key)
+            keys.append(key)
             values.append(value)
+            offsets.append(offset)
+        check_records(topic, number, keys, values, offsets)
         self.position = batch.offsets[-1] + 1
         if keys:
-            self._into.load(keys, values)
+            self._into.load([self._prefix + key for key in keys], values)
 
 
 def replayed(ticket: Ticket, replay: Replay, still: Callable[[], None]) -> Generator[None, None, None]:

@@ -322,6 +322,12 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
             action="Run the Holdfast version that wrote them, or set another `store` for the aggregation.",
             version=version,
         )
+    for kind, columns in stored.items():
+        if kind != FORMAT and not isinstance(columns, Mapping):
+            raise FormatUnknown(
+                f"The stored aggregates of {kind!r} are {type(columns).__name__}, expected an object.",
+                action="Find the program that wrote them; then clear the key, or run `holdfast apply backfill`.",
+            )
     return dict(stored)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import key_prefix
 
 #: Maximum bytes of a command's body; the client splits a longer list of keys into several commands.
@@ -128,7 +129,7 @@ def decode(page: str, body: bytes) -> Command:
     kind = COMMANDS[page]
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as failure:
+    except JSON_FAILURES as failure:
         raise CommandWrong(
             f"The body of {page} can't be decoded: {failure}.",
             action=f"Send a JSON object with {', '.join(kind.__struct_fields__)}.",

@@ -15,19 +15,12 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import cast
 
 import structlog
 
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.changelog.format import (
-    KEY_VERSION,
-    META_KEY,
-    VALUE_VERSION,
-    ChangelogMeta,
-    FormatUnknown,
-)
+from holdfast.processors.engine.changelog.format import META_KEY, check_records, decode_meta
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
@@ -44,9 +37,6 @@ RECORDS_PER_STEP = 10_000
 BULK_RECORDS_MIN = 50_000
 #: Seconds between two writes of the replayed offsets beside the data: a killed replay repeats at most this much.
 NOTE_EVERY_S = 1.0
-_KEY_START = bytes([KEY_VERSION])
-_VALUE_START = bytes([VALUE_VERSION])
-_first = itemgetter(0)
 #: A pause between two steps longer than this, in seconds, does not count as lack of progress.
 ABSENT_S = 5.0
 #: Seconds without a new record after which a restore stops with a diagnosis.
@@ -426,42 +416,18 @@ def _data_of(
     batch: Batch, restore: TaskRestore, replay: _StoreReplay
 ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
     """The keys and values of a batch without its meta records, whose content goes into ``replay`` and ``restore``."""
-    keys, values = batch.keys, batch.values
-    metas: list[bytes] = []
+    topic, number = batch.partition
+    keys, values, offsets = batch.keys, batch.values, batch.offsets
+    metas: list[tuple[int, bytes]] = []
     if META_KEY in keys or None in keys:
-        metas = [value for key, value in zip(keys, values, strict=True) if key == META_KEY and value is not None]
-        pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None and pair[0] != META_KEY]
-        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-    data = cast(list[bytes], keys)
-    present = cast(list[bytes], values if None not in values else [value for value in values if value is not None])
-    if not (_begin_with(data, KEY_VERSION) and _begin_with(present, VALUE_VERSION)):
-        for place, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
-            foreign = key is not None and key != META_KEY and key[:1] != _KEY_START
-            if foreign or (key not in (None, META_KEY) and value is not None and value[:1] != _VALUE_START):
-                raise _unknown_record(batch, place)
-    for meta in map(ChangelogMeta.decode, metas):
+        rows = list(zip(keys, values, offsets, strict=True))
+        metas = [(offset, value) for key, value, offset in rows if key == META_KEY and value is not None]
+        data = [row for row in rows if row[0] is not None and row[0] != META_KEY]
+        keys, values, offsets = [row[0] for row in data], [row[1] for row in data], [row[2] for row in data]
+    check_records(topic, number, cast(list[bytes], keys), values, offsets)
+    for offset, raw in metas:
+        meta = decode_meta(topic, number, offset, raw)
         replay.inputs = meta.inputs
         restore.sources = meta.sources or restore.sources
         restore.owner = meta.owner
-    return data, values
-
-
-def _begin_with(items: Sequence[bytes], version: int) -> bool:
-    """Whether every item begins with this byte."""
-    try:
-        return set(map(_first, items)) <= {version}
-    except IndexError:  # an empty item
-        return False
-
-
-def _unknown_record(batch: Batch, place: int) -> FormatUnknown:
-    topic, number = batch.partition
-    key, value, offset = batch.keys[place] or b"", batch.values[place] or b"", batch.offsets[place]
-    return FormatUnknown(
-        f"Changelog {topic}[{number}] has a record at offset {offset} in a format that this version does not know: its "
-        f"key begins with {key[:1]!r}, its value with {value[:1]!r}.",
-        action="Run the Holdfast version that wrote it, or a newer one; nothing was changed.",
-        topic=topic,
-        partition=number,
-        offset=offset,
-    )
+    return cast(list[bytes], keys), values

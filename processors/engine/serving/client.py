@@ -1,21 +1,25 @@
-"""The client of a worker's HTTP routes: status, control and owner commands, found by the worker's endpoint file."""
+"""The client of a worker's HTTP routes: status, control and owner commands, found by the worker's endpoint file.
+
+Invariants:
+    - Nothing is sent before the process of the endpoint file is seen alive, by its id and its start mark.
+    - A token is sent only on a connection that was made while this process owned the port, and only where it is needed.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import ProcessIdentity, fate_of
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     CommandFailed,
@@ -25,6 +29,7 @@ from holdfast.processors.engine.runtime.commands import (
     Offsets,
     key_of,
 )
+from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint
 from holdfast.processors.engine.serving.last_words import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
@@ -36,12 +41,21 @@ COMMAND_TIMEOUT_S = 3600.0
 _BODY_REST_BYTES = 65_536
 
 
+#: What an answer that is no JSON document of a worker raises; deep nesting raises RecursionError.
+_UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
+#: The HTTP library's event between a connection and the first byte on it.
+_CONNECTED = "connection.connect_tcp.complete"
+
 #: Called with the ticket of a running command at each look.
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
     """Tells no one about a ticket."""
+
+
+class _StrangerAtPort(Exception):
+    """Another program than the worker listens at the port of its endpoint file."""
 
 
 class ProcessorSilent(HoldfastError):
@@ -61,7 +75,7 @@ class ProcessorClient:
         answer = self._get("/status", timeout_s)
         try:
             status = ProcessorStatus.decode(answer.json()) if answer is not None and answer.is_success else None
-        except (ValueError, KeyError, TypeError):
+        except _UNREADABLE:
             return None
         return status if status is not None and status.processor == self.processor else None
 
@@ -70,8 +84,8 @@ class ProcessorClient:
 
         It is known also of a process that does not answer.
         """
-        endpoint = self._endpoint()
-        if endpoint is None or pid is None or endpoint.get("pid") != pid:
+        endpoint = read_endpoint(self._file)
+        if endpoint is None or pid is None or endpoint.pid != pid:
             return None
         try:
             return datetime.fromtimestamp(self._file.stat().st_mtime, UTC)
@@ -80,27 +94,12 @@ class ProcessorClient:
 
     def last_failure(self) -> ProcessorStatus | None:
         """The status that the worker left when it last stopped with an error; None when it never did."""
-        try:
-            return ProcessorStatus.decode(json.loads(failure_file(self._file).read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return read_json(failure_file(self._file), ProcessorStatus)
 
     def alive(self) -> bool:
-        """Whether the process of the endpoint file runs (it may be stuck); False for one of another boot or container.
-
-        The file of a former version names no identity: any process with its id counts.
-        """
-        endpoint = self._endpoint()
-        if endpoint is None:
-            return False
-        identity = ProcessIdentity.parse(str(endpoint.get("process", "")))
-        if identity is not None:
-            return fate_of(identity) == "running"
-        try:
-            os.kill(int(endpoint["pid"]), 0)
-        except (OSError, ValueError):
-            return False
-        return True
+        """Whether the endpoint file's process runs (it may be stuck); False for one of another boot or container."""
+        endpoint = read_endpoint(self._file)
+        return endpoint is not None and endpoint.is_alive
 
     def checkpoint(self, timeout_s: float = 150.0) -> dict[str, Any]:
         """Commit and checkpoint all running tasks; return the manifest.
@@ -260,18 +259,27 @@ class ProcessorClient:
             raise self._silent(path, f"it answered {answer.status_code}: {answer.text[:200]}")
         try:
             document: dict[str, Any] = answer.json()
-        except ValueError as failure:
+        except _UNREADABLE as failure:
             raise self._silent(path, f"its answer can't be read: {failure!r}") from failure
         return document
 
     def _send(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> httpx.Response:
-        endpoint = self._endpoint()
+        endpoint = read_endpoint(self._file)
         if endpoint is None:
             raise self._silent(path, "it has no endpoint file")
+        if not endpoint.is_alive:
+            raise self._silent(path, f"its process {endpoint.pid} has ended")
+        headers, options = {}, {}
         try:
-            url, headers = f"{endpoint['url']}{path}", {"Authorization": f"Bearer {endpoint['token']}"}
-            return httpx.request(method, url, content=body, headers=headers, timeout=timeout_s, trust_env=False)
-        except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as failure:
+            if method != "GET" or endpoint.reads_need_token:
+                _check_owner(endpoint)
+                headers["Authorization"] = f"Bearer {endpoint.token}"
+                options["trace"] = partial(_look_at_connect, endpoint)
+            with httpx.Client(timeout=timeout_s, trust_env=False) as client:
+                return client.request(method, endpoint.url + path, content=body, headers=headers, extensions=options)
+        except _StrangerAtPort as stranger:
+            raise self._silent(path, str(stranger)) from None
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as failure:
             raise self._silent(path, f"it did not answer: {failure!r}") from failure
 
     def _silent(self, path: str, seen: str) -> ProcessorSilent:
@@ -282,18 +290,26 @@ class ProcessorClient:
             slot=self.slot,
         )
 
-    def _endpoint(self) -> dict[str, Any] | None:
-        try:
-            endpoint: dict[str, Any] = json.loads(self._file.read_text())
-            return endpoint
-        except (OSError, ValueError):
-            return None
+
+def _check_owner(endpoint: Endpoint) -> None:
+    if not endpoint.is_owner:
+        raise _StrangerAtPort(f"another program listens at {endpoint.url}, or none; no token was sent")
+
+
+def _look_at_connect(endpoint: Endpoint, event: str, facts: Mapping[str, Any]) -> None:
+    """Called by the HTTP library at each step of a request, with ``facts`` that are not needed here.
+
+    Looking again after the connection was made closes a gap: a worker listens once in its life, so one that owns the
+    port then is the one that has the connection.
+    """
+    if event == _CONNECTED:
+        _check_owner(endpoint)
 
 
 def _refusal(answer: httpx.Response) -> HoldfastError:
     try:
         told = answer.json()
-    except ValueError:
+    except _UNREADABLE:
         told = {}
     kind = CommandWrong if answer.status_code == 400 else CommandRefused
     message, action = told.get("error", answer.text[:200]), told.get("action", "Read the worker's log.")

@@ -2,8 +2,12 @@
 
     request                                    server on loopback           server that other machines reach
     GET /health, /ready                        every program                every program
-    GET other routes                           every program                with the token
-    POST (control, stop, owner commands)       with the token               with the token
+    GET other routes                           every program                with the token of reads, or of control
+    POST (control, stop, owner commands)       with the token of control    with the token of control
+
+The token of control is one worker's, from its start to its end. It is derived from the secret in the settings, and
+the secret itself opens no control. So whoever sees what one worker receives can control no other worker, and no later
+process of the same slot.
 
 On loopback, a request whose ``Host`` header has a foreign name is refused: a web page could otherwise resolve its own
 name to 127.0.0.1 and read through a browser on this machine.
@@ -11,6 +15,8 @@ name to 127.0.0.1 and read through a browser on this machine.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import secrets
 from urllib.parse import urlsplit
 
@@ -22,15 +28,40 @@ _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 OPEN_PAGES = frozenset({"/health", "/ready"})
 
 
-class Guard:
-    """Checks the host name and the token of each request; without a token in the settings, a random one is drawn."""
+#: The beginning of the text that a token of control is derived from; another use of the secret needs another one.
+_CONTROL_LABEL = "holdfast control 1"
 
-    def __init__(self, serving: ServingSettings) -> None:
-        self.token = serving.token or secrets.token_urlsafe(24)
+
+def control_token(secret: str, processor: str, slot: str, pid: int, mark: str) -> str:
+    """The token that controls one process of a worker: an HMAC-SHA256 over its identity, as hex.
+
+    Names of processors and slots hold no NUL, so that two identities never give the same text.
+    """
+    identity = "\0".join((_CONTROL_LABEL, processor, slot, str(pid), mark))
+    return hmac.new(secret.encode(), identity.encode(), hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Checks the host name and the token of each request.
+
+    Args:
+        token: The token of control; None draws a random one.
+    """
+
+    def __init__(self, serving: ServingSettings, token: str | None = None) -> None:
+        self.token = token or secrets.token_urlsafe(24)
         remember((self.token,))
-        self._expected = f"Bearer {self.token}".encode("latin-1")
+        #: The secret opens reads for scrapers that know no other token; a token of reads of its own replaces it.
+        reads = serving.read_token or serving.token
+        self._controls = (_header(self.token),)
+        self._reads = self._controls if reads is None else (*self._controls, _header(reads))
         self._on_loopback = serving.on_loopback
         self._names = _LOOPBACK_NAMES | {serving.host.lower()}
+
+    @property
+    def reads_need_token(self) -> bool:
+        """Whether a read of the status needs a token."""
+        return not self._on_loopback
 
     def __repr__(self) -> str:
         """The guard without its token, for logs."""
@@ -52,4 +83,9 @@ class Guard:
             return True
         scheme, _, token = (authorization or "").partition(" ")
         given = f"{'Bearer' if scheme.lower() == 'bearer' else scheme} {token}".encode("latin-1", "replace")
-        return secrets.compare_digest(given, self._expected)
+        expected = self._reads if reads else self._controls
+        return any(hmac.compare_digest(given, each) for each in expected)
+
+
+def _header(token: str) -> bytes:
+    return f"Bearer {token}".encode("latin-1")

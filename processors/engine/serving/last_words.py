@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
+from holdfast.infra.json_file import read_json
 from holdfast.infra.process import own_identity
 
 _log = structlog.get_logger("serving.last_words")
@@ -46,9 +48,13 @@ def leave_last_words(endpoint: Path, processor: str, slot: str, error: dict[str,
     write_failure(endpoint, {**document, **unknown, "started_at": started_at, "heartbeat_at": started_at})
 
 
+class _Whose(msgspec.Struct):
+    """The part of a failure file that names its process; former versions wrote none."""
+
+    process: str = ""
+
+
 def _process_of(file: Path) -> str:
     """The identity of the process that wrote the file; empty when it names none."""
-    try:
-        return str(json.loads(file.read_text()).get("process", ""))
-    except (OSError, ValueError, AttributeError):
-        return ""
+    found = read_json(file, _Whose)
+    return "" if found is None else found.process

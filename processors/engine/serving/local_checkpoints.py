@@ -9,6 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from holdfast.infra.json_file import read_json
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.serving.status import store_offsets
 
@@ -60,15 +63,23 @@ def take_checkpoint(tasks: list[Task], processor: str, folder: Path) -> dict[str
     return manifest
 
 
+class _Named(msgspec.Struct):
+    task: str
+
+
+class _Tasks(msgspec.Struct):
+    """The part of a manifest that says which tasks the checkpoint holds."""
+
+    tasks: list[_Named]
+
+
 def superseded(folder: Path, keep: int) -> list[Path]:
     """The folders without any task's ``keep`` newest checkpoints; several workers share the folder."""
     seen: Counter[str] = Counter()
     found = []
     for place, path in enumerate(sorted((path for path in folder.iterdir() if path.is_dir()), reverse=True)):
-        try:
-            tasks = [task["task"] for task in json.loads((path / "manifest.json").read_text())["tasks"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            tasks = []
+        manifest = read_json(path / "manifest.json", _Tasks)
+        tasks = [] if manifest is None else [task.task for task in manifest.tasks]
         seen.update(tasks)
         if place >= keep and all(seen[task] > keep for task in tasks):
             found.append(path)

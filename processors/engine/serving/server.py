@@ -14,12 +14,12 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.masking import masked
-from holdfast.infra.process import own_identity
+from holdfast.infra.process import own_identity, start_mark
 from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
@@ -40,10 +40,12 @@ from holdfast.processors.engine.runtime.commands import (
     verb_of,
 )
 from holdfast.processors.engine.runtime.loop import Phase, Request, Worker
-from holdfast.processors.engine.serving.guard import Guard
+from holdfast.processors.engine.serving.connections import RequestServer
+from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint, write_endpoint
+from holdfast.processors.engine.serving.guard import Guard, control_token
 from holdfast.processors.engine.serving.last_words import write_failure
 from holdfast.processors.engine.serving.local_checkpoints import take_checkpoint
-from holdfast.processors.engine.serving.requests import Answer, RequestServer
+from holdfast.processors.engine.serving.requests import Answer
 from holdfast.processors.engine.serving.status import describe_worker
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ _log = structlog.get_logger("serving")
 #: Seconds that a request waits for the loop.
 STATUS_WAIT_S = 1.0
 CONTROL_WAIT_S = 120.0
+#: Seconds for which an answer of the loop, and a page of metrics, is given to further requests, unless a request of
+#: control is done in between: a flood of requests must not fill the loop's time.
+FRESH_S, PAGE_FRESH_S = 0.05, 0.25
 #: Seconds between two writes of the heartbeat to the endpoint file.
 HEARTBEAT_EVERY_S = 1.0
 
@@ -77,11 +82,36 @@ def _result(asked: Future[dict[str, Any]], wait_s: float) -> dict[str, Any] | No
     return asked.result() if asked.done() else None
 
 
+class _Question:
+    """A question to the loop that many requests share: a silent loop gets it once, however many wait for the answer."""
+
+    def __init__(self, ask: Callable[[], Future[dict[str, Any]]]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._asked: Future[dict[str, Any]] | None = None
+        self._asked_at = 0.0
+
+    def answer(self) -> dict[str, Any] | None:
+        """The answer; None when the loop is silent for ``STATUS_WAIT_S`` since it was asked."""
+        with self._lock:
+            now = time.monotonic()
+            if self._asked is None or (self._asked.done() and now - self._asked_at > FRESH_S):
+                self._asked, self._asked_at = self._ask(), now
+            asked, until = self._asked, self._asked_at + STATUS_WAIT_S
+        return _result(asked, max(0.0, until - now))
+
+    def forget(self) -> None:
+        """Ask again for the next request, because the answer changed."""
+        with self._lock:
+            if self._asked is not None and self._asked.done():
+                self._asked = None
+
+
 class ControlServer:
     """Serves the HTTP routes of one worker.
 
     Args:
-        endpoint: The file with pid, URL and token of this server, mode 0600.
+        endpoint: The endpoint file of this worker.
         stuck_after_s: Seconds without a heartbeat after which the worker is unhealthy.
 
     Raises:
@@ -106,13 +136,24 @@ class ControlServer:
         self._stuck_after_s = stuck_after_s
         self._error: Mapping[str, Any] | None = None
         self._lock = threading.Lock()
-        self._asked: Future[dict[str, Any]] | None = None
         self._beat = (worker.heartbeat_at, time.monotonic())
         self._closed = threading.Event()
         self._metrics: WorkerMetrics | None = None
+        self._page, self._page_at = b"", 0.0
+        self._page_of: Mapping[str, Any] = {}
+        self._page_lock = threading.Lock()
         self._last: dict[str, Any] = describe_worker(worker, processor, slot, None)
+        self._status = _Question(
+            lambda: self._ask(lambda: describe_worker(worker, processor, slot, self._error), only_reads=True)
+        )
+        self._commands = _Question(
+            lambda: self._ask(lambda: {"commands": worker.maintenance.all_told()}, only_reads=True)
+        )
         serving = serving or ServingSettings()
-        self._guard = Guard(serving)
+        self._mark = start_mark(os.getpid()) or ""
+        secret = serving.token
+        own = None if secret is None else control_token(secret, processor, slot, os.getpid(), self._mark)
+        self._guard = Guard(serving, own)
         self._pages: dict[str, Callable[[], Answer]] = {
             "/health": self._health,
             "/ready": self._ready,
@@ -132,15 +173,11 @@ class ControlServer:
 
     def start(self) -> str:
         """Serve on background threads, write the endpoint file, and return the URL."""
-        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="control", daemon=True).start()
+        self._server.start()
         url = self._server.url
-        self._endpoint.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._endpoint.with_suffix(f".{os.getpid()}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            document = {"pid": os.getpid(), "process": str(own_identity()), "url": url, "token": self._guard.token}
-            json.dump(document, file)
-        temporary.replace(self._endpoint)
+        needs = self._guard.reads_need_token
+        endpoint = Endpoint(os.getpid(), url, self._guard.token, self._mark, needs, str(own_identity()))
+        write_endpoint(self._endpoint, endpoint)
         threading.Thread(target=self._write_heartbeats, name="heartbeat", daemon=True).start()
         return url
 
@@ -153,26 +190,18 @@ class ControlServer:
     def close(self) -> None:
         """Stop serving; delete the endpoint file if it has this process's pid."""
         self._closed.set()
-        self._server.shutdown()
-        self._server.server_close()
-        try:
-            if json.loads(self._endpoint.read_text())["pid"] == os.getpid():
+        found = read_endpoint(self._endpoint)
+        if found is not None and found.pid == os.getpid():  # first: the port is anyone's as soon as it is closed
+            with suppress(OSError):
                 self._endpoint.unlink()
-        except (OSError, ValueError, KeyError):
-            return
+        self._server.close()
 
     def status(self) -> dict[str, Any]:
         """The status now, or the last known one when the loop does not answer in time."""
-        with self._lock:  # a stuck loop gets one request in its queue, not one for each client
-            if self._asked is None or self._asked.done():
-                self._asked = self._ask(
-                    lambda: describe_worker(self._worker, self._processor, self._slot, self._error), only_reads=True
-                )
-            asked = self._asked
-        answer = _result(asked, STATUS_WAIT_S)
+        answer = self._status.answer()
         if answer is not None:
             self._last = answer
-        return {**self._last, "heartbeat_at": self._worker.heartbeat_at}
+        return {**self._last, "heartbeat_at": self._worker.heartbeat_at, "start_mark": self._mark}
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
         """Queue work for the loop's thread; the loop skips it if it is cancelled before it begins."""
@@ -232,15 +261,18 @@ class ControlServer:
             WorkerMetrics,
         )
 
-        with self._lock:
+        status = self.status()
+        with self._page_lock:
+            now = time.monotonic()
             metrics = self._metrics = self._metrics or WorkerMetrics()
-        return Answer(200, metrics.page(self.status(), self.silent_s()), CONTENT_TYPE)
+            if self._page_of is not self._last or now - self._page_at > PAGE_FRESH_S:
+                self._page_of, self._page_at = self._last, now
+                self._page = metrics.page(status, self.silent_s())
+            return Answer(200, self._page, CONTENT_TYPE)
 
     def _maintenance(self) -> Answer:
-        asked = self._ask(lambda: {"commands": self._worker.maintenance.all_told()}, only_reads=True)
-        answer = _result(asked, STATUS_WAIT_S)
+        answer = self._commands.answer()
         if answer is None:
-            asked.cancel()
             return Answer(503, {"error": f"the worker did not answer within {STATUS_WAIT_S:g} s"})
         return Answer(200, answer)
 
@@ -261,6 +293,8 @@ class ControlServer:
         asked = self._ask(work, only_reads=False)
         try:
             answer = _result(asked, CONTROL_WAIT_S)
+            self._status.forget()
+            self._commands.forget()
         except (CommandWrong, CommandRefused) as failure:
             _log.warning("control", verb=verb, error=failure.message)
             return _refusal(400 if isinstance(failure, CommandWrong) else 409, failure)

@@ -179,7 +179,7 @@ class StateFolder:
         if text:
             try:
                 found = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = None
             if not isinstance(found, dict):
                 found = {"version": None, "application": text[:40]}

@@ -38,6 +38,7 @@ from holdfast.processors.engine.changelog.format import (
     encode_bytes,
     encode_value,
     full_keys,
+    is_too_deep,
     key_prefix,
 )
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
@@ -58,6 +59,7 @@ CELLS_MAX = 64
 ENTRY_BYTES = 180
 
 
+_JSON_HEAD: Final = bytes([VALUE_VERSION, CODEC_JSON])
 _UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 
 
@@ -194,8 +196,13 @@ class StoreState:
             if raw is _MISSING:
                 raw = self._read(cell, place)
         if raw is not None:
-            if raw[0] == VALUE_VERSION and raw[1] == CODEC_JSON:
-                return decode_json(raw[HEAD_SIZE:])
+            if raw[:2] == _JSON_HEAD:
+                try:
+                    return decode_json(raw[HEAD_SIZE:])
+                except (ValueError, RecursionError) as failure:
+                    if isinstance(failure, RecursionError) and not is_too_deep(raw):
+                        raise  # of the caller, who is deep in calls
+                    return decode_value(raw)  # its error says that the state is at fault, not the message
             return decode_value(raw)
         # The caller may change the default it gets; the next message must get the original.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)

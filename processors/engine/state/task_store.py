@@ -93,7 +93,7 @@ class TaskMeta:
             fields = decode_json(raw)
             if (version := fields.get("version")) == META_VERSION:
                 return msgspec.convert(fields, TaskMeta)
-        except (ValueError, AttributeError) as failure:
+        except (ValueError, AttributeError, RecursionError) as failure:
             raise DatabaseCorrupt(f"the offsets can't be decoded ({failure}): {raw[:60]!r}") from failure
         raise FormatUnknown(
             f"A state folder has format version {version}, expected {META_VERSION}.",

@@ -27,6 +27,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, Deletion, Kind, Manifest
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"
@@ -180,7 +181,7 @@ def read(file: Path, type_: type[Document]) -> Document:
     """
     try:
         found = msgspec.json.decode(file.read_bytes(), type=type_)
-    except (OSError, msgspec.MsgspecError) as failure:
+    except (OSError, *JSON_FAILURES) as failure:
         raise ArchiveFailed(
             f"{file} can't be read: {failure}.", action="Restore the file from a backup.", path=str(file)
         ) from failure

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, decode_meta
 
 #: Offsets of a changelog read first from its end; eight times as many in each further step without a meta record.
 FIRST_LOOK = 2_000
@@ -34,9 +34,9 @@ def last_meta(
         last = None
         for record in read_range(topics.bootstrap, changelog, number, begin, upto, extra_config=topics.client_config):
             if record.key == META_KEY and record.value is not None:
-                last = record.value
+                last = record.offset, record.value
         if last is not None:
-            return ChangelogMeta.decode(last)
+            return decode_meta(changelog, number, *last)
         look *= 8
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 
 import httpx
@@ -12,9 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.infra.settings import ServingSettings
-from holdfast.processors.engine.serving import requests
+from holdfast.processors.engine.serving import connections
+from holdfast.processors.engine.serving.connections import RequestServer, ServingImpossible
 from holdfast.processors.engine.serving.guard import Guard
-from holdfast.processors.engine.serving.requests import Answer, RequestServer, ServingImpossible
+from holdfast.processors.engine.serving.requests import Answer
 
 
 @pytest.fixture
@@ -24,17 +24,14 @@ def server() -> Iterator[RequestServer]:
     made = RequestServer(
         serving, Guard(serving), lambda method, page, _: Answer(200, {"asked": [method, page]}), ["/a"]
     )
-    thread = threading.Thread(target=made.serve_forever, args=(0.02,))
-    thread.start()
+    made.start()
     yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    made.close()
 
 
 def said(server: RequestServer, request: bytes) -> tuple[int, dict[str, object]]:
     """The answer's status and JSON body."""
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         connection.sendall(request)
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -102,17 +99,17 @@ def test_refusals_do_not_fill_the_log(server: RequestServer) -> None:
 
 
 def test_who_says_nothing_is_hung_up_on(server: RequestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests._Handler, "timeout", 0.1)
-    for beginning in (b"", b"GET /a HTTP/1.1\r\n", b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as connection:
+    monkeypatch.setattr(connections, "REQUEST_S", 0.1)
+    token = server.rules.guard.token.encode()
+    post = b"POST /a HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Length: 9\r\n\r\n1" % token
+    for beginning in (b"", b"GET /a HTTP/1.1\r\n", post):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             connection.sendall(beginning)
             assert connection.recv(100) == b""
 
 
 def test_connections_that_ask_for_nothing_never_keep_others_out(server: RequestServer) -> None:
-    waiting = [
-        socket.create_connection(("127.0.0.1", server.server_port), timeout=30) for _ in range(requests.AT_ONCE_MAX)
-    ]
+    waiting = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(connections.AT_ONCE_MAX)]
     waiting[0].sendall(b"GET /a HTTP/1.0\r\nHost: loc")
     assert httpx.get(f"{server.url}/a", trust_env=False).status_code == 200
     assert waiting[0].recv(100) == b"", "the oldest has made room"
@@ -124,9 +121,9 @@ def test_connections_that_ask_for_nothing_never_keep_others_out(server: RequestS
 
 
 def test_a_port_in_use_is_named(server: RequestServer) -> None:
-    serving = ServingSettings(port=server.server_port)
-    with pytest.raises(ServingImpossible, match=f"port {server.server_port}") as refused:
-        RequestServer(serving, Guard(serving), server.serve, [])
+    serving = ServingSettings(port=server.port)
+    with pytest.raises(ServingImpossible, match=f"port {server.port}") as refused:
+        RequestServer(serving, Guard(serving), lambda method, page, _: Answer(200, {}), [])
     assert refused.value.exit_code == 64
 
 
@@ -134,5 +131,5 @@ def test_a_port_in_use_is_named(server: RequestServer) -> None:
 def test_the_address_that_this_machine_uses(host: str, shown: str) -> None:
     serving = ServingSettings(host=host, token="x" * 16)
     made = RequestServer(serving, Guard(serving), lambda method, page, _: Answer(200, {}), [])
-    assert made.url == f"http://{shown}:{made.server_port}"
-    made.server_close()
+    assert made.url == f"http://{shown}:{made.port}"
+    made.close()

@@ -1,0 +1,508 @@
+"""The sockets of a worker's HTTP server: one thread reads and writes all of them, a few threads serve the requests.
+
+    accepted ──head and body──► admitted ──a thread serves it──► answered ──► drained ──► closed
+        └───────refused, by an answer──────────────────────────────►┘
+
+No connection can keep others out. Each has a deadline for its whole request and one for its whole answer, however
+often it sends a byte. When all places are taken, a new connection replaces the oldest one without a complete request,
+or else the answered one that has not read for longest.
+
+Invariants:
+    - Only requests that are complete and admitted get a thread, and their number is bounded.
+    - ``/health`` and ``/ready`` need no thread, so they answer while all threads wait for the worker's loop.
+    - Memory is bounded: places, bytes of a request, and unsent bytes of all answers.
+    - Time is bounded: accepts in a second, and reads of a slow request. The worker's loop shares the interpreter with
+      this thread, so a flood must not keep it busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import structlog
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
+from holdfast.processors.engine.serving.requests import (
+    Answer,
+    Head,
+    Refused,
+    Rules,
+    head_end,
+    judge,
+    refused_early,
+    written,
+)
+
+_log = structlog.get_logger("serving")
+
+#: Seconds from the accept of a connection to the last byte of its request, and for the whole answer.
+REQUEST_S = 10.0
+ANSWER_S = 10.0
+#: Seconds, and bytes, for which a client's further bytes are read: closing with unread bytes may lose the answer.
+DRAIN_S = 1.0
+_DRAIN_BYTES_MAX = 1 << 20
+#: Maximum open connections; a further one replaces the oldest that is not being served.
+AT_ONCE_MAX = 128
+#: Threads that serve reads, which wait for the loop a second at most, and threads that serve control.
+READERS_MAX, CONTROLLERS_MAX = 4, 16
+#: Maximum bytes of all answers that clients have not read.
+UNSENT_BYTES_MAX = 32 << 20
+#: Connections that the kernel keeps until they are accepted, and how many are accepted before others are read.
+_BACKLOG, _ACCEPTS_PER_TURN = 1024, 16
+#: Accepts in a second while more connections wait; so many are accepted at once after a rest. An accept with all that
+#: follows takes up to 0.13 ms, and the thousandth waits a second: less than a client waits for a status.
+_ACCEPTS_PER_S, _ACCEPTS_MAX = 1000, AT_ONCE_MAX
+#: A request that is incomplete after so many reads is read again after so many seconds.
+_READS_AT_ONCE, _READ_AGAIN_S = 4, 0.05
+#: Pause after an accept that failed because the process has no file descriptor left, seconds.
+_ACCEPT_AGAIN_S = 0.1
+#: Seconds that requests under way have for their answers when the server stops.
+_FAREWELL_S = 0.5
+#: Bytes that the kernel keeps of an answer that its client does not read, for each connection.
+_KERNEL_BYTES = 131_072
+#: Bytes of one read.
+_READ_BYTES = 65_536
+#: The first refusals are logged one by one, later ones at every ``_LOG_EVERY``-th.
+_LOG_FIRST, _LOG_EVERY = 5, 1000
+
+#: Answers an admitted request, from its method, route and body.
+Serve = Callable[[str, str, bytes], Answer]
+
+
+class ServingImpossible(BadConfiguration):
+    """The server can't listen on its address or port; fields: ``host``, ``port``."""
+
+
+class RequestServer:
+    """Listens from its construction on; serves from ``start`` until ``close``.
+
+    Args:
+        pages: The existing routes; other paths are never logged, because they may contain anything.
+        bodies: By route that takes a body, its maximum bytes.
+
+    Raises:
+        ServingImpossible: The server can't listen on its address or port.
+    """
+
+    def __init__(
+        self,
+        serving: ServingSettings,
+        guard: Guard,
+        serve: Serve,
+        pages: Collection[str],
+        bodies: Mapping[str, int] | None = None,
+    ) -> None:
+        self.rules = Rules(guard, frozenset(pages), bodies or {})
+        self._serve = serve
+        self._refusals = 0
+        self._host = serving.host
+        self._listener = _listening(serving)
+        self.port = int(self._listener.getsockname()[1])
+        self._readers = _Crew("serving", READERS_MAX)
+        self._controllers = _Crew("control", CONTROLLERS_MAX)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        #: Open connections, oldest first; one that takes some of its answer counts as new.
+        self._open: dict[_Connection, None] = {}
+        self._accepting = self._closing = self._rests = False
+        self._allowance = Allowance(_ACCEPTS_PER_S, _ACCEPTS_MAX)
+
+    @property
+    def url(self) -> str:
+        """The URL for programs on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def open_connections(self) -> int:
+        """The number of open connections; at most ``AT_ONCE_MAX``."""
+        return len(self._open)
+
+    def start(self) -> None:
+        """Serve on a thread of its own."""
+        self._loop = loop = asyncio.new_event_loop()
+        loop.set_exception_handler(_log_failure)
+        loop.call_soon(self._resume)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="connections", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; requests under way have half a second for their answers."""
+        if self._thread is None or self._loop is None:
+            self._listener.close()
+            return
+        with suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(self._finish)
+        self._thread.join()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        finally:
+            for connection in list(self._open):
+                connection.close()
+            loop.close()
+            self._readers.end()
+            self._controllers.end()
+
+    def _finish(self) -> None:
+        assert self._loop is not None
+        self._closing = True
+        self._pause()
+        self._listener.close()
+        for connection in list(self._open):
+            if not connection.is_answered_soon:
+                connection.close()
+        if self._open:
+            self._loop.call_later(_FAREWELL_S, self._loop.stop)
+        else:
+            self._loop.stop()
+
+    # -- places ----------------------------------------------------------------------------------------------------
+
+    def _resume(self) -> None:
+        if not (self._accepting or self._closing or self._rests):
+            assert self._loop is not None
+            self._accepting = True
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _pause(self) -> None:
+        if self._accepting:
+            assert self._loop is not None
+            self._accepting = False
+            self._loop.remove_reader(self._listener)
+
+    def _rest(self, seconds: float) -> None:
+        """Accept nothing for some seconds."""
+        assert self._loop is not None
+        self._pause()
+        self._rests = True
+        self._loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self._resume()
+
+    def _accept(self) -> None:
+        assert self._loop is not None
+        for _ in range(_ACCEPTS_PER_TURN):
+            if not self._allowance.takes_one(self._loop.time()):
+                self._rest(1 / _ACCEPTS_PER_S * _ACCEPTS_PER_TURN)
+                return
+            full = len(self._open) >= AT_ONCE_MAX
+            oldest = self._replaceable() if full else None
+            if full and oldest is None:
+                self._pause()  # all are being served; the next one that is answered resumes
+                return
+            try:
+                accepted, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as failure:
+                _log.warning("a connection can't be accepted", error=str(failure))
+                oldest = self._replaceable()
+                if oldest is not None:
+                    oldest.close()  # it has a file descriptor, which the process lacks
+                self._rest(_ACCEPT_AGAIN_S)
+                return
+            if oldest is not None:
+                oldest.close()
+            accepted.setblocking(False)
+            connection = _Connection(self, self._loop, accepted, str(address[0]))
+            self._open[connection] = None
+            connection.read()  # most clients have sent their request already
+
+    def _replaceable(self) -> _Connection | None:
+        """The connection that may be closed for a new one."""
+        unread = None
+        for each in self._open:
+            if each.is_idle:
+                return each
+            if unread is None and each.unsent_bytes:
+                unread = each
+        return unread
+
+    def reads_on(self, connection: _Connection) -> None:
+        """Record that a client takes its answer: others are closed before it."""
+        del self._open[connection]
+        self._open[connection] = None
+
+    def forget(self, connection: _Connection) -> None:
+        """Free the place of a closed connection."""
+        self._open.pop(connection, None)
+        self.place_freed()
+
+    def place_freed(self) -> None:
+        """Accept again: a connection was closed, or is no longer being served."""
+        if not self._closing:
+            self._resume()
+        elif not self._open and self._loop is not None:
+            self._loop.stop()
+
+    def bound_unsent(self) -> None:
+        """Close the oldest connections that don't read, until all unsent answers fit ``UNSENT_BYTES_MAX``."""
+        unread = [each for each in self._open if each.unsent_bytes]
+        size = sum(each.unsent_bytes for each in unread)
+        for each in unread:
+            if size <= UNSENT_BYTES_MAX:
+                return
+            size -= each.unsent_bytes
+            each.close()
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def serve(self, connection: _Connection, head: Head, body: bytes) -> None:
+        """Serve a complete request; the connection gets the answer on the loop's thread."""
+        if head.reads and head.page in OPEN_PAGES:
+            connection.answer(self._answer(head, body))
+            return
+        crew = self._readers if head.reads else self._controllers
+        crew.take(partial(self._serve_on_thread, connection, head, body))
+
+    def _serve_on_thread(self, connection: _Connection, head: Head, body: bytes) -> None:
+        assert self._loop is not None
+        answer = self._answer(head, body)
+        with suppress(RuntimeError):  # the server was closed meanwhile
+            self._loop.call_soon_threadsafe(connection.answer, answer)
+
+    def _answer(self, head: Head, body: bytes) -> bytes:
+        try:
+            answer = self._serve(head.method, head.page, body)
+        except Exception:
+            _log.warning("a request was not answered", page=head.page, exc_info=True)
+            answer = Answer(500, {"error": "the request failed; the worker's log has the reason"})
+        return written(answer, with_body=head.method != "HEAD")
+
+    def refused(self, client: str, refused: Refused) -> None:
+        """Count a refusal, and log the first ones and every ``_LOG_EVERY``-th."""
+        self._refusals += 1
+        if self._refusals <= _LOG_FIRST or self._refusals % _LOG_EVERY == 0:
+            shown = refused.page if refused.page in self.rules.pages else "unknown"
+            _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
+
+
+class Allowance:
+    """How often something may be done: ``per_s`` times in a second on average, ``most`` times at once."""
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s, self._most = per_s, most
+        self._left, self._at = most, 0.0
+
+    def takes_one(self, now: float) -> bool:
+        """Use the allowance once; False when it is used up. ``now`` is in seconds and never falls."""
+        self._left = min(self._most, self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class _Phase(Enum):
+    READING = "reading"
+    SERVED = "served"
+    ANSWERED = "answered"
+    DRAINED = "drained"
+    CLOSED = "closed"
+
+
+class _Connection:
+    """One connection, with one request. All methods run on the loop's thread."""
+
+    def __init__(
+        self, server: RequestServer, loop: asyncio.AbstractEventLoop, accepted: socket.socket, client: str
+    ) -> None:
+        self._server, self._loop, self._socket, self._client = server, loop, accepted, client
+        self._descriptor = accepted.fileno()  # the loop finds a number faster than a socket
+        self._phase = _Phase.READING
+        self._received = bytearray()
+        self._head: Head | None = None
+        self._unsent = memoryview(b"")
+        self._drained = self._reads = 0
+        self._again: asyncio.TimerHandle | None = None
+        self._deadline = loop.call_later(REQUEST_S, self.close)
+        loop.add_reader(self._descriptor, self.read)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its request is incomplete and without the token, or its answer is sent."""
+        return self._phase is _Phase.DRAINED or (self._phase is _Phase.READING and self._head is None)
+
+    @property
+    def is_answered_soon(self) -> bool:
+        """Whether its request is complete, and its answer not yet sent."""
+        return self._phase in (_Phase.SERVED, _Phase.ANSWERED)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of the answer that the client has not taken."""
+        return len(self._unsent)
+
+    def close(self) -> None:
+        """Close the socket and free the place. Safe to call twice."""
+        if self._phase is _Phase.CLOSED:
+            return
+        self._phase = _Phase.CLOSED
+        self._deadline.cancel()
+        self._read_no_more()
+        self._loop.remove_writer(self._descriptor)
+        self._socket.close()
+        self._received, self._unsent = bytearray(), memoryview(b"")
+        self._server.forget(self)
+
+    def read(self) -> None:
+        """Take what the client has sent."""
+        try:
+            got = self._socket.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            got = b""  # the client disconnected
+        if self._phase is _Phase.DRAINED:
+            self._drained += len(got)
+        if not got or self._drained > _DRAIN_BYTES_MAX:
+            self.close()
+        elif self._phase is _Phase.READING:
+            looked_at = len(self._received)
+            self._received += got
+            self._advance(looked_at)
+        self._reads += 1
+        if self._reads > _READS_AT_ONCE and self.is_idle:
+            self._read_no_more()
+            self._again = self._loop.call_later(_READ_AGAIN_S, self._read_on)
+
+    def _read_on(self) -> None:
+        self._loop.add_reader(self._descriptor, self.read)
+
+    def _read_no_more(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+
+    def _advance(self, looked_at: int) -> None:
+        """Serve or refuse the request as soon as enough of it is here."""
+        if self._head is None:
+            end = head_end(self._received, looked_at)
+            early = refused_early(self._received if end is None else self._received[:end])
+            if early is not None:
+                return self._refuse(early)
+            if end is None:
+                return
+            judged = judge(bytes(self._received[:end]), self._server.rules)
+            if isinstance(judged, Refused):
+                return self._refuse(judged)
+            self._head = judged
+            del self._received[:end]
+        if len(self._received) < self._head.body_bytes:
+            return
+        body = bytes(self._received[: self._head.body_bytes])
+        self._received = bytearray()
+        self._phase = _Phase.SERVED
+        self._deadline.cancel()
+        self._read_no_more()
+        self._server.serve(self, self._head, body)
+
+    def _refuse(self, refused: Refused) -> None:
+        self._server.refused(self._client, refused)
+        self._read_no_more()
+        self.answer(written(Answer(refused.code, {"error": refused.why})))
+
+    def answer(self, answer: bytes) -> None:
+        """Send the answer, then read on until the client has taken it and closes."""
+        if self._phase is _Phase.CLOSED:
+            return
+        self._phase, self._unsent, self._received = _Phase.ANSWERED, memoryview(answer), bytearray()
+        self._deadline.cancel()
+        self._deadline = self._loop.call_later(ANSWER_S, self.close)
+        self._write()
+        if self._unsent:
+            self._loop.add_writer(self._descriptor, self._write)
+            self._server.bound_unsent()
+        self._server.place_freed()
+
+    def _write(self) -> None:
+        try:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            if self._unsent:
+                return self._server.reads_on(self)
+            self._socket.shutdown(socket.SHUT_WR)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            return self.close()  # the client disconnected before it had the answer
+        self._phase = _Phase.DRAINED
+        self._deadline.cancel()
+        self._deadline = self._loop.call_later(DRAIN_S, self.close)
+        self._loop.remove_writer(self._descriptor)
+        self._read_on()
+
+
+class _Crew:
+    """Daemon threads that take work from one queue; a thread starts when no other is free, up to ``most``."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._waiting = 0
+
+    def take(self, work: Callable[[], None]) -> None:
+        """Run the work on a thread, when one is free."""
+        with self._lock:
+            self._waiting += 1
+            starts = self._threads < self._most and self._waiting > 0
+            self._threads += starts
+        self._work.put(work)
+        if starts:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def end(self) -> None:
+        """Let the threads end after the work that they have."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._waiting -= 1
+        return self._work.get()
+
+
+def _listening(serving: ServingSettings) -> socket.socket:
+    """The listening socket of these settings."""
+    listener = socket.socket(socket.AF_INET6 if ":" in serving.host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BYTES)  # accepted sockets inherit it
+        listener.bind((serving.host, serving.port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as failure:
+        listener.close()
+        raise ServingImpossible(
+            f"Status and control can't listen on {serving.host} port {serving.port}: {failure.strerror}.",
+            action="Set `HOLDFAST_SERVING__PORT` to a free port or to `0`, which takes any free one; each worker "
+            "of a machine needs its own. Or set `HOLDFAST_SERVING__HOST` to an address of this machine.",
+            host=serving.host,
+            port=serving.port,
+        ) from failure
+    return listener
+
+
+def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log a failure of the server itself; the connection ends at its deadline."""
+    _log.error("a connection failed", error=str(context.get("message")), exc_info=context.get("exception"))

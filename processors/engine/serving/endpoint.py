@@ -1,0 +1,86 @@
+"""The endpoint file of a worker: its process, its URL, and the token that controls it; mode 0600.
+
+A file can outlive its process, and another program can listen at its port. So a client sends nothing before it has
+checked that the process lives, and no token before the process owns the port.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.infra.json_file import read_json
+from holdfast.infra.listeners import listens_at
+from holdfast.infra.process import ProcessIdentity, fate_of, is_running, start_mark
+
+_Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """The content of an endpoint file.
+
+    Attributes:
+        pid: The process.
+        mark: The start mark of the process; empty in files of versions that did not write it.
+        url: Where it serves, for programs on this machine.
+        token: The token that controls this process and no other.
+        reads_need_token: Whether it asks for a token also to read its status.
+        process: The text of the process's identity; empty in files of versions that did not write it.
+    """
+
+    pid: _Pid
+    url: str
+    token: str
+    mark: str = ""
+    reads_need_token: bool = False
+    process: str = ""
+
+    def __repr__(self) -> str:
+        """The endpoint without its token, for logs."""
+        return f"Endpoint(pid={self.pid}, url={self.url!r})"
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process that wrote the file still runs; False for one of another boot or container."""
+        identity = ProcessIdentity.parse(self.process)
+        if identity is not None:
+            return fate_of(identity) == "running"
+        return is_running(self.pid, self.mark) if self.mark else start_mark(self.pid) is not None
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the process that wrote the file runs, and listens at the file's port.
+
+        Where the system can't tell who listens, a process with the file's start mark counts as the owner.
+        """
+        try:
+            port = urlsplit(self.url).port
+        except ValueError:
+            return False
+        if port is None or not self.is_alive:
+            return False
+        listens = listens_at(self.pid, port)
+        return bool(self.mark) if listens is None else listens
+
+
+def read_endpoint(file: Path) -> Endpoint | None:
+    """The content of an endpoint file; None when there is none, or a damaged one."""
+    return read_json(file, Endpoint)
+
+
+def write_endpoint(file: Path, endpoint: Endpoint) -> None:
+    """Replace an endpoint file.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(f".{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as opened:
+        opened.write(msgspec.json.encode(endpoint))
+    temporary.replace(file)
