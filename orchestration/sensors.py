@@ -26,6 +26,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.orchestration.run_limits import overdue_words
 from holdfast.orchestration.verbs import this_process
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import judged
@@ -249,7 +250,8 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Log the event ``run.failed``."""
     run = context.dagster_run
     fields = {"job": run.job_name, "run": run.run_id, "processor": run.tags.get(PROCESSOR_TAG)}
-    log.error("run.failed", **fields, cause=context.failure_event.message)
+    overdue = overdue_words(run.run_id, run.job_name, run.tags)
+    log.error("run.failed", **fields, cause=overdue or context.failure_event.message)
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:

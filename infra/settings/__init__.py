@@ -23,6 +23,7 @@ from holdfast.infra.settings.checkpoints import CheckpointSettings
 from holdfast.infra.settings.group import PREFIX, Properties, SettingsInvalid
 from holdfast.infra.settings.kafka import KafkaSettings
 from holdfast.infra.settings.orphans import OrphanSettings
+from holdfast.infra.settings.runs import RunSettings
 from holdfast.infra.settings.serving import ServingSettings, is_loopback
 from holdfast.infra.settings.snapshots import SnapshotSettings
 from holdfast.infra.settings.spark import WARM, SparkSettings
@@ -51,6 +52,7 @@ __all__ = [
     "MemoryTooSmall",
     "OrphanSettings",
     "Properties",
+    "RunSettings",
     "ServingSettings",
     "Settings",
     "SettingsInvalid",
@@ -100,6 +102,7 @@ class Settings(OrphanSettings, BaseSettings):
     checkpoints: CheckpointSettings = Field(default_factory=CheckpointSettings)
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
+    runs: RunSettings = Field(default_factory=RunSettings)
     processors: tuple[str, ...] = Field(
         default=(
             "holdfast.processors.definitions.fleet:application",
