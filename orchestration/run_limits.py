@@ -30,7 +30,6 @@ _BY_JOB: Mapping[str, Kind] = {
     "recover_processor": "recovery",
     "compaction_checks": "audit",
     "orphan_checks": "audit",
-    "growth_checks": "audit",
     "rehearse_restore": "rehearsal",
     "maintain_warehouse": "maintenance",
     "upkeep": "upkeep",

@@ -27,6 +27,7 @@ from holdfast.infra.settings.runs import RunSettings
 from holdfast.infra.settings.serving import ServingSettings, is_loopback
 from holdfast.infra.settings.snapshots import SnapshotSettings
 from holdfast.infra.settings.spark import WARM, SparkSettings
+from holdfast.infra.settings.upkeep import UpkeepSettings
 from holdfast.infra.settings.warehouse import WarehouseSettings
 from holdfast.infra.settings.warehouse_retention import MaintenanceSettings
 from holdfast.infra.settings.webhook import WebhookSettings
@@ -58,6 +59,7 @@ __all__ = [
     "SettingsInvalid",
     "SnapshotSettings",
     "SparkSettings",
+    "UpkeepSettings",
     "WarehouseSettings",
     "WebhookSettings",
     "check_memory_bound",
@@ -103,6 +105,7 @@ class Settings(OrphanSettings, BaseSettings):
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     runs: RunSettings = Field(default_factory=RunSettings)
+    upkeep: UpkeepSettings = Field(default_factory=UpkeepSettings)
     processors: tuple[str, ...] = Field(
         default=(
             "holdfast.processors.definitions.fleet:application",

@@ -22,7 +22,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from holdfast.infra.java import find_java, spark_java_home
-from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.configuration import (
     EXTENSIONS,
@@ -36,6 +35,7 @@ from holdfast.infra.spark.configuration import (
 from holdfast.infra.spark.failures import SparkFailed, SparkUnavailable, short_errors
 from holdfast.infra.spark.progress import is_remote
 from holdfast.infra.spark.server import running_server
+from holdfast.infra.spark.spills import new_spill_folder
 from holdfast.infra.warehouse.catalog import prepare_catalog
 from holdfast.infra.warehouse.properties import CATALOG
 
@@ -154,18 +154,10 @@ def _given(settings: Settings, *, late: bool) -> dict[str, str]:
 
 
 def _spill_folder(folder: Path) -> Path:
-    """A folder for the spilled data of this process's JVM; folders of ended processes are deleted."""
+    """A folder for the spilled data of this process's JVM."""
     global _spill
-    local = folder / "local"
-    local.mkdir(parents=True, exist_ok=True)
-    for other in local.iterdir():
-        pid, _, mark = other.name.partition("-")
-        if not (pid.isdigit() and is_running(int(pid), mark)):
-            shutil.rmtree(other, ignore_errors=True)
-    own = local / f"{os.getpid()}-{start_mark(os.getpid())}"
-    own.mkdir(exist_ok=True)
-    _spill = own
-    return own
+    _spill = new_spill_folder(folder)
+    return _spill
 
 
 @contextmanager
