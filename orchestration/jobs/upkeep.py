@@ -14,7 +14,6 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.growth import HAS_ROOM, room_result
 from holdfast.infra.database.pruning import prune_registry
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.spark.spills import delete_spills_of_ended
 from holdfast.infra.waiting import Deadline
@@ -38,7 +37,7 @@ def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> N
     for name, prune in _parts(context, settings, lifecycle).items():
         try:
             context.log.info(f"{name}: deleted {prune()}.")
-        except (HoldfastError, OSError) as failure:
+        except Exception as failure:  # a locked database or a lost disk must not keep the other parts from theirs
             context.log.error(f"{name} could not be pruned: {failure}")
             failed.append(f"{name}: {failure}")
     found = room_result(settings)

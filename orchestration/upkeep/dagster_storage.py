@@ -5,7 +5,8 @@ check results, and with SQLite its tags and the file of its events. Dagster has 
 run, which are those of sensors. They are deleted by SQL, on the tables that Dagster's own code declares.
 
 Invariants:
-    - The newest event of each asset and each type stays, and so does the newest row of each table (see ``old_runs``).
+    - The newest event of each asset and each type stays.
+    - The newest row of each table stays, because sensors remember its number.
     - A transaction deletes at most ``ROWS`` rows, so runs and sensors that write meanwhile wait for less than a second.
 """
 

@@ -19,7 +19,7 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(home=tmp_path / "home", checkpoints={"url": None})
 
 
-def used(name: str, gib: float, room: Room, place: str = "/home/x") -> Used:
+def used(name: str, gib: float, room: Room, place: str = "/disk/x") -> Used:
     return Used(Owner(name, f"the {name}", (Path(place),), f"run `{name}`"), int(gib * GIB), room)
 
 
